@@ -1,0 +1,79 @@
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup test lint format sim bench demo lock clean java
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Tests are independent of each other, so that idle workers can steal from busy ones.
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with everything pinned; instant when nothing changed
+
+test: setup ## Run the test suite
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10 $(PYTEST_ARGS)
+
+lint: setup ## Check style, formatting and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: setup ## Format the code and fix what can be fixed mechanically
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+sim: setup ## Run 300 seeds of the deterministic simulator
+	@$(BIN)/stretto sim --seeds 300
+
+bench: setup ## Measure the replog and the simulator against their floors
+	@$(BIN)/stretto bench
+
+demo: setup
+	@echo "The demo cluster is not part of this version yet; try 'make sim'." >&2; exit 1
+
+COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
+lock: setup ## Resolve the dependencies of pyproject.toml anew into the lock files
+	@$(COMPILE) --upgrade --output-file requirements.lock
+	@$(COMPILE) --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
+
+clean: ## Remove .venv, caches and build products
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A candidate counts only if it runs: a version manager's shim may exist for a Python that is not active.
+PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
+
+define FIND_PYTHON
+python=; unusable=; \
+for candidate in $(if $(PYTHON),"$(PYTHON)",$(PYTHONS)); do \
+	"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+	if "$$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1; \
+	then python=$$candidate; break; else unusable=$${unusable:-$$candidate}; fi; \
+done; \
+if [ -z "$$python" ] && [ -n "$$unusable" ]; then \
+	echo "$$unusable cannot create virtual environments; install that part with: apt-get install $$unusable-venv" >&2; exit 1; \
+elif [ -z "$$python" ]; then \
+	echo "stretto needs Python 3.11 or newer; install it with: apt-get install python3 python3-venv" >&2; exit 1; \
+fi
+endef
+
+$(STAMP): requirements-dev.lock pyproject.toml | java
+	@$(FIND_PYTHON); $(BIN)/python -c '' >/dev/null 2>&1 || "$$python" -m venv --clear $(VENV)
+	@echo "Installing the pinned dependencies into $(VENV)"
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Spark and the embedded ZooKeeper run on the JVM. Like Spark, prefer JAVA_HOME to PATH.
+java:
+	@version=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+		echo "stretto needs Java 17 or newer; install it with: apt-get install openjdk-17-jre-headless" >&2; exit 1; \
+	fi
