@@ -64,11 +64,16 @@ elif [ -z "$$python" ]; then \
 fi
 endef
 
+# Build isolation would fetch build tools that no lock pins; so the one that dependencies need goes first.
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-build-isolation
+
 $(STAMP): requirements-dev.lock pyproject.toml | java
 	@$(FIND_PYTHON); $(BIN)/python -c '' >/dev/null 2>&1 || "$$python" -m venv --clear $(VENV)
 	@echo "Installing the pinned dependencies into $(VENV)"
-	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-dev.lock
-	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
+	@awk '/^[^ #]/ { wanted = /^setuptools==/ } wanted' requirements-dev.lock > $(VENV)/setuptools.lock
+	@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/setuptools.lock
+	@$(PIP_INSTALL) --require-hashes --requirement requirements-dev.lock
+	@$(PIP_INSTALL) --no-deps --editable .
 	@touch $@
 
 # Spark and the embedded ZooKeeper run on the JVM. Like Spark, prefer JAVA_HOME to PATH.

@@ -1,0 +1,5 @@
+"""``python -m stretto`` is ``stretto``: the way to run it with a given interpreter."""
+
+from stretto.cli import main
+
+main()

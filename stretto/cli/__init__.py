@@ -1,0 +1,116 @@
+"""The ``stretto`` command.
+
+Each verb lives in its own module, which is imported only when that verb runs: ``stretto --help`` and a
+mistyped verb load nothing but this file. :data:`COMMANDS` is the one place that lists the verbs.
+
+Exit codes: 0 done, 1 refused or failed, 2 bad usage, 130 interrupted. A command may return its exit
+code; otherwise it returns ``None`` or raises. What a person can mend (:class:`StrettoError`, bad usage,
+a file that cannot be used) is told in one sentence on stderr; a traceback always means a bug.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
+
+from stretto import __version__
+from stretto.errors import StrettoError, UsageError
+
+#: verb -> (where its function or its group of verbs is, one line of help)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "replog": ("stretto.cli.replog:app", "Look inside the replog of a replica."),
+    "sim": ("stretto.cli.sim:sim", "Run the replication core in a simulated world full of faults."),
+    "bench": ("stretto.cli.bench:bench", "Measure stretto on this machine, next to what the machine can do."),
+}
+
+
+def _load(verb: str) -> Any:
+    target, summary = COMMANDS[verb]
+    module, _, attribute = target.partition(":")
+    loaded = getattr(importlib.import_module(module), attribute)
+    if isinstance(loaded, typer.Typer):
+        # get_command() would turn a group of one verb into that verb.
+        command: Any = get_group(loaded)
+    else:
+        single = typer.Typer(add_completion=False)
+        single.command(verb)(loaded)
+        command = get_command(single)
+    command.help = command.help or summary
+    return command
+
+
+class _LazyGroup(TyperGroup):
+    """Lists stand-ins that know their help line; the verb that is run takes the place of its stand-in."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for verb, (_, summary) in COMMANDS.items():
+            self.add_command(TyperCommand(verb, help=summary))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        verb, command, rest = super().resolve_command(ctx, args)
+        if verb in COMMANDS:
+            command = _load(verb)
+            if isinstance(command, TyperGroup) and not rest:
+                rest = ["--help"]
+        return verb, command, rest
+
+
+app = typer.Typer(
+    cls=_LazyGroup,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stretto {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Task groups replicated through ZooKeeper, in Python."""
+
+
+def _refuse(sentence: str, code: int) -> int:
+    typer.echo(f"stretto: {' '.join(sentence.split())}", err=True)
+    return code
+
+
+def _run(args: Sequence[str]) -> int:
+    try:
+        code = app(args=args or ["--help"], prog_name="stretto", standalone_mode=False)
+    except UsageError as error:
+        return _refuse(str(error), 2)
+    except StrettoError as error:
+        return _refuse(str(error), 1)
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see '{context.command_path} --help')" if context else ""
+        return _refuse(error.format_message().rstrip(".") + hint, error.exit_code)
+    except typer.Abort:
+        return _refuse("aborted", 1)
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        # Without a file it is not the person's to mend: a bug, which needs its traceback.
+        if error.filename is None:
+            raise
+        return _refuse(f"cannot use {error.filename}: {error.strerror}", 1)
+    return code if isinstance(code, int) else 0
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    sys.exit(_run(sys.argv[1:] if args is None else args))

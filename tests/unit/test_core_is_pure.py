@@ -1,0 +1,111 @@
+"""The lint of ``replog/core`` really bans what would make the core impure."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BANNED_MODULES = [
+    "asyncio",
+    "datetime",
+    "io",
+    "kazoo",
+    "lmdb",
+    "logging",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "select",
+    "socket",
+    "structlog",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+    "zmq",
+]
+
+BANNED_CALLS = ["open('x')", "print('x')", "exec('x')", "eval('x')", "breakpoint()"]
+
+PURITY_RULES = {"TID251", "PTH123", "T201", "S102", "S307", "T100"}
+
+#: What no rule of the linter sees: IO by another name, and values that differ from one process to the next,
+#: so that the same seed would give another trace.
+IMPURE_BUILTINS = {"__import__", "compile", "hash", "id", "input"}
+
+
+def ruff(*arguments: str, source: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "concise", *arguments],
+        input=source,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def flagged_lines(source: str, path: str) -> set[int]:
+    """Lines of ``source`` that a purity rule flags when the file stands at ``path``."""
+    report = ruff("--stdin-filename", path, "-", source=source)
+    assert report.returncode in {0, 1}, report.stderr
+    findings = [line.split(maxsplit=2)[:2] for line in report.stdout.splitlines() if line.startswith(path)]
+    return {int(place.split(":")[1]) for place, rule in findings if rule in PURITY_RULES}
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [f"import {module}" for module in BANNED_MODULES],
+        [f"import {module} as harmless" for module in BANNED_MODULES],
+        [f"from {module} import anything" for module in BANNED_MODULES],
+        ["import os.path", "from os.path import join", "import concurrent.futures"],
+        BANNED_CALLS,
+    ],
+    ids=["import", "import-as", "from-import", "submodules", "builtins"],
+)
+def test_every_impure_statement_is_flagged_in_the_core(statements: list[str]) -> None:
+    flagged = flagged_lines("\n".join(statements), "replog/core/x.py")
+
+    missed = [statement for line, statement in enumerate(statements, start=1) if line not in flagged]
+    assert missed == []
+
+
+def test_the_ban_holds_in_folders_inside_the_core() -> None:
+    assert flagged_lines("import time", "replog/core/roles/x.py") == {1}
+
+
+def test_the_ban_ends_at_the_core() -> None:
+    assert flagged_lines("import time\nopen('x')", "replog/x.py") == set()
+
+
+def test_pure_imports_pass_in_the_core() -> None:
+    source = "import bisect\nimport dataclasses\nimport msgspec\nfrom stretto.types import Offset"
+
+    assert flagged_lines(source, "replog/core/x.py") == set()
+
+
+def test_the_core_is_pure_without_suppressions() -> None:
+    report = ruff("--select", ",".join(sorted(PURITY_RULES)), "--ignore-noqa", "replog/core")
+
+    assert report.returncode == 0, report.stdout + report.stderr
+
+
+def test_the_core_calls_no_impure_builtin() -> None:
+    calls = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.func.id}()"
+        for path in sorted((ROOT / "replog" / "core").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_BUILTINS
+    ]
+
+    assert calls == []
