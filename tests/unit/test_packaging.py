@@ -1,0 +1,58 @@
+"""What a user installs holds every subsystem, though these are links in the source tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def build(target: str, source: Path, into: Path) -> Path:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(into)],
+        cwd=source,
+        capture_output=True,
+        check=True,
+    )
+    (built,) = into.iterdir()
+    return built
+
+
+def files_of(package: str) -> set[str]:
+    return {
+        str(Path(folder, name).relative_to(ROOT))
+        for folder, _, names in os.walk(ROOT / package, followlinks=True)
+        if "__pycache__" not in folder
+        for name in names
+        if name != "ruff.toml"
+    }
+
+
+@pytest.fixture(scope="module")
+def expected() -> set[str]:
+    return files_of("stretto") | files_of("pyspark_stretto")
+
+
+def packaged(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def test_wheel_holds_every_file_of_every_subsystem(tmp_path: Path, expected: set[str]) -> None:
+    assert "stretto/replog/__init__.py" in expected
+    assert packaged(build("wheel", ROOT, tmp_path)) == expected
+
+
+def test_wheel_built_from_the_sdist_is_the_same(tmp_path: Path, expected: set[str]) -> None:
+    sdist = build("sdist", ROOT, tmp_path / "sdist")
+    unpacked = tmp_path / "source"
+    unpacked.mkdir()
+    subprocess.run(["tar", "-xzf", str(sdist), "-C", str(unpacked)], check=True)
+    (source,) = unpacked.iterdir()
+
+    assert packaged(build("wheel", source, tmp_path / "wheel")) == expected
