@@ -1,0 +1,467 @@
+"""The replog of one replica: entries in segment files, with their end in memory.
+
+Writing has three steps, so that the one that blocks can run on another thread while the owner keeps
+appending and reading::
+
+    pending = log.take_pending()   owner       what was appended since, and where it goes
+    log.write(pending)             any thread  one writev, one fdatasync
+    log.written(pending)           owner       the durable end moves
+
+:meth:`Replog.sync` is the three in a row. ``write`` touches nothing that the owner touches; one
+write is in flight at a time, and changes of what is on disk (truncate, reset, close) wait for it;
+only :meth:`Replog.cut`, which stays away from the active segment, does not.
+
+The active segment is the last one. When it is full, the next write first *seals* it (its bytes are
+durable, its index file is written) and creates the next; a crash in between leaves a log whose last
+segment is full, or one whose last segment is empty, and both are the log before the write.
+
+Opening finishes a change that a crash interrupted (:mod:`stretto.replog.intent`), believes the index
+files of sealed segments, scans the active one, cuts a torn tail (:mod:`stretto.replog.scan`), and
+makes what it found durable before it claims it: after a mere process crash the newest frames may
+exist in the page cache alone.
+
+A failed write or fdatasync leaves the kernel's and the disk's view of a file in doubt, and trying
+again may report success for bytes that are gone. So the first failure is the last: from then on
+everything but :meth:`Replog.close` raises it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+
+from stretto.errors import StorageCorrupt, StorageError, UsageError
+from stretto.invariants import check
+from stretto.replog import epochs as epochs_of
+from stretto.replog.frame import Buffer, Frame, Header
+from stretto.replog.intent import (
+    INTENT_NAME,
+    Change,
+    Intent,
+    carry_out,
+    remove_temporaries,
+    resume,
+)
+from stretto.replog.segment import (
+    SEGMENT_HEADER_BYTES,
+    TEMPORARY,
+    Segment,
+    bases,
+    index_name,
+    segment_name,
+)
+from stretto.replog.storage import Chunk, EpochStart, Folder
+from stretto.replog.tail import Tail
+from stretto.types import Offset
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+INDEX_INTERVAL_BYTES = 16 * 1024
+TAIL_BYTES = 4 * 1024 * 1024
+
+_base_of = attrgetter("base")
+
+
+class Pending:
+    """Frames on their way to disk. Made by ``take_pending``, filled by ``write``, used up by ``written``."""
+
+    __slots__ = ("before", "buffers", "durable", "frames", "position", "rolls", "segment", "starts")
+
+    def __init__(
+        self,
+        frames: list[Frame],
+        starts: list[int],
+        segment: Segment,
+        *,
+        rolls: bool,
+        before: EpochStart | None,
+        durable: bool,
+    ) -> None:
+        self.frames = frames
+        #: Start of each frame relative to the first, and at last their total size.
+        self.starts = starts
+        self.buffers: list[Buffer] = [part for frame in frames for part in frame.parts]
+        #: The active segment; after a write that rolled, the new one.
+        self.segment = segment
+        #: Where in that segment the frames go.
+        self.position = SEGMENT_HEADER_BYTES if rolls else segment.size
+        #: Whether the segment is full, so that a new one comes first.
+        self.rolls = rolls
+        self.before = before
+        self.durable = durable
+
+
+class Replog:
+    """:class:`~stretto.replog.storage.Storage` over any folder. Open it with :meth:`open`."""
+
+    def __init__(
+        self, folder: Folder, *, segment_bytes: int, index_interval_bytes: int, tail_bytes: int
+    ) -> None:
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._index_interval_bytes = index_interval_bytes
+        self._tail = Tail(tail_bytes)
+        #: Ascending, contiguous, never empty; the last one is active.
+        self._segments: list[Segment] = []
+        self._end = Offset(0)
+        #: ``_durable_end <= _written_end <= _end``
+        self._written_end = Offset(0)
+        self._durable_end = Offset(0)
+        self._history: epochs_of.History = ()
+        #: Epoch of the newest entry, or of the last one before an empty log; -1 if there was none.
+        self._epoch = -1
+        self._in_flight = False
+        self._failure: StorageError | None = None
+        self._load()
+
+    @classmethod
+    def open(
+        cls,
+        folder: Folder,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        index_interval_bytes: int = INDEX_INTERVAL_BYTES,
+        tail_bytes: int = TAIL_BYTES,
+    ) -> Replog:
+        """Recover the log in ``folder``, or begin one at offset 0 if there is none.
+
+        Raises StorageCorrupt, StorageError, or StrettoError for a format this release does not read.
+        """
+        try:
+            return cls(
+                folder,
+                segment_bytes=segment_bytes,
+                index_interval_bytes=index_interval_bytes,
+                tail_bytes=tail_bytes,
+            )
+        except OSError as error:
+            raise StorageError(f"the replog cannot be opened: {error}") from error
+
+    # What the log holds
+
+    @property
+    def start_offset(self) -> Offset:
+        return self._segments[0].base
+
+    @property
+    def end_offset(self) -> Offset:
+        return self._end
+
+    @property
+    def written_end_offset(self) -> Offset:
+        """End of what survives a crash of this process, but maybe not of the machine."""
+        return self._written_end
+
+    @property
+    def durable_end_offset(self) -> Offset:
+        return self._durable_end
+
+    @property
+    def history(self) -> tuple[EpochStart, ...]:
+        return self._history
+
+    # Appending
+
+    def append(self, frames: Sequence[Frame]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        push = self._tail.push
+        for frame in frames:
+            header = frame.header
+            if header.offset != self._end:
+                check(False, "append is not contiguous", offset=header.offset, end=self._end)
+            if header.epoch != self._epoch:
+                self._begin_epoch(header)
+            push(frame)
+            self._end = Offset(header.offset + header.count)
+
+    def sync(self) -> Offset:
+        pending = self.take_pending()
+        if pending is not None:
+            self.write(pending)
+            self.written(pending)
+        return self._durable_end
+
+    def take_pending(self, *, durable: bool = True) -> Pending | None:
+        """Everything that waits to be written (with ``durable``, also to be synced); None if nothing does."""
+        if self._failure is not None:
+            raise self._failure
+        check(not self._in_flight, "a write is already in flight")
+        if not self._tail.has_unwritten() and (not durable or self._durable_end == self._end):
+            return None
+        frames, starts = self._tail.unwritten()
+        active = self._segments[-1]
+        rolls = active.size >= self._segment_bytes and bool(frames)
+        before = epochs_of.last_before(self._history, active.end) if rolls else None
+        self._in_flight = True
+        return Pending(frames, starts, active, rolls=rolls, before=before, durable=durable)
+
+    def write(self, pending: Pending) -> None:
+        """Blocks on the disk; on any thread. Raises StorageError."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            if pending.rolls:
+                self._roll(pending)
+            file = pending.segment.file
+            if pending.buffers:
+                file.writev(pending.position, pending.buffers)
+            if pending.durable:
+                file.fdatasync()
+        except OSError as error:
+            raise self._fail("a write", error) from error
+
+    def written(self, pending: Pending) -> None:
+        """Take note of a finished write."""
+        segment = pending.segment
+        frames = pending.frames
+        self._in_flight = False
+        if pending.rolls:
+            self._segments.append(segment)
+        if frames:
+            self._note_frames(segment, pending)
+            self._tail.mark_written(len(frames))
+            self._written_end = segment.end
+        if pending.durable:
+            self._durable_end = self._written_end
+
+    # Reading
+
+    def read(self, start: Offset, end: Offset, max_bytes: int) -> Chunk:
+        if self._failure is not None:
+            raise self._failure
+        if not self.start_offset <= start <= end <= self._end:
+            raise UsageError(f"[{start}, {end}) is not within the log's [{self.start_offset}, {self._end})")
+        buffers: list[Buffer] = []
+        at = start
+        while at < end and (max_bytes > 0 or at == start):
+            part: Sequence[Buffer]
+            if self._tail.holds(at):
+                next_at, part = self._tail.read(at, end, max_bytes)
+            else:
+                next_at, view = self._segment_of(at).read(at, end, max_bytes)
+                part = (view,)
+            if next_at == at:
+                break
+            taken = sum(map(len, part))
+            if buffers and taken > max_bytes:
+                break
+            buffers.extend(part)
+            max_bytes -= taken
+            at = next_at
+        if at == start < end:
+            raise UsageError(f"no whole frame lies within [{start}, {end})")
+        return Chunk(start, at, tuple(buffers))
+
+    def headers(self, start: Offset) -> Iterator[Header]:
+        if self._failure is not None:
+            raise self._failure
+        if not self.start_offset <= start <= self._end:
+            raise UsageError(f"{start} is not within the log's [{self.start_offset}, {self._end}]")
+        return self._headers(start, self._end)
+
+    # Dropping
+
+    def truncate(self, end: Offset) -> None:
+        self._require_quiet()
+        if not self.start_offset <= end <= self._end:
+            raise UsageError(f"{end} is not within the log's [{self.start_offset}, {self._end}]")
+        if end == self._end:
+            return
+        if self._tail.holds(end):
+            self._tail.index(end)
+        try:
+            if end < self._written_end:
+                self._truncate_written(end)
+        except OSError as error:
+            raise self._fail("a truncation", error) from error
+        self._tail.truncate(end)
+        self._end = end
+        self._written_end = min(self._written_end, end)
+        self._durable_end = min(self._durable_end, end)
+        self._set_history(epochs_of.starting_below(self._history, end))
+
+    def cut(self, start: Offset) -> Offset:
+        if self._failure is not None:
+            raise self._failure
+        keep = bisect_right(self._segments, start, key=_base_of) - 1
+        if keep > 0:
+            try:
+                self._drop_first(keep)
+            except OSError as error:
+                raise self._fail("a cut", error) from error
+            self._history = epochs_of.ending_above(self._history, self.start_offset)
+        return self.start_offset
+
+    def reset(self, start: Offset, history: tuple[EpochStart, ...]) -> None:
+        self._require_quiet()
+        before = history[-1] if history else None
+        if before is not None and before.start > start:
+            raise UsageError(f"epoch {before.epoch} starts at {before.start}, beyond the log's {start}")
+        try:
+            carry_out(self._folder, Intent(change=Change.RESET, offset=start, before=before))
+            self._reload()
+        except OSError as error:
+            raise self._fail("a reset", error) from error
+
+    def close(self) -> None:
+        """Let go of the files. What was appended and not synced is lost."""
+        check(not self._in_flight or self._failure is not None, "close with a write in flight")
+        for segment in self._segments:
+            segment.file.close()
+        self._failure = self._failure or StorageError("the replog is closed")
+
+    # Recovery
+
+    def _load(self) -> None:
+        folder = self._folder
+        interval = self._index_interval_bytes
+        names = folder.names()
+        if any(name.endswith(TEMPORARY) for name in names):
+            remove_temporaries(folder, names)
+        if INTENT_NAME in names:
+            resume(folder)
+            names = folder.names()
+        found = bases(names, "replog")
+        if found:
+            self._segments = [Segment.open(folder, base, interval) for base in found]
+            self._drop_stale_indexes(names, found)
+            self._recover_sealed()
+            self._recover_active()
+        else:
+            self._segments = [Segment.create(folder, Offset(0), None, interval)]
+        # After a crash of the process alone, names too may not have reached the disk.
+        folder.sync()
+        end = self._segments[-1].end
+        self._end = self._written_end = self._durable_end = end
+        history: epochs_of.History = ()
+        if first_before := self._segments[0].before:
+            history = (first_before,)
+        for segment in self._segments:
+            history += segment.epochs
+        if end > self.start_offset:
+            history = epochs_of.ending_above(history, self.start_offset)
+        self._set_history(history)
+
+    def _reload(self) -> None:
+        """Read the folder anew after a change of several segments."""
+        for segment in self._segments:
+            segment.file.close()
+        self._tail.clear()
+        self._failure = StorageError("the replog could not be read again after a change of its segments")
+        self._load()
+        self._failure = None
+
+    def _drop_stale_indexes(self, names: list[str], found: list[Offset]) -> None:
+        """An index file describes a segment that changes no more, so the active one must have none."""
+        stale = set(bases(names, "index")) - set(found[:-1])
+        for base in stale:
+            self._folder.remove(index_name(base))
+        if stale:
+            self._folder.sync()
+
+    def _recover_sealed(self) -> None:
+        for segment, following in zip(self._segments, self._segments[1:], strict=False):
+            sealed = segment.load_index(self._folder, self._index_interval_bytes)
+            if sealed is not None:
+                segment.trust(sealed)
+            else:
+                segment.scan(last=False)
+                segment.store_index(self._folder)
+            if segment.end != following.base:
+                why = f"the next segment begins at offset {following.base}"
+                raise StorageCorrupt(segment.name, segment.end, segment.size, why)
+
+    def _recover_active(self) -> None:
+        active = self._segments[-1]
+        scan = active.scan(last=True)
+        if scan.torn_bytes:
+            active.file.truncate(active.size)
+        active.file.fdatasync()
+
+    # Steps
+
+    def _begin_epoch(self, header: Header) -> None:
+        check(header.epoch > self._epoch, "epochs go back", epoch=header.epoch, last=self._epoch)
+        opened = EpochStart(header.epoch, header.offset)
+        # Epochs before an empty log's start have nothing left to say once it holds an entry.
+        self._history = (*self._history, opened) if self._end > self.start_offset else (opened,)
+        self._epoch = header.epoch
+
+    def _set_history(self, history: epochs_of.History) -> None:
+        if self._end == self.start_offset:
+            before = self._segments[0].before
+            history = (before,) if before else ()
+        self._history = history
+        self._epoch = history[-1].epoch if history else -1
+
+    def _note_frames(self, segment: Segment, pending: Pending) -> None:
+        add = segment.index.add
+        position = pending.position
+        epoch = segment.epochs[-1].epoch if segment.epochs else segment.before and segment.before.epoch
+        for frame, start in zip(pending.frames, pending.starts, strict=False):
+            header = frame.header
+            add(header.offset, position + start)
+            if header.epoch != epoch:
+                epoch = header.epoch
+                segment.epochs += (EpochStart(epoch, header.offset),)
+        segment.size = position + pending.starts[-1]
+        segment.end = pending.frames[-1].header.end_offset
+
+    def _roll(self, pending: Pending) -> None:
+        full = pending.segment
+        full.file.fdatasync()
+        full.store_index(self._folder)
+        pending.segment = Segment.create(self._folder, full.end, pending.before, self._index_interval_bytes)
+
+    def _segment_of(self, offset: Offset) -> Segment:
+        return self._segments[bisect_right(self._segments, offset, key=_base_of) - 1]
+
+    def _headers(self, start: Offset, end: Offset) -> Iterator[Header]:
+        at = start
+        while at < end and not self._tail.holds(at):
+            for header, _ in self._segment_of(at).walk(at):
+                yield header
+                at = header.end_offset
+        if at < end:
+            for frame in self._tail.frames_from(at):
+                if frame.header.offset < end:
+                    yield frame.header
+
+    def _truncate_written(self, end: Offset) -> None:
+        segment = self._segment_of(end)
+        position = segment.locate(end)
+        if segment is not self._segments[-1]:
+            carry_out(self._folder, Intent(change=Change.TRUNCATE, offset=end, position=position))
+            self._reload()
+            return
+        segment.file.truncate(position)
+        segment.file.fdatasync()
+        segment.index.truncate(end)
+        segment.epochs = epochs_of.starting_below(segment.epochs, end)
+        segment.size, segment.end = position, end
+
+    def _drop_first(self, count: int) -> None:
+        dropped, kept = self._segments[:count], self._segments[count:]
+        if count > 1:
+            carry_out(self._folder, Intent(change=Change.CUT, offset=kept[0].base))
+        else:
+            base = dropped[0].base
+            self._folder.remove(segment_name(base))
+            if index_name(base) in self._folder.names():
+                self._folder.remove(index_name(base))
+            self._folder.sync()
+        self._segments = kept
+        for segment in dropped:
+            segment.file.close()
+
+    def _require_quiet(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        check(not self._in_flight, "the log is changed while a write is in flight")
+
+    def _fail(self, what: str, error: OSError) -> StorageError:
+        self._failure = StorageError(
+            f"{what} of the replog failed ({error}); this replica stops, as retrying could lose data"
+        )
+        return self._failure
