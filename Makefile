@@ -68,7 +68,7 @@ endef
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-build-isolation
 
 $(STAMP): requirements-dev.lock pyproject.toml | java
-	@$(FIND_PYTHON); $(BIN)/python -c '' >/dev/null 2>&1 || "$$python" -m venv --clear $(VENV)
+	@$(BIN)/python -c 'import pip' >/dev/null 2>&1 || { $(FIND_PYTHON); "$$python" -m venv --clear $(VENV); }
 	@echo "Installing the pinned dependencies into $(VENV)"
 	@awk '/^[^ #]/ { wanted = /^setuptools==/ } wanted' requirements-dev.lock > $(VENV)/setuptools.lock
 	@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/setuptools.lock
