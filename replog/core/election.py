@@ -1,0 +1,191 @@
+"""When a follower may stand for leader, and what the metastore's answer means.
+
+No conductor is needed: each member of the ISR that *tested* that the leader's registration is gone races with
+one compare-and-set {leader, epoch + 1}. A short wait lets the longest log go first; that is a courtesy, not
+safety.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stretto.invariants import present
+from stretto.replog.core import effects
+from stretto.replog.core.events import CasOutcome, CasReply
+from stretto.replog.core.record import GroupRecord, Member, Registration
+from stretto.types import Millis, Offset
+
+if TYPE_CHECKING:
+    from stretto.replog.core.replica import Replica
+
+
+@dataclass(slots=True)
+class Standing:
+    """A compare-and-set that would make us leader is on its way, or its reply was lost."""
+
+    token: int
+    record: GroupRecord
+    settling: int | None = None
+    """The read that will tell, once the reply is lost or was a refusal."""
+
+
+class Election:
+    """A follower's part in the election of its epoch's successor."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        #: None until the registration of the record's leader was tested in this epoch.
+        self.leader_exists: bool | None = None
+        self.stand_at: Millis | None = None
+        self.standing: Standing | None = None
+        #: The leader's log reached here when it last told.
+        self.leader_log_end = Offset(0)
+        self.looking: int | None = None
+        self.retry_at: Millis | None = None
+
+    def begin(self) -> None:
+        record = self.replica.record
+        if record is None:
+            return
+        if record.leader is None or record.leader_incarnation is None:
+            self.leader_exists = False
+        else:
+            self._test_leader(record)
+        self._consider()
+
+    def record_changed(self) -> None:
+        """Test again after every change of the record instead of trusting an event."""
+        record = self.replica.record
+        if record is not None and self.leader_exists is not False:
+            self._test_leader(record)
+        self._consider()
+
+    def _test_leader(self, record: GroupRecord) -> None:
+        if record.leader is not None and record.leader_incarnation is not None:
+            registration = Registration(record.leader, record.leader_incarnation)
+            self.replica.emit(effects.CheckRegistration(registration=registration))
+
+    def registration_seen(self, registration: Registration, exists: bool) -> None:
+        record = self.replica.record
+        if record is None or self.leader_exists is False:
+            return
+        if (registration.worker, registration.incarnation) == (record.leader, record.leader_incarnation):
+            self.leader_exists = exists
+            if not exists:
+                self.replica.note("leader_gone", epoch=record.epoch, leader=record.leader)
+            self._consider()
+
+    def options_changed(self) -> None:
+        self._consider()
+
+    def tick(self) -> None:
+        replica = self.replica
+        if self.stand_at is not None and replica.now >= self.stand_at:
+            self.stand_at = None
+            self._stand()
+        if self.retry_at is not None and replica.now >= self.retry_at:
+            self.retry_at = None
+            if self.standing is not None and self.standing.settling is not None:
+                self._settle(self.standing)
+            else:
+                self.looking = None
+                self._consider()
+
+    def next_deadline(self) -> Millis | None:
+        if self.stand_at is None or self.retry_at is None:
+            return self.stand_at if self.retry_at is None else self.retry_at
+        return min(self.stand_at, self.retry_at)
+
+    # Standing.
+
+    def _consider(self) -> None:
+        replica = self.replica
+        record = replica.record
+        if record is None or replica.incarnation is None:
+            return
+        if self.standing is not None or self.stand_at is not None:
+            return
+        if not replica.guards.leader_is_gone(self.leader_exists):
+            return
+        if replica.guards.may_stand(record, replica.member):
+            self.stand_at = Millis(replica.now + self._courtesy_ms(record))
+        elif replica.settings.unclean_election and self.looking is None:
+            self.looking = replica.token()
+            self.retry_at = Millis(replica.now + replica.settings.retry_ms)
+            replica.emit(effects.LookForMembers(token=self.looking))
+
+    def _courtesy_ms(self, record: GroupRecord) -> int:
+        """Members stand one after the other; one that lacks what the leader had sent stands last."""
+        replica = self.replica
+        workers = [member.worker for member in record.isr]
+        rank = workers.index(replica.worker) if replica.worker in workers else len(workers)
+        behind = self.leader_log_end > replica.log_end
+        return (rank + len(workers) * behind) * replica.settings.retry_ms // 8
+
+    def _stand(self) -> None:
+        replica = self.replica
+        record = replica.record
+        if record is None or replica.incarnation is None or self.standing is not None:
+            return
+        if not replica.guards.may_stand(record, replica.member):
+            return
+        epoch = replica.guards.next_epoch(record.epoch)
+        self._race(record.with_leader(replica.worker, replica.incarnation, epoch))
+
+    def members_seen(self, token: int, alive: frozenset[Member]) -> None:
+        """The operator's way out: nobody who holds everything is there."""
+        replica = self.replica
+        record = replica.record
+        if token != self.looking:
+            return
+        self.looking = None
+        if record is None or replica.incarnation is None or self.standing is not None:
+            return
+        member_alive = any(member in alive for member in record.isr)
+        if not replica.guards.may_stand_unclean(replica.settings.unclean_election, member_alive):
+            self.retry_at = Millis(replica.now + replica.settings.retry_ms)
+            return
+        epoch = replica.guards.next_epoch(record.epoch)
+        replica.note("stands_uncleanly", epoch=epoch, end=replica.log_end)
+        leading = record.with_leader(replica.worker, replica.incarnation, epoch)
+        alone = leading.with_isr((replica.member,), replica.replicas)
+        self._race(msgspec.structs.replace(alone, unclean_epoch=epoch))
+
+    def _race(self, record: GroupRecord) -> None:
+        replica = self.replica
+        self.standing = Standing(replica.token(), record)
+        replica.note("stands", epoch=record.epoch, end=replica.log_end)
+        version = replica.guards.election_version(replica.version)
+        replica.emit(effects.CompareAndSet(token=self.standing.token, version=version, record=record))
+
+    # Answers.
+
+    def cas_reply(self, event: CasReply) -> None:
+        standing = self.standing
+        if standing is None or event.token != standing.token:
+            return
+        if event.outcome is CasOutcome.OK:
+            self.standing = None
+            self.replica.adopt(standing.record, present(event.version, "version of a committed change"))
+        else:
+            self._settle(standing)
+
+    def _settle(self, standing: Standing) -> None:
+        """Somebody was faster, or the reply was lost: only a read after ``sync`` tells."""
+        replica = self.replica
+        standing.settling = replica.read_record(sync=replica.guards.settles_with_sync())
+        self.retry_at = Millis(replica.now + replica.settings.retry_ms)
+
+    def record_read(self, token: int) -> None:
+        """If the record had named us, :meth:`Replica.adopt` would have replaced this object's role."""
+        if self.standing is not None and token == self.standing.settling:
+            self.standing = None
+            self.retry_at = None
+            self._consider()
+
+    def read_failed(self, token: int) -> None:
+        if self.standing is not None and token == self.standing.settling:
+            self.retry_at = Millis(self.replica.now + self.replica.settings.retry_ms)

@@ -1,0 +1,415 @@
+"""Every safety rule of the protocol, by name: one function per clause.
+
+The numbers are those of the rules in ``docs/PROTOCOL.md``. Production code has exactly one
+table, :data:`GUARDS`. The simulator replaces single entries to make mutants, and must catch each of
+them: a clause that nobody misses when it is gone is not a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from stretto.replog.core.lineage import History, divergence
+from stretto.replog.core.record import GroupRecord, Member, Registration
+from stretto.types import Epoch, Incarnation, Millis, Offset, WorkerId
+
+# Rule 1: persist.
+
+
+def confirmable_end(durable_end: Offset, log_end: Offset) -> Offset:
+    """A follower confirms only what is durable in its replog."""
+    return durable_end
+
+
+def own_end(durable_end: Offset, log_end: Offset) -> Offset:
+    """A leader counts itself only after its own write is durable."""
+    return durable_end
+
+
+def failed_write_stops() -> bool:
+    """A failed write or fdatasync is never retried: the replica stops."""
+    return True
+
+
+# Rule 2: apply.
+
+
+def must_hold(committed: AbstractSet[Member], proposed: AbstractSet[Member]) -> AbstractSet[Member]:
+    """The maximal ISR: committed, plus an expansion not known to have failed, plus a shrink not known
+    to have committed."""
+    return committed | proposed
+
+
+def held_by_all(ends: Sequence[Offset], min_isr: int) -> Offset:
+    """Every member of the maximal ISR holds an entry before it is applied, not just min-ISR of them."""
+    return min(ends)
+
+
+def enough_members(committed: int, min_isr: int) -> bool:
+    """The committed ISR has at least min-ISR members."""
+    return committed >= min_isr
+
+
+def counts_as_member(storage: str, member: Member) -> bool:
+    """What a wiped worker holds under its new storage id does not count for the old one."""
+    return storage == member.storage
+
+
+def follower_apply_limit(apply_offset: Offset, durable_end: Offset, log_end: Offset) -> Offset:
+    """A follower applies what its leader has applied and its own disk holds."""
+    return min(apply_offset, durable_end)
+
+
+# Rule 3: stall.
+
+
+def lag_expired(waited_ms: int, max_time_lag_ms: Millis) -> bool:
+    """Laggards leave the ISR when the stall timer expires."""
+    return waited_ms >= max_time_lag_ms
+
+
+def may_shrink_to(members: int, min_isr: int) -> bool:
+    """If dropping them would break min-ISR, nothing moves."""
+    return members >= min_isr
+
+
+def may_replace() -> bool:
+    """A caught-up newcomer may take a dead member's place in one compare-and-set."""
+    return True
+
+
+def stalled_refuses() -> bool:
+    """A stalled group refuses appends instead of gathering them."""
+    return True
+
+
+def within_bound(unapplied: int, max_unapplied: int) -> bool:
+    """Unapplied entries are bounded."""
+    return unapplied < max_unapplied
+
+
+# Rule 4: enter the ISR.
+
+
+def confirmed_by_hello(claimed_end: Offset) -> Offset | None:
+    """Only a confirmation of this epoch counts; a Hello claims what may still diverge."""
+    return None
+
+
+def reached_apply_offset(confirmed: Offset, apply_offset: Offset) -> bool:
+    return confirmed >= apply_offset
+
+
+def reached_epoch_start(confirmed: Offset, epoch_start: Offset) -> bool:
+    """The leader's apply offset may lag behind what its predecessor showed; its epoch start does not."""
+    return confirmed >= epoch_start
+
+
+def registrations_to_check(newcomers: tuple[Registration, ...]) -> tuple[Registration, ...]:
+    """The change commits only while that very incarnation of the newcomer is registered."""
+    return newcomers
+
+
+def isr_change_version(version: int) -> int | None:
+    """An ISR change is conditional on the record's version."""
+    return version
+
+
+# Rule 5: elect.
+
+
+def may_stand(record: GroupRecord, candidate: Member) -> bool:
+    """Only a replica whose own storage id is listed may stand."""
+    return candidate in record.isr
+
+
+def leader_is_gone(tested: bool | None) -> bool:
+    """The leader's registration was *tested* after the record changed, and is gone."""
+    return tested is False
+
+
+def election_version(version: int) -> int | None:
+    """Candidates race with one compare-and-set."""
+    return version
+
+
+def next_epoch(epoch: Epoch) -> Epoch:
+    return Epoch(epoch + 1)
+
+
+def leads_as(record: GroupRecord, worker: WorkerId, incarnation: Incarnation) -> bool:
+    """A new incarnation never continues an epoch."""
+    return record.leader == worker and record.leader_incarnation == incarnation
+
+
+def may_stand_unclean(option: bool, member_alive: bool) -> bool:
+    """Outside the ISR only if the operator said so, and no member is there to stand."""
+    return option and not member_alive
+
+
+# Rule 6: new epoch.
+
+
+def truncation_point(parting: Offset, apply_offset: Offset) -> Offset:
+    """Logs part by epoch, never by apply offset."""
+    return parting
+
+
+def find_divergence(mine: History, my_end: Offset, theirs: History, their_end: Offset) -> Offset | None:
+    """Iterate back to the latest epoch both logs have."""
+    return divergence(mine, my_end, theirs, their_end)
+
+
+def may_take_entries(reconciled: bool) -> bool:
+    """A follower appends only to a log it has reconciled in this epoch."""
+    return reconciled
+
+
+def lineage_is_current(attempt: int, expected: int, reconciled: bool) -> bool:
+    """A lineage is obeyed once: an old copy of it knows less than the follower has confirmed since."""
+    return attempt == expected and not reconciled
+
+
+def may_serve(applied: Offset, epoch_start: Offset) -> bool:
+    """A new leader serves nothing before what it inherited is applied."""
+    return applied > epoch_start
+
+
+# Rule 7: fence.
+
+
+def confirm_epoch_is_mine(theirs: Epoch, mine: Epoch) -> bool:
+    return theirs == mine
+
+
+def entries_epoch_is_mine(theirs: Epoch, mine: Epoch) -> bool:
+    return theirs == mine
+
+
+def incarnation_is_known(theirs: Incarnation, known: Incarnation) -> bool:
+    """A confirmation counts only from the incarnation that said hello."""
+    return theirs == known
+
+
+# Rule 8: lease.
+
+
+def lease_holds(now: Millis, lease_end: Millis) -> bool:
+    return now < lease_end
+
+
+def lease_checked_after_sampling() -> bool:
+    """After sampling the state and before replying; a check before it may be from before a pause."""
+    return True
+
+
+def lease_end(sent_at: Millis, acknowledged_at: Millis, lease_ms: Millis) -> Millis:
+    """Timed from the sending of the write that renewed it."""
+    return Millis(sent_at + lease_ms)
+
+
+def lease_duration(session_timeout_ms: Millis, tick_ms: Millis, margin_ms: Millis) -> Millis:
+    """Shorter than the session by a tick and a margin for clocks that drift."""
+    return Millis(session_timeout_ms - tick_ms - margin_ms)
+
+
+def renews_lease(is_write: bool) -> bool:
+    """Only an acknowledged write: a ping is answered by a server that may itself be cut off."""
+    return is_write
+
+
+# Rule 9: resign.
+
+
+def resign_is_meant(request: Epoch, mine: Epoch) -> bool:
+    return request == mine
+
+
+def appends_while_resigning() -> bool:
+    return False
+
+
+def may_hand_over(target_end: Offset, applied: Offset, log_end: Offset) -> bool:
+    """The target has everything and everything is applied: no accepted append is left in doubt."""
+    return target_end >= log_end and applied >= log_end
+
+
+def reads_while_handing_over() -> bool:
+    """Reads stop before the compare-and-set is sent."""
+    return False
+
+
+def resign_gave_up(now: Millis, deadline: Millis) -> bool:
+    """Bounded in time."""
+    return now >= deadline
+
+
+def resumes_unsettled() -> bool:
+    """Once a compare-and-set was sent, only its settled failure lets the leader resume."""
+    return False
+
+
+# Rule 10: metastore replies.
+
+
+def unknown_is_settled() -> bool:
+    """A lost reply leaves the change possible until a read settles it."""
+    return False
+
+
+def settles_with_sync() -> bool:
+    """That read comes after ``sync``."""
+    return True
+
+
+def rereads_on_bad_version() -> bool:
+    """Never retry blindly, never keep a version that was refused."""
+    return True
+
+
+def epoch_has_moved(seen: Epoch, mine: Epoch) -> bool:
+    """Step down if it has."""
+    return seen > mine
+
+
+# Rule 11: transport.
+
+
+def continues_log(first: Offset, log_end: Offset) -> bool:
+    return first <= log_end
+
+
+def already_held(end: Offset, log_end: Offset) -> bool:
+    return end <= log_end
+
+
+# Rule 12: corruption. And rule 5: what makes a storage id fresh.
+
+
+def fresh_id_when_corrupt() -> bool:
+    """Corruption is never healed by deleting."""
+    return True
+
+
+def fresh_id_when_wiped() -> bool:
+    return True
+
+
+def fresh_id_when_unclean() -> bool:
+    """Under ``replication.fsync=interval``, a machine crash may have taken what was confirmed."""
+    return True
+
+
+# Producers.
+
+
+def recognizes_duplicates() -> bool:
+    return True
+
+
+def duplicate_waits() -> bool:
+    """A duplicate of an unapplied batch is acknowledged only when the original is applied."""
+    return True
+
+
+def refuses_gaps() -> bool:
+    return True
+
+
+def refuses_unknown_producers() -> bool:
+    return True
+
+
+def truncation_takes_back_sequences() -> bool:
+    return True
+
+
+# Retention and far horizon.
+
+
+def cut_limit(durably_applied: Offset, needed_by_others: Offset) -> Offset:
+    """Cut below what is durably applied here and no replica within range still needs."""
+    return min(durably_applied, needed_by_others)
+
+
+def listed_may_go_far() -> bool:
+    """A listed member never goes far: what it confirmed must stay in its log."""
+    return False
+
+
+def may_install(state_end: Offset, log_end: Offset) -> bool:
+    """An installed state never takes back what this log holds."""
+    return state_end >= log_end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    """The table. Each default is the function of that name above."""
+
+    confirmable_end: Callable[[Offset, Offset], Offset] = confirmable_end
+    own_end: Callable[[Offset, Offset], Offset] = own_end
+    failed_write_stops: Callable[[], bool] = failed_write_stops
+    must_hold: Callable[[AbstractSet[Member], AbstractSet[Member]], AbstractSet[Member]] = must_hold
+    held_by_all: Callable[[Sequence[Offset], int], Offset] = held_by_all
+    enough_members: Callable[[int, int], bool] = enough_members
+    counts_as_member: Callable[[str, Member], bool] = counts_as_member
+    follower_apply_limit: Callable[[Offset, Offset, Offset], Offset] = follower_apply_limit
+    lag_expired: Callable[[int, Millis], bool] = lag_expired
+    may_shrink_to: Callable[[int, int], bool] = may_shrink_to
+    may_replace: Callable[[], bool] = may_replace
+    stalled_refuses: Callable[[], bool] = stalled_refuses
+    within_bound: Callable[[int, int], bool] = within_bound
+    confirmed_by_hello: Callable[[Offset], Offset | None] = confirmed_by_hello
+    reached_apply_offset: Callable[[Offset, Offset], bool] = reached_apply_offset
+    reached_epoch_start: Callable[[Offset, Offset], bool] = reached_epoch_start
+    registrations_to_check: Callable[[tuple[Registration, ...]], tuple[Registration, ...]] = (
+        registrations_to_check
+    )
+    isr_change_version: Callable[[int], int | None] = isr_change_version
+    may_stand: Callable[[GroupRecord, Member], bool] = may_stand
+    leader_is_gone: Callable[[bool | None], bool] = leader_is_gone
+    election_version: Callable[[int], int | None] = election_version
+    next_epoch: Callable[[Epoch], Epoch] = next_epoch
+    leads_as: Callable[[GroupRecord, WorkerId, Incarnation], bool] = leads_as
+    may_stand_unclean: Callable[[bool, bool], bool] = may_stand_unclean
+    truncation_point: Callable[[Offset, Offset], Offset] = truncation_point
+    find_divergence: Callable[[History, Offset, History, Offset], Offset | None] = find_divergence
+    may_take_entries: Callable[[bool], bool] = may_take_entries
+    lineage_is_current: Callable[[int, int, bool], bool] = lineage_is_current
+    may_serve: Callable[[Offset, Offset], bool] = may_serve
+    confirm_epoch_is_mine: Callable[[Epoch, Epoch], bool] = confirm_epoch_is_mine
+    entries_epoch_is_mine: Callable[[Epoch, Epoch], bool] = entries_epoch_is_mine
+    incarnation_is_known: Callable[[Incarnation, Incarnation], bool] = incarnation_is_known
+    lease_holds: Callable[[Millis, Millis], bool] = lease_holds
+    lease_checked_after_sampling: Callable[[], bool] = lease_checked_after_sampling
+    lease_end: Callable[[Millis, Millis, Millis], Millis] = lease_end
+    lease_duration: Callable[[Millis, Millis, Millis], Millis] = lease_duration
+    renews_lease: Callable[[bool], bool] = renews_lease
+    resign_is_meant: Callable[[Epoch, Epoch], bool] = resign_is_meant
+    appends_while_resigning: Callable[[], bool] = appends_while_resigning
+    may_hand_over: Callable[[Offset, Offset, Offset], bool] = may_hand_over
+    reads_while_handing_over: Callable[[], bool] = reads_while_handing_over
+    resign_gave_up: Callable[[Millis, Millis], bool] = resign_gave_up
+    resumes_unsettled: Callable[[], bool] = resumes_unsettled
+    unknown_is_settled: Callable[[], bool] = unknown_is_settled
+    settles_with_sync: Callable[[], bool] = settles_with_sync
+    rereads_on_bad_version: Callable[[], bool] = rereads_on_bad_version
+    epoch_has_moved: Callable[[Epoch, Epoch], bool] = epoch_has_moved
+    continues_log: Callable[[Offset, Offset], bool] = continues_log
+    already_held: Callable[[Offset, Offset], bool] = already_held
+    fresh_id_when_corrupt: Callable[[], bool] = fresh_id_when_corrupt
+    fresh_id_when_wiped: Callable[[], bool] = fresh_id_when_wiped
+    fresh_id_when_unclean: Callable[[], bool] = fresh_id_when_unclean
+    recognizes_duplicates: Callable[[], bool] = recognizes_duplicates
+    duplicate_waits: Callable[[], bool] = duplicate_waits
+    refuses_gaps: Callable[[], bool] = refuses_gaps
+    refuses_unknown_producers: Callable[[], bool] = refuses_unknown_producers
+    truncation_takes_back_sequences: Callable[[], bool] = truncation_takes_back_sequences
+    cut_limit: Callable[[Offset, Offset], Offset] = cut_limit
+    listed_may_go_far: Callable[[], bool] = listed_may_go_far
+    may_install: Callable[[Offset, Offset], bool] = may_install
+
+
+GUARDS = Guards()

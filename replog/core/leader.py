@@ -1,0 +1,493 @@
+"""The leader of an epoch: orders appends, decides what may be applied, answers reads under its lease.
+
+It opens its epoch with an entry of its own and serves nothing before that entry, and with it everything it
+inherited, is applied. An append is persisted and forwarded at the same time; it is acknowledged
+when it is applied, and applied when all of the maximal ISR holds it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, assert_never
+
+from stretto.invariants import check
+from stretto.replog import frame as frames_of
+from stretto.replog.core import effects, messages
+from stretto.replog.core.effects import Acked, Refusal
+from stretto.replog.core.events import Append, CasReply, Resign, Sent, StateInstalled
+from stretto.replog.core.handover import Handover, refusal_of
+from stretto.replog.core.membership import Membership
+from stretto.replog.core.messages import AnyMessage, RejectReason
+from stretto.replog.core.producers import (
+    NO_PRODUCER,
+    DuplicateBatch,
+    NewBatch,
+    SequenceGap,
+    UnknownProducer,
+)
+from stretto.replog.core.progress import Progress
+from stretto.replog.core.record import Member, Registration
+from stretto.replog.frame import Frame, Header, Kind
+from stretto.types import Epoch, Millis, Offset, ProducerId, TaskId, WorkerId
+
+if TYPE_CHECKING:
+    from stretto.replog.core.replica import Replica
+
+
+class Leader:
+    """One replica in one epoch it leads."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.epoch: Epoch = replica.known_record.epoch
+        self.epoch_start: Offset = replica.log_end
+        #: One per follower that said Hello in this epoch.
+        self.followers: dict[WorkerId, Progress] = {}
+        self.membership = Membership(self)
+        self.handover: Handover | None = None
+        #: The stall timer expired and min-ISR forbids to drop the laggards.
+        self.stalled = False
+
+        #: (end, when it was appended) of frames not decided yet, in order: the head runs the stall timer.
+        self._undecided: deque[tuple[Offset, Millis]] = deque()
+        #: Requests to acknowledge when the applied offset reaches the key.
+        self._waiting: dict[Offset, list[tuple[int, Offset | None]]] = {}
+        self._waiting_ends: deque[Offset] = deque()
+        self._timeouts: deque[tuple[Millis, Offset, int]] = deque()
+        self._sampling: set[int] = set()
+        #: When each producer was last heard, for expiry.
+        self._producers_heard: dict[ProducerId, Millis] = {}
+        self._expiry_at = Millis(replica.now + replica.settings.producer_expiry_ms)
+
+    def begin(self) -> None:
+        """Open the epoch."""
+        replica = self.replica
+        if replica.log_end > replica.apply_offset:
+            self._undecided.append((replica.log_end, replica.now))
+            self._waiting_ends.append(replica.log_end)
+        self._append_entry(Kind.EPOCH)
+        self._progressed()
+
+    def step_down(self) -> None:
+        """What was appended may or may not survive: its producers will ask again."""
+        for waiting in self._waiting.values():
+            for request, _ in waiting:
+                self.replica.emit(effects.Reply(request=request, result=effects.Unknown()))
+        self._waiting.clear()
+        for request in self._sampling:
+            self._refuse(request, Refusal.NOT_LEADER)
+        self._sampling.clear()
+        self.replica.note("steps_down", epoch=self.epoch)
+
+    @property
+    def is_serving(self) -> bool:
+        return self.replica.guards.may_serve(self.replica.applied, self.epoch_start)
+
+    @property
+    def handover_sent(self) -> bool:
+        return self.handover is not None and self.handover.sent is not None
+
+    # Appends.
+
+    def append(self, event: Append) -> None:
+        replica, guards = self.replica, self.replica.guards
+        refusal = self._refusal()
+        if refusal is not None:
+            self._refuse(event.request, refusal)
+            return
+        verdict = replica.producers.judge(event.kind, event.producer, event.task, event.sequence, event.count)
+        match verdict:
+            case DuplicateBatch(end=end, offset=offset) if guards.recognizes_duplicates():
+                if end is None or not guards.duplicate_waits():
+                    self._reply(event.request, Acked(offset=offset))
+                else:
+                    self._wait(event.request, end, offset)
+                return
+            case SequenceGap() if guards.refuses_gaps():
+                self._refuse(event.request, Refusal.SEQUENCE_GAP)
+                return
+            case UnknownProducer() if guards.refuses_unknown_producers():
+                self._refuse(event.request, Refusal.UNKNOWN_PRODUCER)
+                return
+            case NewBatch() | DuplicateBatch() | SequenceGap() | UnknownProducer():
+                pass
+            case _:
+                assert_never(verdict)
+        if event.producer != NO_PRODUCER:
+            self._producers_heard[event.producer] = replica.now
+        offset = replica.log_end
+        self._append_entry(
+            event.kind,
+            event.producer,
+            event.payload,
+            task=event.task,
+            sequence=event.sequence,
+            count=event.count,
+            timestamp_ms=event.timestamp_ms,
+        )
+        self._wait(event.request, replica.log_end, offset)
+        self._progressed()
+
+    def _refusal(self) -> Refusal | None:
+        replica, guards = self.replica, self.replica.guards
+        if not self.is_serving:
+            return Refusal.NOT_READY
+        if self.handover is not None and not guards.appends_while_resigning():
+            return Refusal.HANDING_OVER
+        if (self.stalled or self.membership.is_short()) and guards.stalled_refuses():
+            return Refusal.STALLED
+        if not guards.within_bound(replica.log_end - replica.applied, replica.settings.max_unapplied):
+            return Refusal.OVERLOADED
+        return None
+
+    def _append_entry(
+        self,
+        kind: Kind,
+        producer: ProducerId = NO_PRODUCER,
+        payload: frames_of.Buffer = b"",
+        *,
+        task: TaskId = TaskId(0),
+        sequence: int = 0,
+        count: int = 1,
+        timestamp_ms: int = 0,
+    ) -> None:
+        replica = self.replica
+        header = Header(
+            offset=replica.log_end,
+            epoch=self.epoch,
+            kind=kind,
+            count=count,
+            task=task,
+            producer=producer,
+            sequence=sequence,
+            timestamp_ms=timestamp_ms,
+        )
+        replica.append_to_log((frames_of.encode(header, payload),))
+        self._undecided.append((replica.log_end, replica.now))
+        self._waiting_ends.append(replica.log_end)
+
+    def _wait(self, request: int, end: Offset, offset: Offset | None) -> None:
+        replica = self.replica
+        self._waiting.setdefault(end, []).append((request, offset))
+        deadline = Millis(replica.now + replica.settings.append_timeout_ms)
+        self._timeouts.append((deadline, end, request))
+
+    # The apply offset.
+
+    def end_of(self, member: Member) -> Offset:
+        """End of what that member is known to hold."""
+        replica = self.replica
+        if member == replica.member:
+            return replica.guards.own_end(replica.durable_end, replica.log_end)
+        progress = self.followers.get(member.worker)
+        if progress is None or progress.confirmed is None:
+            return Offset(0)
+        if not replica.guards.counts_as_member(progress.storage, member):
+            return Offset(0)
+        return progress.confirmed
+
+    def _advance_apply_offset(self) -> None:
+        replica, guards = self.replica, self.replica.guards
+        membership = self.membership
+        if membership.is_short():
+            return
+        members = guards.must_hold(membership.committed, membership.proposed)
+        limit = guards.held_by_all([self.end_of(member) for member in members], replica.min_isr)
+        if limit > replica.apply_offset:
+            replica.apply_to(limit)
+            while self._undecided and self._undecided[0][0] <= limit:
+                self._undecided.popleft()
+
+    def _progressed(self) -> None:
+        """Something that decisions depend on has changed."""
+        if self.replica.role is not self:
+            return
+        self._advance_apply_offset()
+        self.membership.consider()
+        if self.handover is not None:
+            self.handover.advance()
+        for progress in self.followers.values():
+            progress.pump(self)
+
+    def head_end(self) -> Offset:
+        return self._undecided[0][0] if self._undecided else Offset(0)
+
+    def head_expired(self) -> bool:
+        """The entry next to be applied has waited too long."""
+        replica = self.replica
+        if not self._undecided:
+            return False
+        waited = replica.now - self._undecided[0][1]
+        return replica.guards.lag_expired(waited, replica.settings.max_time_lag_ms)
+
+    def persisted(self) -> None:
+        self._progressed()
+
+    def applied(self) -> None:
+        applied = self.replica.applied
+        while self._waiting_ends and self._waiting_ends[0] <= applied:
+            for request, offset in self._waiting.pop(self._waiting_ends.popleft(), ()):
+                self._reply(request, Acked(offset=offset))
+        self._progressed()
+
+    # Reads.
+
+    def read(self, request: int) -> None:
+        replica = self.replica
+        if not self.is_serving:
+            self._refuse(request, Refusal.NOT_READY)
+        elif self._reads_stopped():
+            self._refuse(request, Refusal.HANDING_OVER)
+        elif not replica.guards.lease_checked_after_sampling() and not self._has_lease():
+            self._refuse(request, Refusal.NO_LEASE)
+        else:
+            self._sampling.add(request)
+            replica.emit(effects.Sample(request=request))
+
+    def sampled(self, request: int) -> None:
+        if request not in self._sampling:
+            self._refuse(request, Refusal.NOT_LEADER)
+            return
+        self._sampling.discard(request)
+        if self._reads_stopped():
+            self._refuse(request, Refusal.HANDING_OVER)
+        elif self.replica.guards.lease_checked_after_sampling() and not self._has_lease():
+            self._refuse(request, Refusal.NO_LEASE)
+        else:
+            self._reply(request, effects.ReadServed())
+
+    def _has_lease(self) -> bool:
+        return self.replica.guards.lease_holds(self.replica.now, self.replica.lease_end)
+
+    def _reads_stopped(self) -> bool:
+        return self.handover_sent and not self.replica.guards.reads_while_handing_over()
+
+    # Followers.
+
+    def received(self, sender: WorkerId, message: AnyMessage, _frames: tuple[Frame, ...]) -> None:
+        replica = self.replica
+        if message.epoch > self.epoch:
+            replica.read_record()
+            return
+        match message:
+            case messages.Reject():
+                return
+            case messages.Confirm():
+                self._on_confirm(sender, message)
+            case _ if message.epoch < self.epoch:
+                self._reject(sender, RejectReason.STALE_EPOCH)
+            case messages.Hello():
+                self._on_hello(sender, message)
+            case messages.FetchState():
+                self._on_fetch_state(sender, message)
+            case messages.Entries() | messages.Lineage():
+                check(False, "another leader in our epoch", epoch=self.epoch, sender=sender)
+            case _:
+                assert_never(message)
+
+    def _on_hello(self, sender: WorkerId, hello: messages.Hello) -> None:
+        replica = self.replica
+        known = self.followers.get(sender)
+        same = known is not None and known.incarnation == hello.incarnation
+        if not (same and known is not None and hello.attempt <= known.attempt):
+            pinned = known.pinned if known is not None else None
+            progress = Progress(sender, hello.incarnation, hello.storage, hello.attempt, replica.now)
+            progress.confirmed = replica.guards.confirmed_by_hello(hello.end)
+            progress.pinned = pinned
+            self.followers[sender] = progress
+            replica.emit(effects.CheckRegistration(registration=progress.registration))
+        lineage = messages.Lineage(
+            self.epoch,
+            replica.registered_as,
+            to=hello.incarnation,
+            attempt=hello.attempt,
+            history=replica.history,
+            start=replica.log_start,
+            end=replica.log_end,
+            apply_offset=replica.apply_offset,
+            near_lag=replica.settings.max_near_lag,
+            listed=self.membership.may_list(Member(sender, hello.storage)),
+        )
+        replica.emit(effects.Send(to=sender, message=lineage))
+        self._progressed()
+
+    def _on_confirm(self, sender: WorkerId, confirm: messages.Confirm) -> None:
+        replica, guards = self.replica, self.replica.guards
+        if not guards.confirm_epoch_is_mine(confirm.epoch, self.epoch):
+            self._reject(sender, RejectReason.STALE_EPOCH)
+            return
+        progress = self.followers.get(sender)
+        if progress is None or not guards.incarnation_is_known(confirm.incarnation, progress.incarnation):
+            self._reject(sender, RejectReason.STALE_INCARNATION)
+            return
+        if confirm.incarnation == progress.incarnation and confirm.attempt != progress.attempt:
+            return
+        check(
+            confirm.end <= replica.log_end or confirm.epoch != self.epoch,
+            "follower confirms more than the leader has",
+            follower=sender,
+            confirmed=confirm.end,
+            log_end=replica.log_end,
+        )
+        progress.on_confirm(confirm, replica.now)
+        self._progressed()
+
+    def _on_fetch_state(self, sender: WorkerId, message: messages.FetchState) -> None:
+        progress = self.followers.get(sender)
+        if progress is None or progress.attempt != message.attempt:
+            return
+        if progress.incarnation == message.incarnation:
+            progress.pinned = self.replica.applied
+            self.replica.note("serves_state", to=sender, at=self.replica.applied)
+            self.replica.emit(effects.ServeState(to=sender))
+
+    def _reject(self, sender: WorkerId, reason: RejectReason) -> None:
+        reject = messages.Reject(self.epoch, self.replica.registered_as, reason=reason)
+        self.replica.emit(effects.Send(to=sender, message=reject))
+
+    def sent(self, event: Sent) -> None:
+        progress = self.followers.get(event.to)
+        if progress is not None and progress.attempt == event.attempt:
+            progress.sending = False
+            progress.next = event.end
+            progress.in_flight.append(event.end)
+            progress.pump(self)
+
+    def needed_by_others(self) -> Offset:
+        """Lowest offset that a replica within range of our log may still ask for."""
+        replica = self.replica
+        within_range = replica.apply_offset - replica.settings.max_near_lag
+        needed = replica.apply_offset
+        for worker in replica.replicas:
+            if worker == replica.worker:
+                continue
+            progress = self.followers.get(worker)
+            confirmed = progress.confirmed if progress is not None else None
+            needed = min(needed, Offset(max(confirmed or 0, within_range)))
+            if progress is not None and progress.pinned is not None:
+                needed = min(needed, progress.pinned)
+        return Offset(max(needed, 0))
+
+    def cut_log(self) -> None:
+        self.replica.cut_below(self.needed_by_others())
+
+    # Metastore.
+
+    def record_changed(self) -> None:
+        self.membership.record_changed()
+        self._progressed()
+
+    def record_read(self, token: int) -> None:
+        self.membership.record_read(token)
+        if self.handover is not None:
+            self.handover.record_read(token)
+        self._progressed()
+
+    def read_failed(self, token: int) -> None:
+        """The retry timer asks again."""
+
+    def cas_reply(self, event: CasReply) -> None:
+        self.membership.cas_reply(event)
+        if self.handover is not None and self.replica.role is self:
+            self.handover.cas_reply(event)
+        self._progressed()
+
+    def registration_seen(self, registration: Registration, exists: bool) -> None:
+        progress = self.followers.get(registration.worker)
+        if progress is not None and progress.registration == registration and not exists:
+            progress.gone = True
+            self._progressed()
+
+    def members_seen(self, token: int, alive: frozenset[Member]) -> None:
+        """An answer to a question asked as a follower."""
+
+    def state_installed(self, event: StateInstalled) -> None:
+        check(False, "a leader installed another's state", epoch=self.epoch, end=event.end)
+
+    def transfer_failed(self) -> None:
+        """A transfer of an earlier epoch, when we followed."""
+
+    # Resigning.
+
+    def resign(self, event: Resign) -> None:
+        why = refusal_of(self, event)
+        if why is not None:
+            self.replica.note("refuses_to_resign", why=why)
+            self.replica.emit(effects.ForgetResign(epoch=event.epoch))
+            return
+        self.replica.note("resigning", epoch=self.epoch, to=event.target)
+        self.handover = Handover(self, event.target)
+        self._progressed()
+
+    def resume(self, why: str) -> None:
+        self.replica.note("resumes", epoch=self.epoch, why=why)
+        self.replica.emit(effects.ForgetResign(epoch=self.epoch))
+        self.handover = None
+
+    # Time.
+
+    def tick(self) -> None:
+        self._time_out_appends()
+        self._expire_producers()
+        self.membership.tick()
+        if self.handover is not None:
+            self.handover.tick()
+        for progress in self.followers.values():
+            progress.probe_if_silent(self)
+        self._progressed()
+
+    def _time_out_appends(self) -> None:
+        timeouts = self._timeouts
+        while timeouts and timeouts[0][0] <= self.replica.now:
+            _, end, request = timeouts.popleft()
+            waiting = self._waiting.get(end, [])
+            for each in waiting:
+                if each[0] == request:
+                    waiting.remove(each)
+                    self._reply(request, effects.Unknown())
+                    break
+
+    def _expire_producers(self) -> None:
+        """Decided here, by an entry; every replica forgets the producer at the same offset."""
+        replica = self.replica
+        if replica.now < self._expiry_at:
+            return
+        expiry_ms = replica.settings.producer_expiry_ms
+        self._expiry_at = Millis(replica.now + max(1, expiry_ms // 4))
+        if self._refusal() is not None:
+            return
+        for producer in replica.producers.open_producers():
+            heard = self._producers_heard.setdefault(producer, replica.now)
+            if replica.now - heard >= expiry_ms:
+                del self._producers_heard[producer]
+                replica.note("expires_producer", producer=producer)
+                self._append_entry(Kind.PRODUCER_EXPIRE, producer)
+
+    def next_deadline(self) -> Millis | None:
+        replica = self.replica
+        deadlines: list[Millis | None] = [self._expiry_at, self.membership.retry_at]
+        if self._undecided:
+            expires_at = Millis(self._undecided[0][1] + replica.settings.max_time_lag_ms)
+            if expires_at > self.membership.considered_at:
+                deadlines.append(expires_at)
+        if self._timeouts:
+            deadlines.append(self._timeouts[0][0])
+        if self.handover is not None:
+            deadlines.append(self.handover.next_deadline())
+        deadlines.extend(progress.probe_at(self) for progress in self.followers.values())
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def options_changed(self) -> None:
+        self._progressed()
+
+    # Replies.
+
+    def _reply(self, request: int, result: effects.Result) -> None:
+        self.replica.emit(effects.Reply(request=request, result=result))
+
+    def _refuse(self, request: int, reason: Refusal) -> None:
+        leader = self.handover.target if self.handover is not None else self.replica.worker
+        if reason is Refusal.NOT_LEADER:
+            record = self.replica.record
+            leader = record.leader if record and record.leader else leader
+        self._reply(request, effects.Refused(reason=reason, leader=leader, epoch=self.epoch))

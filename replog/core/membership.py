@@ -1,0 +1,174 @@
+"""Who is in the ISR, and the compare-and-set that changes it.
+
+A change is proposed, and until its outcome is *known* both the committed and the proposed set count
+(the maximal ISR): an entry is applied only when all of both hold it. One change at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stretto.invariants import present
+from stretto.replog.core import effects
+from stretto.replog.core.events import CasOutcome, CasReply
+from stretto.replog.core.record import GroupRecord, Member, Registration
+from stretto.types import Millis
+
+if TYPE_CHECKING:
+    from stretto.replog.core.leader import Leader
+
+
+@dataclass(slots=True)
+class Change:
+    """A proposed ISR whose outcome is not known yet."""
+
+    token: int
+    record: GroupRecord
+    proposed: frozenset[Member]
+    newcomers: tuple[Registration, ...]
+    settling: int | None = None
+    """The read that will tell, once the reply is lost or was a refusal."""
+
+
+class Membership:
+    """A leader's ISR: committed, and perhaps one change under way."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.leader = leader
+        self.replica = leader.replica
+        self.committed: frozenset[Member] = frozenset(self.replica.known_record.isr)
+        self.change: Change | None = None
+        self.retry_at: Millis | None = None
+        #: When the decision was last made; a stall timer that expired before then has been heeded.
+        self.considered_at = Millis(-1)
+
+    @property
+    def proposed(self) -> frozenset[Member]:
+        return self.change.proposed if self.change else self.committed
+
+    def may_list(self, member: Member) -> bool:
+        return member in self.committed or member in self.proposed
+
+    def is_short(self) -> bool:
+        return not self.replica.guards.enough_members(len(self.committed), self.replica.min_isr)
+
+    # Proposing.
+
+    def consider(self) -> None:
+        """Add who is ready, drop who is lost, if min-ISR allows; both in one compare-and-set."""
+        if self.change is not None or self.leader.handover_sent:
+            return
+        guards = self.replica.guards
+        self.considered_at = self.replica.now
+        ready = self._ready()
+        lost = self._lost()
+        if lost and not guards.may_replace():
+            ready = {}
+        target = (self.committed - lost) | ready.keys()
+        if not guards.may_shrink_to(len(target), self.replica.min_isr):
+            returned = {member.worker for member in ready}
+            superseded = {member for member in lost if member.worker in returned}
+            target = (self.committed - superseded) | ready.keys()
+        self.leader.stalled = bool(lost & target) and self.leader.head_expired()
+        if target != self.committed:
+            self._propose(target, tuple(ready[member] for member in sorted(target) if member in ready))
+
+    def _ready(self) -> dict[Member, Registration]:
+        """Followers outside the ISR that hold all it takes, by a confirmation of this epoch."""
+        guards = self.replica.guards
+        ready = {}
+        for progress in self.leader.followers.values():
+            member = Member(progress.worker, progress.storage)
+            confirmed = progress.confirmed
+            if confirmed is None or progress.gone or member in self.committed:
+                continue
+            if not guards.reached_apply_offset(confirmed, self.replica.apply_offset):
+                continue
+            if guards.reached_epoch_start(confirmed, self.leader.epoch_start):
+                ready[member] = progress.registration
+        return ready
+
+    def _lost(self) -> frozenset[Member]:
+        """Members that are gone, that came back with another disk, or that kept an entry waiting too long."""
+        leader = self.leader
+        expired = leader.head_expired()
+        lost = set()
+        for member in self.committed:
+            if member == self.replica.member:
+                continue
+            progress = leader.followers.get(member.worker)
+            left = progress is not None and (progress.gone or progress.storage != member.storage)
+            if left or (expired and leader.end_of(member) < leader.head_end()):
+                lost.add(member)
+        return frozenset(lost)
+
+    def _propose(self, target: frozenset[Member], newcomers: tuple[Registration, ...]) -> None:
+        replica = self.replica
+        record = replica.known_record.with_isr(target, replica.replicas)
+        self.change = Change(replica.token(), record, target, newcomers)
+        replica.note(
+            "proposes_isr",
+            epoch=record.epoch,
+            isr=[member.worker for member in record.isr],
+            was=sorted(member.worker for member in self.committed),
+        )
+        replica.emit(
+            effects.CompareAndSet(
+                token=self.change.token,
+                version=replica.guards.isr_change_version(replica.version),
+                record=record,
+                must_exist=replica.guards.registrations_to_check(newcomers),
+            )
+        )
+
+    # Answers.
+
+    def cas_reply(self, event: CasReply) -> None:
+        change = self.change
+        if change is None or event.token != change.token:
+            return
+        match event.outcome:
+            case CasOutcome.OK:
+                self.replica.adopt(change.record, present(event.version, "version of a committed change"))
+            case CasOutcome.NO_REGISTRATION:
+                self.change = None
+                for registration in change.newcomers:
+                    self.replica.emit(effects.CheckRegistration(registration=registration))
+            case CasOutcome.BAD_VERSION:
+                if self.replica.guards.rereads_on_bad_version():
+                    self._settle(change)
+                else:
+                    self.change = None
+            case CasOutcome.UNKNOWN:
+                if self.replica.guards.unknown_is_settled():
+                    self.change = None
+                else:
+                    self.replica.note("isr_change_unknown", epoch=change.record.epoch)
+                    self._settle(change)
+
+    def _settle(self, change: Change) -> None:
+        replica = self.replica
+        change.settling = replica.read_record(sync=replica.guards.settles_with_sync())
+        self.retry_at = Millis(replica.now + replica.settings.retry_ms)
+
+    def record_changed(self) -> None:
+        """A newer version of our epoch's record: whatever was under way is in it, or failed."""
+        record = self.replica.known_record
+        before, self.committed = self.committed, frozenset(record.isr)
+        self.change = None
+        self.retry_at = None
+        if before != self.committed:
+            self.replica.note("isr", epoch=record.epoch, isr=[member.worker for member in record.isr])
+
+    def record_read(self, token: int) -> None:
+        """The version did not move, else :meth:`record_changed` had cleared the change: it failed."""
+        if self.change is not None and token == self.change.settling:
+            self.change = None
+            self.retry_at = None
+
+    def tick(self) -> None:
+        if self.retry_at is not None and self.replica.now >= self.retry_at:
+            self.retry_at = None
+            if self.change is not None and self.change.settling is not None:
+                self._settle(self.change)

@@ -1,0 +1,202 @@
+"""Idempotent appends: which producers are admitted, and the next sequence each may use on each task.
+
+The table is replicated state: it is a function of the applied entries, so every replica has the same one
+at the same offset, and it travels with the applied state. On top of it lies what is in the log but not
+applied yet; truncating the log takes that part back.
+
+A producer is admitted by an entry of its own and forgotten by another, decided by the leader. An unknown
+producer is refused even at sequence 0: a retry that slept past the expiry must not be taken for a
+new batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from stretto.replog.frame import Header, Kind
+from stretto.types import Offset, ProducerId, TaskId
+
+NO_PRODUCER = ProducerId(0)
+REMEMBERED_BATCHES = 5
+"""Applied batches per producer and task whose position a late retry still gets."""
+
+_LIFE = (Kind.PRODUCER_OPEN, Kind.PRODUCER_EXPIRE)
+_OPEN = -1
+"""The sequence under which a producer's admission is looked up."""
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    sequence: int
+    count: int
+    offset: Offset
+
+
+class Sequences(msgspec.Struct, gc=False, array_like=True):
+    """One producer on one task."""
+
+    next: int
+    recent: tuple[Batch, ...] = ()
+
+
+class ProducerTable(msgspec.Struct):
+    """The applied part; what a snapshot of the state carries."""
+
+    producers: dict[ProducerId, dict[TaskId, Sequences]] = {}
+
+    def apply(self, header: Header) -> None:
+        producer = header.producer
+        if producer == NO_PRODUCER:
+            return
+        if header.kind is Kind.PRODUCER_OPEN:
+            self.producers.setdefault(producer, {})
+        elif header.kind is Kind.PRODUCER_EXPIRE:
+            self.producers.pop(producer, None)
+        else:
+            tasks = self.producers.get(producer)
+            if tasks is None:  # expired while this batch was in flight: it counts, the producer is gone
+                return
+            before = tasks.get(header.task)
+            recent = before.recent if before else ()
+            batch = Batch(header.sequence, header.count, header.offset)
+            tasks[header.task] = Sequences(
+                header.sequence + header.count, (*recent[1 - REMEMBERED_BATCHES :], batch)
+            )
+
+    def copy(self) -> ProducerTable:
+        return ProducerTable(
+            {
+                producer: {task: Sequences(s.next, s.recent) for task, s in tasks.items()}
+                for producer, tasks in self.producers.items()
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateBatch:
+    end: Offset | None
+    """None: the original is applied. Otherwise it is when the apply offset reaches this."""
+    offset: Offset | None
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceGap:
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownProducer:
+    pass
+
+
+Verdict: TypeAlias = NewBatch | DuplicateBatch | SequenceGap | UnknownProducer
+
+
+class Producers:
+    """The table with the unapplied part of the log on top."""
+
+    def __init__(self, table: ProducerTable, unapplied: Iterable[Header]) -> None:
+        self.table = table
+        self._unapplied: deque[Header] = deque()
+        self._by_batch: dict[tuple[ProducerId, TaskId, int], Header] = {}
+        self._next: dict[tuple[ProducerId, TaskId], int] = {}
+        self._open: dict[ProducerId, bool] = {}
+        self._rebuild(table, unapplied)
+
+    def _rebuild(self, table: ProducerTable, unapplied: Iterable[Header]) -> None:
+        self.table = table
+        self._unapplied.clear()
+        self._by_batch.clear()
+        self._next.clear()
+        self._open.clear()
+        for header in unapplied:
+            self.appended(header)
+
+    def appended(self, header: Header) -> None:
+        producer = header.producer
+        if producer == NO_PRODUCER:
+            return
+        self._unapplied.append(header)
+        if header.kind is Kind.PRODUCER_OPEN:
+            self._open[producer] = True
+            self._by_batch[(producer, TaskId(0), _OPEN)] = header
+        elif header.kind is Kind.PRODUCER_EXPIRE:
+            self._open[producer] = False
+        else:
+            self._next[(producer, header.task)] = header.sequence + header.count
+            self._by_batch[(producer, header.task, header.sequence)] = header
+
+    def applied(self, end: Offset) -> None:
+        unapplied = self._unapplied
+        while unapplied and unapplied[0].end_offset <= end:
+            header = unapplied.popleft()
+            self.table.apply(header)
+            self._forget(header)
+
+    def _forget(self, header: Header) -> None:
+        """The unapplied part no longer speaks for this entry unless a later one does too."""
+        producer = header.producer
+        if header.kind in _LIFE:
+            self._by_batch.pop((producer, TaskId(0), _OPEN), None)
+            if not any(later.producer == producer and later.kind in _LIFE for later in self._unapplied):
+                self._open.pop(producer, None)
+        else:
+            self._by_batch.pop((producer, header.task, header.sequence), None)
+            key = (producer, header.task)
+            if self._next.get(key) == header.sequence + header.count:
+                del self._next[key]
+
+    def truncated(self, end: Offset) -> None:
+        kept = [header for header in self._unapplied if header.end_offset <= end]
+        self._rebuild(self.table, kept)
+
+    def replaced(self, table: ProducerTable) -> None:
+        self._rebuild(table, ())
+
+    def is_open(self, producer: ProducerId) -> bool:
+        pending = self._open.get(producer)
+        return producer in self.table.producers if pending is None else pending
+
+    def open_producers(self) -> list[ProducerId]:
+        return [producer for producer in self.table.producers if self._open.get(producer, True)]
+
+    def judge(self, kind: Kind, producer: ProducerId, task: TaskId, sequence: int, count: int) -> Verdict:
+        """What to do with an append that carries this producer and sequence."""
+        if producer == NO_PRODUCER:
+            return NewBatch()
+        if kind is Kind.PRODUCER_OPEN:
+            return self._judge_open(producer)
+        if not self.is_open(producer):
+            return UnknownProducer()
+        pending = self._by_batch.get((producer, task, sequence))
+        if pending is not None:
+            same = pending.count == count
+            return DuplicateBatch(pending.end_offset, pending.offset) if same else SequenceGap(sequence)
+        applied = self.table.producers.get(producer, {}).get(task)
+        applied_next = applied.next if applied else 0
+        if sequence + count <= applied_next:
+            return DuplicateBatch(None, _position(applied, sequence, count))
+        expected = self._next.get((producer, task), applied_next)
+        return NewBatch() if sequence == expected else SequenceGap(expected)
+
+    def _judge_open(self, producer: ProducerId) -> Verdict:
+        if not self.is_open(producer):
+            return NewBatch()
+        pending = self._by_batch.get((producer, TaskId(0), _OPEN))
+        return DuplicateBatch(pending.end_offset if pending else None, None)
+
+
+def _position(applied: Sequences | None, sequence: int, count: int) -> Offset | None:
+    for batch in applied.recent if applied else ():
+        if batch.sequence == sequence and batch.count == count:
+            return batch.offset
+    return None

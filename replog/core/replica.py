@@ -1,0 +1,366 @@
+"""The shell of the state machine: what every role shares, and the only places where roles change.
+
+Legal changes of role::
+
+    Follower -> Leader     the record names this worker *and this incarnation* as leader
+    Leader   -> Follower   the record's epoch moved on, or our metastore session expired
+    any      -> Stopped    the disk failed, or the state was set aside
+
+All three go through :meth:`Replica.adopt`, :meth:`Replica.lose_session` and :meth:`Replica.stop`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from stretto.invariants import InvariantViolation, present
+from stretto.replog.core import effects, events
+from stretto.replog.core.effects import Effect
+from stretto.replog.core.events import Event
+from stretto.replog.core.follower import Follower
+from stretto.replog.core.guards import GUARDS, Guards
+from stretto.replog.core.leader import Leader
+from stretto.replog.core.lineage import History, extended, truncated
+from stretto.replog.core.producers import Producers, ProducerTable
+from stretto.replog.core.record import GroupRecord, Member
+from stretto.replog.core.settings import Identity, Settings
+from stretto.replog.frame import Frame, Header
+from stretto.types import Epoch, Incarnation, Millis, Offset
+
+STORY_LENGTH = 60
+
+
+class RoleName(enum.StrEnum):
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    """In the ISR."""
+    NEAR = "near"
+    """Out of the ISR, catching up from the leader's log."""
+    FAR = "far"
+    """Out of the ISR and of reach of the leader's log: waits for its state."""
+    CANDIDATE = "candidate"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What a replica found on its disk when it started."""
+
+    log_start: Offset = Offset(0)
+    log_end: Offset = Offset(0)
+    history: History = ()
+    applied: Offset = Offset(0)
+    producers: ProducerTable
+    """As of ``applied``."""
+    unapplied: tuple[Header, ...] = ()
+    """Of the frames from ``applied`` on."""
+
+
+class Replica:
+    """One replica of a task group. ``step`` is the one door."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        recovered: Recovered,
+        settings: Settings,
+        guards: Guards = GUARDS,
+    ) -> None:
+        #: Never change, except the incarnation, which is None without a metastore session.
+        self.worker = identity.worker
+        self.storage = identity.storage
+        self.replicas = identity.replicas
+        self.incarnation: Incarnation | None = identity.incarnation
+        self.guards = guards
+        self.settings = settings
+
+        #: The newest record seen and its version; versions never go back.
+        self.record: GroupRecord | None = None
+        self.version = -1
+
+        #: log_start <= applied <= apply_offset <= log_end, and durable_end <= log_end.
+        self.log_start = recovered.log_start
+        self.log_end = recovered.log_end
+        self.durable_end = recovered.log_end
+        self.history = recovered.history
+        #: +1 whenever the end of the log goes back or is replaced: a Persisted of an earlier one is void.
+        self.generation = 0
+
+        #: Decided: entries below may be applied. Never goes back.
+        self.apply_offset = recovered.applied
+        #: Visible: entries below are in the applied state.
+        self.applied = recovered.applied
+        #: Survives a power loss. Retention stays below it.
+        self.durably_applied = recovered.applied
+        self.producers = Producers(recovered.producers, recovered.unapplied)
+
+        #: On our clock; in the past means no lease.
+        self.lease_end = Millis(-1)
+        #: The highest epoch this object has led.
+        self.led_epoch = Epoch(0)
+
+        self.now = Millis(0)
+        self.story: deque[tuple[Millis, str, dict[str, Any]]] = deque(maxlen=STORY_LENGTH)
+        self._effects: list[Effect] = []
+        self._tokens = 0
+        self.stopped = False
+        self.role: Leader | Follower = Follower(self)
+
+    # The door.
+
+    def step(self, event: Event, now: Millis) -> list[Effect]:
+        """Take in one event; returns what to do, in order."""
+        self.now = now
+        out: list[Effect] = []
+        self._effects = out
+        if not self.stopped:
+            try:
+                self._dispatch(event)
+            except InvariantViolation as violation:
+                raise InvariantViolation(violation.what, violation.values, self.told_story()) from None
+        return out
+
+    def next_deadline(self) -> Millis | None:
+        """When to step a Tick at the latest."""
+        return None if self.stopped else self.role.next_deadline()
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case events.Received(sender=sender, message=message, frames=frames):
+                if self.incarnation is not None and sender in self.replicas:
+                    self.role.received(sender, message, frames)
+            case events.Append():
+                self.role.append(event)
+            case events.Persisted(end=end, generation=generation):
+                if generation == self.generation and end > self.durable_end:
+                    self.durable_end = end
+                    self.role.persisted()
+            case events.Sent():
+                self.role.sent(event)
+            case events.Applied(end=end):
+                if end > self.applied:
+                    self.applied = end
+                    self.producers.applied(end)
+                    self.role.applied()
+            case events.Tick():
+                self.role.tick()
+            case events.Read(request=request):
+                self.role.read(request)
+            case events.Sampled(request=request):
+                self.role.sampled(request)
+            case events.StateSynced(end=end):
+                self.durably_applied = max(self.durably_applied, end)
+                self.role.cut_log()
+            case events.LogCut(start=start):
+                self.log_start = start
+            case events.RecordRead(record=record, version=version, token=token):
+                self.adopt(record, version)
+                if token is not None and not self.stopped:
+                    self.role.record_read(token)
+            case events.ReadFailed(token=token):
+                self.role.read_failed(token)
+            case events.RegistrationSeen(registration=registration, exists=exists):
+                self.role.registration_seen(registration, exists)
+            case events.MembersSeen(token=token, alive=alive):
+                self.role.members_seen(token, alive)
+            case events.CasReply():
+                self.role.cas_reply(event)
+            case events.LeaseRenewed(sent_at=sent_at):
+                end_ms = self.guards.lease_end(sent_at, self.now, self.settings.lease_ms)
+                self.lease_end = max(self.lease_end, end_ms)
+            case events.Resign():
+                self.role.resign(event)
+            case events.SessionExpired():
+                self.lose_session()
+            case events.SessionStarted(incarnation=incarnation):
+                self._start_session(incarnation)
+            case events.OptionsChanged(settings=settings):
+                self.settings = settings
+                self.role.options_changed()
+            case events.StateInstalled():
+                self.role.state_installed(event)
+            case events.TransferFailed():
+                self.role.transfer_failed()
+            case events.StorageFailed(why=why):
+                self._storage_failed(why)
+            case _:
+                assert_never(event)
+
+    # Roles.
+
+    def adopt(self, record: GroupRecord, version: int) -> None:
+        """Take in a record, however it was learned; older versions are ignored."""
+        if version <= self.version:
+            return
+        self.record = record
+        self.version = version
+        leads = self.incarnation is not None and self.guards.leads_as(record, self.worker, self.incarnation)
+        match self.role:
+            case Leader() as leader if leader.epoch == record.epoch:
+                leader.record_changed()
+            case Leader() as leader if not self.guards.epoch_has_moved(record.epoch, leader.epoch):
+                pass
+            case _ if leads and record.epoch > self.led_epoch:
+                self._lead()
+            case Leader() as leader:
+                leader.step_down()
+                self.follow()
+            case Follower() as follower if follower.epoch == record.epoch:
+                follower.record_changed()
+            case Follower():
+                self.follow()
+
+    def _lead(self) -> None:
+        if isinstance(self.role, Leader):
+            self.role.step_down()
+        self.led_epoch = self.known_record.epoch
+        self.role = leader = Leader(self)
+        self.note("leads", epoch=leader.epoch, start=leader.epoch_start)
+        leader.begin()
+
+    def follow(self) -> None:
+        self.role = follower = Follower(self)
+        if self.record is not None:
+            self.note("follows", epoch=self.record.epoch, leader=self.record.leader)
+        follower.begin()
+
+    def lose_session(self) -> None:
+        self.note("session_expired")
+        self.incarnation = None
+        self.lease_end = Millis(-1)
+        if isinstance(self.role, Leader):
+            self.role.step_down()
+        self.follow()
+
+    def _start_session(self, incarnation: Incarnation) -> None:
+        """A new incarnation begins as a follower whatever the record says of the old one."""
+        self.incarnation = incarnation
+        self.lease_end = Millis(-1)
+        if isinstance(self.role, Leader):
+            self.role.step_down()
+        self.follow()
+
+    def stop(self, effect: effects.Stop | effects.SetAside) -> None:
+        if isinstance(self.role, Leader):
+            self.role.step_down()
+        self.note("stopped", why=effect.why)
+        self.stopped = True
+        self.emit(effect)
+
+    def _storage_failed(self, why: str) -> None:
+        if self.guards.failed_write_stops():
+            self.stop(effects.Stop(why=why))
+        else:
+            self.durable_end = self.log_end
+            self.role.persisted()
+
+    # What roles do to the log and the applied state.
+
+    def append_to_log(self, frames: Iterable[Frame]) -> None:
+        """Frames that continue the log, in order."""
+        taken = tuple(frames)
+        for frame in taken:
+            header = frame.header
+            if header.offset != self.log_end:
+                raise InvariantViolation(
+                    "frame does not continue the log", {"frame": header.offset, "log_end": self.log_end}
+                )
+            self.history = extended(self.history, header.epoch, header.offset)
+            self.log_end = header.end_offset
+            self.producers.appended(header)
+        then = events.Persisted(end=self.log_end, generation=self.generation)
+        self.emit(effects.Persist(frames=taken, then=then))
+
+    def truncate_log(self, end: Offset) -> None:
+        if end >= self.log_end:
+            return
+        if end < self.apply_offset:
+            raise InvariantViolation(
+                "truncation below the apply offset", {"end": end, "apply_offset": self.apply_offset}
+            )
+        self.note("truncates", end=end, was=self.log_end)
+        self.log_end = end
+        self.durable_end = min(self.durable_end, end)
+        self.history = truncated(self.history, end)
+        self.generation += 1
+        if self.guards.truncation_takes_back_sequences():
+            self.producers.truncated(end)
+        self.emit(effects.Truncate(end=end))
+
+    def replace_state(self, event: events.StateInstalled) -> None:
+        self.generation += 1
+        self.log_start = self.log_end = self.durable_end = event.end
+        self.apply_offset = self.applied = self.durably_applied = event.end
+        self.history = event.history
+        self.producers.replaced(event.producers)
+
+    def apply_to(self, end: Offset) -> None:
+        if not self.apply_offset < end <= self.log_end:
+            raise InvariantViolation(
+                "apply offset out of the log",
+                {"apply_offset": self.apply_offset, "end": end, "log_end": self.log_end},
+            )
+        self.apply_offset = end
+        self.emit(effects.Apply(end=end))
+
+    def cut_below(self, needed_by_others: Offset) -> None:
+        limit = self.guards.cut_limit(self.durably_applied, needed_by_others)
+        if limit > self.log_start:
+            self.emit(effects.Cut(start=limit))
+
+    # Small things.
+
+    @property
+    def known_record(self) -> GroupRecord:
+        return present(self.record, "record")
+
+    @property
+    def registered_as(self) -> Incarnation:
+        return present(self.incarnation, "incarnation")
+
+    @property
+    def member(self) -> Member:
+        return Member(self.worker, self.storage)
+
+    @property
+    def min_isr(self) -> int:
+        return self.settings.min_isr_of(len(self.replicas))
+
+    @property
+    def role_name(self) -> RoleName:
+        if self.stopped:
+            return RoleName.STOPPED
+        if isinstance(self.role, Leader):
+            return RoleName.LEADER
+        if self.role.election.standing is not None:
+            return RoleName.CANDIDATE
+        if self.role.awaits_state:
+            return RoleName.FAR
+        listed = self.record is not None and self.member in self.record.isr
+        return RoleName.FOLLOWER if listed else RoleName.NEAR
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def token(self) -> int:
+        self._tokens += 1
+        return self._tokens
+
+    def read_record(self, *, sync: bool = True) -> int:
+        token = self.token()
+        self.emit(effects.ReadRecord(token=token, sync=sync))
+        return token
+
+    def note(self, event: str, **fields: Any) -> None:
+        self.story.append((self.now, event, fields))
+        self.emit(effects.Note(event=event, fields=fields))
+
+    def told_story(self) -> tuple[str, ...]:
+        return tuple(
+            f"{now} {self.worker} {event} " + " ".join(f"{name}={value}" for name, value in fields.items())
+            for now, event, fields in self.story
+        )

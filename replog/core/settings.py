@@ -1,0 +1,52 @@
+"""What can be tuned while a group runs, as the core sees it, and what is fixed for its life."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.types import Incarnation, Millis, StorageId, WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Replaced as a whole by an ``OptionsChanged`` event."""
+
+    min_isr: int | None = None
+    """``replication.min.isr``; unset means one less than the factor."""
+    max_time_lag_ms: Millis = Millis(10_000)
+    """``replication.max.time.lag.millis``: how long an entry waits for a member of the ISR."""
+    max_near_lag: int = 100_000
+    """``replication.max.near.sync.message.lag``: further behind than this is far horizon."""
+    append_timeout_ms: Millis = Millis(20_000)
+    """``replication.append.timeout.millis``: then the outcome is reported as unknown."""
+    unclean_election: bool = False
+    """``replication.unclean.election``: let a replica outside the ISR lead when no member is left."""
+    max_unapplied: int = 200_000
+    """Appends beyond this many unapplied entries are refused."""
+    producer_expiry_ms: Millis = Millis(7 * 24 * 3600 * 1000)
+    """A producer silent for so long is forgotten."""
+    lease_ms: Millis = Millis(8_000)
+    """Negotiated session time-out, less a tick, less the margin for clocks."""
+    retry_ms: Millis = Millis(500)
+    """How long an unanswered message waits before it is sent again."""
+    resign_timeout_ms: Millis = Millis(10_000)
+    state_timeout_ms: Millis = Millis(60_000)
+    """How long a follower waits for the leader's state before it asks again."""
+    max_batch_bytes: int = 1 << 20
+    max_in_flight_messages: int = 8
+
+    def min_isr_of(self, factor: int) -> int:
+        """Below 1 reads as 1, above the factor as the factor."""
+        wanted = factor - 1 if self.min_isr is None else self.min_isr
+        return max(1, min(wanted, factor))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this replica is. The incarnation is of the process and session it starts with."""
+
+    worker: WorkerId
+    storage: StorageId
+    incarnation: Incarnation
+    replicas: tuple[WorkerId, ...]
+    """Of the assignment, preferred leader first."""

@@ -1,0 +1,66 @@
+"""Every error a caller of stretto can meet, in one tree.
+
+A person at the CLI sees ``str(error)``: one sentence that says what is wrong and what to do.
+A broken invariant is not in this tree: see :mod:`stretto.invariants`.
+"""
+
+from __future__ import annotations
+
+from stretto.types import Epoch, Offset, WorkerId
+
+
+class StrettoError(Exception):
+    """Root of the tree."""
+
+
+class RetriableError(StrettoError):
+    """The same request may succeed later, unchanged."""
+
+
+class NotLeader(RetriableError):
+    def __init__(self, leader: WorkerId | None, epoch: Epoch) -> None:
+        whom = f"worker {leader} leads it" if leader else "it has no leader yet"
+        super().__init__(f"this replica does not lead the group ({whom}, epoch {epoch}); retry there")
+        self.leader = leader
+        self.epoch = epoch
+
+
+class NotEnoughReplicas(RetriableError):
+    """The group is stalled: fewer than min-ISR replicas can take an entry."""
+
+
+class OutcomeUnknown(RetriableError):
+    """The append may or may not be applied later; retrying it with the same sequence is safe."""
+
+
+class FencedError(StrettoError):
+    """The caller acts for an epoch or an incarnation that is over."""
+
+
+class PeerError(StrettoError):
+    """The other side sent something that no correct peer sends."""
+
+
+class UsageError(StrettoError):
+    """The caller asked for something that cannot be; the sentence says what to ask instead."""
+
+
+class OptionError(UsageError):
+    """An unknown option or a value out of its bounds."""
+
+
+class StorageError(StrettoError):
+    """A write or an fdatasync failed. It is never retried: the replica stops."""
+
+
+class StorageCorrupt(StrettoError):
+    """Bytes on disk do not match their checksum."""
+
+    def __init__(self, segment: str, offset: Offset, position: int, why: str) -> None:
+        super().__init__(
+            f"segment {segment} is corrupt at byte {position} (entry offset {offset}): {why}"
+        )
+        self.segment = segment
+        self.offset = offset
+        self.position = position
+        self.why = why
