@@ -1,8 +1,8 @@
 """The history of epochs, as a value.
 
 A history is a tuple of :class:`EpochStart`, ascending in epoch and in start. The log keeps only what
-its entries can still be asked about: an epoch that ended at or below ``start_offset`` is forgotten,
-except that an empty log keeps the last one, which says whose entries came before.
+it can still be asked about: the epochs of its entries, and the one that was running just below
+``start_offset``, because a replica whose log ends exactly there asks by that epoch.
 
 There is no file of epochs. The frames tell every epoch that began inside the log, and a segment's
 header holds the one that its first entry continues; hence the two can never disagree after a crash,
@@ -36,8 +36,8 @@ def starting_below(history: History, offset: Offset) -> History:
 
 
 def ending_above(history: History, offset: Offset) -> History:
-    """What is left when the log begins at ``offset``: the last epoch, and each whose end is beyond."""
+    """What is left when the log begins at ``offset``: the epoch running just below it, and all later."""
     first = 0
-    while first + 1 < len(history) and history[first + 1].start <= offset:
+    while first + 1 < len(history) and history[first + 1].start < offset:
         first += 1
     return history[first:]

@@ -30,9 +30,10 @@ class Persist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate:
-    """Durably drop the replog from ``end`` on, before any later Persist."""
+    """Drop the replog from ``end`` on, before any later Persist; step ``then`` when the rest is durable."""
 
     end: Offset
+    then: Persisted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRegistration:
-    """Test that the path exists, leave a watch, and report either way with RegistrationSeen."""
+    """``sync``, test that the path exists, leave a watch, and report either way with RegistrationSeen."""
 
     registration: Registration
 
@@ -171,9 +172,11 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """This replica must not go on. The driver closes it, says why, and renews its identity if told."""
+    """This replica must not go on. The driver closes it and says why."""
 
     why: str
+    renew: bool
+    """Its folder cannot be trusted: set it aside, and begin again with a fresh storage id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

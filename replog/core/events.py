@@ -17,7 +17,7 @@ from stretto.types import Epoch, Incarnation, Millis, Offset, ProducerId, TaskId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """The deadline the replica asked for has come (or any other moment: it is harmless)."""
+    """The deadline the replica asked for has come. Harmless at any moment; the first one starts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,8 @@ class StorageFailed:
     """A write failed or a checksum did not match. Never retried."""
 
     why: str
+    suspect: bool
+    """What the disk holds may not be what was confirmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,8 @@ class Follower:
         replica = self.replica
         if self.retry_at is not None and replica.now >= self.retry_at:
             self._retry()
+        elif replica.record is None:
+            self._read_record()
         self.election.tick()
 
     def _retry(self) -> None:
@@ -212,7 +214,7 @@ class Follower:
     def _on_reject(self, message: messages.Reject) -> None:
         if message.epoch > self.epoch:
             self._read_record()
-        elif message.epoch == self.epoch and message.reason is RejectReason.STALE_INCARNATION:
+        elif message.epoch == self.epoch and message.reason is not RejectReason.STALE_EPOCH:
             self._hello()
 
     def persisted(self) -> None:

@@ -47,6 +47,7 @@ class Leader:
         self.handover: Handover | None = None
         #: The stall timer expired and min-ISR forbids to drop the laggards.
         self.stalled = False
+        self._served = False
 
         #: (end, when it was appended) of frames not decided yet, in order: the head runs the stall timer.
         self._undecided: deque[tuple[Offset, Millis]] = deque()
@@ -202,6 +203,9 @@ class Leader:
         """Something that decisions depend on has changed."""
         if self.replica.role is not self:
             return
+        if not self._served and self.is_serving:
+            self._served = True
+            self.replica.note("serves", epoch=self.epoch, applied=self.replica.applied)
         self._advance_apply_offset()
         self.membership.consider()
         if self.handover is not None:

@@ -70,9 +70,15 @@ class Membership:
             returned = {member.worker for member in ready}
             superseded = {member for member in lost if member.worker in returned}
             target = (self.committed - superseded) | ready.keys()
-        self.leader.stalled = bool(lost & target) and self.leader.head_expired()
+        self._set_stalled(bool(lost & target) and self.leader.head_expired())
         if target != self.committed:
             self._propose(target, tuple(ready[member] for member in sorted(target) if member in ready))
+
+    def _set_stalled(self, stalled: bool) -> None:
+        if stalled != self.leader.stalled:
+            self.leader.stalled = stalled
+            event = "stalled" if stalled else "recovered_from_stall"
+            self.replica.note(event, epoch=self.leader.epoch, apply_offset=self.replica.apply_offset)
 
     def _ready(self) -> dict[Member, Registration]:
         """Followers outside the ISR that hold all it takes, by a confirmation of this epoch."""

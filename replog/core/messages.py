@@ -75,6 +75,8 @@ class FetchState(Message, frozen=True, tag=True, gc=False):
 class RejectReason(enum.StrEnum):
     STALE_EPOCH = "stale_epoch"
     STALE_INCARNATION = "stale_incarnation"
+    OUT_OF_RANGE = "out_of_range"
+    """The leader's log was cut above what the follower has: it must begin again."""
 
 
 class Reject(Message, frozen=True, tag=True, gc=False):

@@ -41,6 +41,8 @@ class Progress:
         self.heard_at = now
         #: Our log stays from here on while it receives our state.
         self.pinned: Offset | None = None
+        #: It was told to begin again, and has not yet.
+        self.out_of_range = False
         #: Its registration was tested and is gone.
         self.gone = False
 
@@ -71,6 +73,9 @@ class Progress:
         replica = leader.replica
         if self.confirmed is None or self.sending:
             return
+        if self.next < replica.log_start:
+            self._out_of_range(leader)
+            return
         room = len(self.in_flight) < replica.settings.max_in_flight_messages
         has_entries = self.next < replica.log_end and room
         if not (has_entries or probe or self._has_news(leader)):
@@ -91,6 +96,16 @@ class Progress:
         else:
             replica.emit(effects.Send(to=self.worker, message=message))
 
+    def _out_of_range(self, leader: Leader) -> None:
+        """It fell so far behind that retention passed it by: let it say Hello and take our state."""
+        self.confirmed = None
+        self.out_of_range = True
+        self.heard_at = leader.replica.now
+        reject = messages.Reject(
+            leader.epoch, leader.replica.registered_as, reason=messages.RejectReason.OUT_OF_RANGE
+        )
+        leader.replica.emit(effects.Send(to=self.worker, message=reject))
+
     def _has_news(self, leader: Leader) -> bool:
         return self.next == leader.replica.log_end and self.told_apply_offset < leader.replica.apply_offset
 
@@ -109,14 +124,18 @@ class Progress:
     def probe_if_silent(self, leader: Leader) -> None:
         """Unsettled and silent for a while: what we sent, or its answer, was lost."""
         replica = leader.replica
-        if self.confirmed is None or self.is_settled(leader):
+        probe_at = self.probe_at(leader)
+        if probe_at is None or replica.now < probe_at:
             return
-        if replica.now - self.heard_at >= replica.settings.retry_ms:
+        if self.out_of_range:
+            self._out_of_range(leader)
+        else:
             self.heard_at = replica.now
             self.sending = False
             replica.emit(effects.Send(to=self.worker, message=self._entries(leader, probe=True)))
 
     def probe_at(self, leader: Leader) -> Millis | None:
-        if self.confirmed is None or self.is_settled(leader):
+        waits = self.confirmed is not None and not self.is_settled(leader)
+        if not (waits or self.out_of_range):
             return None
         return Millis(self.heard_at + leader.replica.settings.retry_ms)

@@ -185,8 +185,8 @@ class Replica:
                 self.role.state_installed(event)
             case events.TransferFailed():
                 self.role.transfer_failed()
-            case events.StorageFailed(why=why):
-                self._storage_failed(why)
+            case events.StorageFailed(why=why, suspect=suspect):
+                self._storage_failed(why, suspect=suspect)
             case _:
                 assert_never(event)
 
@@ -196,6 +196,7 @@ class Replica:
         """Take in a record, however it was learned; older versions are ignored."""
         if version <= self.version:
             return
+        first = self.record is None
         self.record = record
         self.version = version
         leads = self.incarnation is not None and self.guards.leads_as(record, self.worker, self.incarnation)
@@ -209,7 +210,7 @@ class Replica:
             case Leader() as leader:
                 leader.step_down()
                 self.follow()
-            case Follower() as follower if follower.epoch == record.epoch:
+            case Follower() as follower if follower.epoch == record.epoch and not first:
                 follower.record_changed()
             case Follower():
                 self.follow()
@@ -251,9 +252,9 @@ class Replica:
         self.stopped = True
         self.emit(effect)
 
-    def _storage_failed(self, why: str) -> None:
+    def _storage_failed(self, why: str, *, suspect: bool) -> None:
         if self.guards.failed_write_stops():
-            self.stop(effects.Stop(why=why))
+            self.stop(effects.Stop(why=why, renew=suspect))
         else:
             self.durable_end = self.log_end
             self.role.persisted()
@@ -289,7 +290,8 @@ class Replica:
         self.generation += 1
         if self.guards.truncation_takes_back_sequences():
             self.producers.truncated(end)
-        self.emit(effects.Truncate(end=end))
+        then = events.Persisted(end=end, generation=self.generation)
+        self.emit(effects.Truncate(end=end, then=then))
 
     def replace_state(self, event: events.StateInstalled) -> None:
         self.generation += 1

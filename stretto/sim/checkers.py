@@ -1,0 +1,277 @@
+"""What must hold after every step of every replica, and once all is healed.
+
+The checkers see everything: all disks, the true record, what was visible anywhere. The first violation
+ends the run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stretto.replog.core import events
+from stretto.replog.core.effects import Acked, Result
+from stretto.replog.core.leader import Leader
+from stretto.replog.core.record import GroupRecord, Member
+from stretto.replog.core.replica import Replica
+from stretto.replog.frame import Frame, Kind, payload
+from stretto.sim.world import Violation
+from stretto.types import Epoch, Incarnation, Offset, StorageId, WorkerId
+
+if TYPE_CHECKING:
+    from stretto.sim.node import Node
+    from stretto.sim.simulation import Simulation
+    from stretto.sim.workload import Batch, Producer
+
+Identity = tuple[Epoch, Kind, int, bytes]
+
+
+class Checkers:
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        #: Who led each epoch; a second one is a violation.
+        self._leaders: dict[Epoch, tuple[WorkerId, Incarnation | None]] = {}
+        #: Every entry that was ever visible anywhere, by offset: the truth that all must agree on.
+        self._visible: dict[Offset, Identity] = {}
+        self.visible_end = Offset(0)
+        self._payload_at: dict[bytes, Offset] = {}
+        self._submitted: set[bytes] = set()
+        self._acknowledged: set[bytes] = set()
+        #: End of everything acknowledged to a client or shown to a reader.
+        self.read_floor = Offset(0)
+        #: What each storage id holds durably, or held when its disk was lost.
+        self._held_end: dict[StorageId, Offset] = {}
+        #: Per node: what its replica had decided before the step.
+        self._apply_offset: dict[WorkerId, Offset] = {}
+        self._was_stalled = False
+        self._log_end_before = Offset(0)
+        self._unapplied_before = 0
+        self._resign_epoch: Epoch | None = None
+        #: An operator forced an unclean election: what was visible before is no longer promised.
+        self.unclean = False
+
+    # Steps.
+
+    def before(self, node: Node, replica: Replica, event: events.Event) -> None:
+        role = replica.role
+        if isinstance(event, events.Append) and isinstance(role, Leader):
+            self._was_stalled = role.stalled
+            self._log_end_before = replica.log_end
+            self._unapplied_before = replica.log_end - replica.applied
+        else:
+            self._was_stalled = False
+        self._resign_epoch = event.epoch if isinstance(event, events.Resign) else None
+
+    def after(self, node: Node, replica: Replica) -> None:
+        self._apply_offset_never_goes_back(node, replica)
+        role = replica.role
+        if isinstance(role, Leader):
+            if self._was_stalled and replica.log_end > self._log_end_before:
+                raise Violation(f"{node.worker} took an append while stalled")
+            if self._unapplied_before >= replica.settings.max_unapplied and replica.log_end > self._log_end_before:
+                raise Violation(f"{node.worker} took an append beyond the bound of unapplied entries")
+        self._was_stalled = False
+        self._unapplied_before = 0
+
+    def _apply_offset_never_goes_back(self, node: Node, replica: Replica) -> None:
+        before = self._apply_offset.get(node.worker, Offset(0))
+        if replica.apply_offset < before:
+            raise Violation(f"apply offset of {node.worker} went back from {before} to {replica.apply_offset}")
+        self._apply_offset[node.worker] = replica.apply_offset
+        if not replica.applied <= replica.apply_offset <= replica.log_end:
+            raise Violation(
+                f"{node.worker} has applied {replica.applied}, may apply {replica.apply_offset}, "
+                f"and holds {replica.log_end}"
+            )
+
+    def resigning(self, node: Node, epoch: Epoch) -> None:
+        if self._resign_epoch != epoch:
+            raise Violation(f"{node.worker} resigns epoch {epoch} for a request meant for {self._resign_epoch}")
+
+    # Disks.
+
+    def crashed(self, node: Node) -> None:
+        self._apply_offset.pop(node.worker, None)
+
+    def booted(self, node: Node) -> None:
+        self._apply_offset.pop(node.worker, None)
+
+    def recovered(self, node: Node) -> None:
+        log = node.log
+        self._held_end[node.storage] = log.durable_end_offset if log is not None else Offset(0)
+
+    def synced(self, node: Node, end: Offset) -> None:
+        self._held_end[node.storage] = end
+
+    def truncated(self, node: Node, end: Offset) -> None:
+        self._held_end[node.storage] = min(self._held_end.get(node.storage, Offset(0)), end)
+
+    def installed(self, node: Node, end: Offset) -> None:
+        if end < self._held_end.get(node.storage, Offset(0)) and self._is_listed(node):
+            raise Violation(f"{node.worker} is listed and replaced its log by a shorter state")
+        self._held_end[node.storage] = end
+
+    def _is_listed(self, node: Node) -> bool:
+        return Member(node.worker, node.storage) in self.simulation.metastore.record.isr
+
+    # Leaders and the record.
+
+    def leads(self, node: Node, replica: Replica) -> None:
+        epoch = replica.known_record.epoch
+        me = (node.worker, replica.incarnation)
+        first = self._leaders.setdefault(epoch, me)
+        if first != me:
+            raise Violation(f"epoch {epoch} is led by {first} and by {me}")
+
+    def committed(self, before: GroupRecord | None, after: GroupRecord, who: WorkerId | None) -> None:
+        """A change of the record reached the metastore."""
+        if before is None:
+            return
+        if after.epoch < before.epoch:
+            raise Violation(f"the record's epoch went back from {before.epoch} to {after.epoch}")
+        if after.unclean_epoch > before.unclean_epoch:
+            if not self.simulation.settings.unclean_election:
+                raise Violation(f"{who} was elected uncleanly although the option forbids it")
+            self._went_unclean()
+            return
+        changed_hands = after.leader != before.leader or after.epoch != before.epoch
+        if changed_hands:
+            self._elected(before, after, who)
+        if after.leader is not None and after.leader not in [member.worker for member in after.isr]:
+            raise Violation(f"leader {after.leader} is not in the ISR")
+        workers = [member.worker for member in after.isr]
+        if len(set(workers)) < len(workers):
+            raise Violation(f"the ISR lists a worker twice: {after.isr}")
+
+    def _elected(self, before: GroupRecord, after: GroupRecord, who: WorkerId | None) -> None:
+        if after.epoch != before.epoch + 1:
+            raise Violation(f"leadership changed from epoch {before.epoch} to {after.epoch}")
+        if who is not None and who == before.leader and after.leader != who:
+            self._handed_over(self.simulation.nodes[who])
+
+    def _handed_over(self, node: Node) -> None:
+        self.simulation.totals["hand-overs"] += 1
+        replica = node.replica
+        if replica is not None and isinstance(replica.role, Leader) and replica.applied < replica.log_end:
+            raise Violation(f"{node.worker} handed over with unapplied appends it had accepted")
+
+    def _went_unclean(self) -> None:
+        """The operator gave up what the lost members held: only what is visible from now on is promised."""
+        self.unclean = True
+        self._visible.clear()
+        self._payload_at.clear()
+        self._acknowledged.clear()
+        self.visible_end = self.read_floor = Offset(0)
+
+    # Applying.
+
+    def decided(self, node: Node, replica: Replica, end: Offset) -> None:
+        """A leader lets entries be applied: every member listed in its epoch must hold them."""
+        role = replica.role
+        if not isinstance(role, Leader):
+            return
+        record = self.simulation.metastore.last_record_of(role.epoch)
+        if record is None:
+            raise Violation(f"{node.worker} leads epoch {role.epoch}, which was never recorded")
+        holders = [member for member in record.isr if self._held_end.get(member.storage, 0) >= end]
+        if len(holders) < len(record.isr):
+            missing = sorted(member.worker for member in record.isr if member not in holders)
+            raise Violation(f"{node.worker} applies up to {end} although {missing} of the ISR lack it")
+        if len(holders) < replica.min_isr:
+            raise Violation(f"{node.worker} applies up to {end} with {len(holders)} holders")
+
+    def applied(self, node: Node, frame: Frame) -> None:
+        """An entry became visible at this replica."""
+        header = frame.header
+        identity = (header.epoch, header.kind, header.count, bytes(payload(frame)))
+        known = self._visible.get(header.offset)
+        if known is None:
+            self._first_visible(frame, identity)
+        elif known != identity:
+            raise Violation(f"{node.worker} applies {identity} at {header.offset} where {known} was visible")
+        if header.end_offset > self.visible_end:
+            self.visible_end = header.end_offset
+
+    def _first_visible(self, frame: Frame, identity: Identity) -> None:
+        offset = frame.header.offset
+        if offset != self.visible_end and not self.unclean:
+            raise Violation(f"an entry appears at {offset}, although {self.visible_end} were visible")
+        self._visible[offset] = identity
+        content = identity[3]
+        if frame.header.kind is Kind.DEPOT:
+            if content in self._payload_at:
+                raise Violation(f"{content!r} is visible at {self._payload_at[content]} and at {offset}")
+            if content not in self._submitted:
+                raise Violation(f"{content!r} is visible but was never appended")
+            self._payload_at[content] = offset
+
+    def began_serving(self, node: Node, replica: Replica) -> None:
+        if replica.applied < self.visible_end and not self.unclean:
+            raise Violation(
+                f"{node.worker} serves epoch {replica.known_record.epoch} with {replica.applied} entries applied "
+                f"although {self.visible_end} were visible"
+            )
+
+    # Clients.
+
+    def submitted(self, content: bytes) -> None:
+        self._submitted.add(content)
+
+    def replied(self, request: int, result: Result, known: tuple[Producer, Batch, int] | None) -> None:
+        """An acknowledgement left the leader: its append must be visible, whether or not it arrives."""
+        if isinstance(result, Acked) and known is not None and known[1].kind is Kind.DEPOT:
+            offset = self._payload_at.get(known[1].payload)
+            if offset is None and not self.unclean:
+                raise Violation(f"request {request} ({known[1].payload!r}) was acknowledged but is not visible")
+            if offset is not None:
+                self.read_floor = max(self.read_floor, Offset(offset + known[1].count))
+
+    def acknowledged(self, content: bytes) -> None:
+        self._acknowledged.add(content)
+
+    def read_served(self, node: Node, floor: Offset, sampled: Offset | None) -> None:
+        if sampled is None or (sampled < floor and not self.unclean):
+            raise Violation(f"stale read at {node.worker}: it saw {sampled}, {floor} was visible before it began")
+        self.read_floor = max(self.read_floor, sampled)
+
+    # At the end.
+
+    def finish(self) -> None:
+        """After healing: everybody alive is in the ISR with the same log, and nothing is pending."""
+        simulation = self.simulation
+        record = simulation.metastore.record
+        alive = [node for node in simulation.nodes.values() if not node.dead_for_good]
+        for node in alive:
+            if node.replica is None:
+                raise Violation(f"not recovered: {node.worker} is not running")
+            if Member(node.worker, node.storage) not in record.isr:
+                raise Violation(f"not recovered: {node.worker} ({node.replica.role_name}) is not in the ISR")
+        leader = next((node for node in alive if node.worker == record.leader), None)
+        if leader is None or leader.replica is None or not isinstance(leader.replica.role, Leader):
+            raise Violation(f"not recovered: {record.leader} does not lead")
+        if not simulation.workload.is_settled:
+            stuck = [producer.name for producer in simulation.workload.producers if producer.pending]
+            raise Violation(f"not recovered: appends of {stuck} are still unanswered")
+        self._all_equal(alive, leader.replica)
+        lost = [content for content in sorted(self._acknowledged) if content not in self._payload_at]
+        if lost:
+            raise Violation(f"acknowledged but not visible: {lost}")
+
+    def _all_equal(self, alive: list[Node], leader: Replica) -> None:
+        for node in alive:
+            replica = node.replica
+            if replica is None or node.log is None:
+                continue
+            if (replica.log_end, replica.applied) != (leader.log_end, leader.log_end):
+                raise Violation(
+                    f"not recovered: {node.worker} has a log of {replica.log_end} and applied "
+                    f"{replica.applied}; the leader's log ends at {leader.log_end}"
+                )
+            if node.state.producers != leader.producers.table:
+                raise Violation(f"the producer table of {node.worker} differs from the leader's")
+            if replica.producers.table != node.state.producers:
+                raise Violation(f"{node.worker} remembers other producers than its applied state")
+            ours = {header.offset: header for header in node.log.headers(node.log.start_offset)}
+            for offset, header in ours.items():
+                known = self._visible.get(offset)
+                if known is None or known[0] != header.epoch:
+                    raise Violation(f"{node.worker} holds {header} at {offset} where {known} is visible")

@@ -1,0 +1,133 @@
+"""A folder in memory that forgets what was not synced, and can be torn, damaged and wiped.
+
+It passes the same contract as the folder on a real disk, so the log above it is the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from stretto.replog.frame import Buffer
+
+
+class SimFile:
+    """What a reader sees now, and what a power loss would leave at least."""
+
+    __slots__ = ("data", "durable", "folder")
+
+    def __init__(self, folder: SimFolder) -> None:
+        self.folder = folder
+        self.data = bytearray()
+        self.durable = b""
+
+    def writev(self, position: int, buffers: Sequence[Buffer]) -> None:
+        self.folder.fail_if_told()
+        data = self.data
+        if position > len(data):
+            data.extend(bytes(position - len(data)))
+        for buffer in buffers:
+            data[position : position + len(buffer)] = buffer
+            position += len(buffer)
+
+    def read(self, position: int, length: int) -> bytes:
+        return bytes(self.data[position : position + length])
+
+    def fdatasync(self) -> None:
+        self.folder.fail_if_told()
+        if not self.folder.lazy:
+            self.durable = bytes(self.data)
+
+    def truncate(self, size: int) -> None:
+        self.folder.fail_if_told()
+        if size < len(self.data):
+            del self.data[size:]
+        else:
+            self.data.extend(bytes(size - len(self.data)))
+
+    def size(self) -> int:
+        return len(self.data)
+
+    def close(self) -> None:
+        """Nothing is held open in memory."""
+
+
+class SimFolder:
+    """A flat set of named files."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, SimFile] = {}
+        self._durable_names: dict[str, SimFile] = {}
+        #: Asked before each write and sync whether it fails, as on a broken disk.
+        self.breaks: Callable[[], bool] | None = None
+        #: ``replication.fsync=interval``: fdatasync returns at once, and :meth:`flush` does the work.
+        self.lazy = False
+
+    def fail_if_told(self) -> None:
+        if self.breaks is not None and self.breaks():
+            raise OSError(5, "Input/output error")
+
+    # The contract.
+
+    def names(self) -> list[str]:
+        return sorted(self._files)
+
+    def open(self, name: str, *, create: bool = False) -> SimFile:
+        file = self._files.get(name)
+        if file is None:
+            if not create:
+                raise FileNotFoundError(2, "No such file", name)
+            self.fail_if_told()
+            file = self._files[name] = SimFile(self)
+        return file
+
+    def rename(self, old: str, new: str) -> None:
+        self.fail_if_told()
+        self._files[new] = self._files.pop(old)
+
+    def remove(self, name: str) -> None:
+        self.fail_if_told()
+        del self._files[name]
+
+    def sync(self) -> None:
+        self.fail_if_told()
+        if not self.lazy:
+            self._durable_names = dict(self._files)
+
+    # What goes wrong.
+
+    def flush(self) -> None:
+        for file in self._files.values():
+            file.durable = bytes(file.data)
+        self._durable_names = dict(self._files)
+
+    def lose_power(self, random: Random) -> None:
+        """Keep what was synced, and of the rest as much as the disk happened to write."""
+        if self._files != self._durable_names and random.random() < 0.5:
+            self._files = dict(self._durable_names)
+        for file in self._files.values():
+            file.data = bytearray(_torn(file.durable, file.data, random))
+            file.durable = bytes(file.data)
+        self._durable_names = dict(self._files)
+
+    def flip_a_bit(self, random: Random) -> str | None:
+        """Damage one byte somewhere; returns which file, or None if all are empty."""
+        names = [name for name in self.names() if self._files[name].data]
+        if not names:
+            return None
+        name = random.choice(names)
+        file = self._files[name]
+        position = random.randrange(len(file.data))
+        file.data[position] ^= 1 << random.randrange(8)
+        file.durable = bytes(file.data)
+        return name
+
+
+def _torn(durable: bytes, data: bytearray, random: Random) -> bytes:
+    if not data.startswith(durable):
+        return durable if random.random() < 0.5 else bytes(data)
+    kept = random.randint(len(durable), len(data))
+    torn = bytes(data[:kept])
+    if random.random() < 0.3:
+        torn += bytes(len(data) - kept)
+    return torn

@@ -1,0 +1,76 @@
+"""Links between workers: they delay, lose, double and reorder messages, part in one or both ways, and reset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.sim.world import World
+from stretto.types import WorkerId
+
+
+@dataclass
+class Weather:
+    """Probabilities per message, and delays in milliseconds."""
+
+    loss: float = 0.0
+    doubling: float = 0.0
+    slow: float = 0.0
+    """How often a message takes up to ``slow_ms`` instead of up to ``quick_ms``."""
+    quick_ms: int = 6
+    slow_ms: int = 400
+
+
+class Network:
+    def __init__(self, world: World, weather: Weather) -> None:
+        self.world = world
+        self.weather = weather
+        self._blocked: dict[tuple[WorkerId, WorkerId], int] = {}
+        self._resets: dict[tuple[WorkerId, WorkerId], int] = {}
+
+    def block(self, sender: WorkerId, receiver: WorkerId) -> None:
+        link = (sender, receiver)
+        self._blocked[link] = self._blocked.get(link, 0) + 1
+
+    def unblock(self, sender: WorkerId, receiver: WorkerId) -> None:
+        link = (sender, receiver)
+        self._blocked[link] = max(0, self._blocked.get(link, 0) - 1)
+
+    def is_blocked(self, sender: WorkerId, receiver: WorkerId) -> bool:
+        return self._blocked.get((sender, receiver), 0) > 0
+
+    def reset(self, one: WorkerId, other: WorkerId) -> None:
+        """Lose what is under way between two workers."""
+        for link in ((one, other), (other, one)):
+            self._resets[link] = self._resets.get(link, 0) + 1
+
+    def heal(self) -> None:
+        self._blocked.clear()
+        self.weather = Weather()
+
+    def send(
+        self, sender: WorkerId, receiver: WorkerId, deliver: Callable[..., None], *args: Any, bulk: bool = False
+    ) -> None:
+        """Deliver after a while, perhaps twice, perhaps never."""
+        weather, random = self.weather, self.world.random
+        if self.world.chance(weather.loss):
+            return
+        copies = 2 if self.world.chance(weather.doubling) else 1
+        for _ in range(copies):
+            slow = bulk or self.world.chance(weather.slow)
+            delay = 1 + random.randrange(weather.slow_ms if slow else weather.quick_ms)
+            reset = self._resets.get((sender, receiver), 0)
+            self.world.after(delay, self._arrive, sender, receiver, reset, deliver, args)
+
+    def _arrive(
+        self,
+        sender: WorkerId,
+        receiver: WorkerId,
+        reset: int,
+        deliver: Callable[..., None],
+        args: tuple[Any, ...],
+    ) -> None:
+        link = (sender, receiver)
+        if not self.is_blocked(sender, receiver) and self._resets.get(link, 0) == reset:
+            deliver(*args)

@@ -1,0 +1,576 @@
+"""One worker process with one replica: the driver of the core in the virtual world.
+
+What survives the process is the machine's: the folder of the log, the applied state, the storage id.
+A process crash keeps what the kernel has; a power loss keeps what was synced.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, assert_never
+
+from stretto.errors import StorageCorrupt, StorageError
+from stretto.replog.core import effects, events
+from stretto.replog.core.effects import Effect
+from stretto.replog.core.events import Event
+from stretto.replog.core.follower import Follower
+from stretto.replog.core.leader import Leader
+from stretto.replog.core.lineage import History
+from stretto.replog.core.messages import AnyMessage
+from stretto.replog.core.producers import ProducerTable
+from stretto.replog.core.record import Member
+from stretto.replog.core.replica import Recovered, Replica
+from stretto.replog.core.settings import Identity, Settings
+from stretto.replog.frame import Frame, Header, decode
+from stretto.replog.log import Replog
+from stretto.sim.disk import SimFolder
+from stretto.sim.metastore import Link, Session
+from stretto.sim.world import Violation
+from stretto.types import Incarnation, Millis, Offset, StorageId, WorkerId
+
+if TYPE_CHECKING:
+    from stretto.sim.simulation import Simulation
+
+SEGMENT_BYTES = 1500
+SESSION_TIMEOUT_MS = 3_000
+TICK_MS = 150
+LEASE_MARGIN_MS = 350
+HEARTBEAT_MS = 700
+STATE_SYNC_MS = 150
+FLUSH_MS = 400
+
+
+@dataclass
+class AppliedState:
+    """Stands for the LMDB files: their content is a function of the offset, so the offset is enough."""
+
+    applied: Offset = Offset(0)
+    producers: ProducerTable = field(default_factory=lambda: ProducerTable({}))
+    durable_applied: Offset = Offset(0)
+    durable_producers: ProducerTable = field(default_factory=lambda: ProducerTable({}))
+
+    def sync(self) -> None:
+        self.durable_applied = self.applied
+        self.durable_producers = self.producers.copy()
+
+    def lose_power(self) -> None:
+        self.applied = self.durable_applied
+        self.producers = self.durable_producers.copy()
+
+    def install(self, end: Offset, producers: ProducerTable) -> None:
+        self.applied = end
+        self.producers = producers
+        self.sync()
+
+
+@dataclass
+class Snapshot:
+    """What a far follower receives."""
+
+    end: Offset
+    history: History
+    producers: ProducerTable
+
+
+class Node:
+    def __init__(self, simulation: Simulation, worker: WorkerId) -> None:
+        self.simulation = simulation
+        self.world = simulation.world
+        self.worker = worker
+
+        # The machine.
+        self.folder = SimFolder()
+        self.state = AppliedState()
+        self.storage = self._new_storage_id()
+        self.must_renew: str | None = None
+        #: Nobody damaged what this disk holds since it got its storage id.
+        self.intact = True
+        self.sync_ms = (1, 4)
+        self.clock_rate = 1.0
+        self._clock_origin = 0
+        self._clock_start = self.world.random.randrange(10_000_000)
+
+        # The process.
+        self.up = False
+        self.dead_for_good = False
+        self.replica: Replica | None = None
+        self.log: Replog | None = None
+        self._unapplied: tuple[Header, ...] = ()
+        self.session: Session | None = None
+        self.link = Link.UP
+        self.life = 0
+        self.incarnations = 0
+        self.paused = False
+        self._backlog: deque[tuple[Event, bool]] = deque()
+        self._stale_now: Millis | None = None
+        self._then: events.Persisted | None = None
+        self._applying = False
+        self._tick_at: int | None = None
+
+    # Clock.
+
+    def clock(self) -> Millis:
+        elapsed = self.world.now - self._clock_origin
+        return Millis(self._clock_start + int(elapsed * self.clock_rate))
+
+    def set_clock_rate(self, rate: float) -> None:
+        self._clock_start = self.clock()
+        self._clock_origin = self.world.now
+        self.clock_rate = rate
+
+    def _real_delay(self, local_ms: int) -> int:
+        return max(1, int(local_ms / self.clock_rate) + 1)
+
+    # Life and death.
+
+    def start(self) -> None:
+        """A new process on this machine."""
+        if self.up or self.dead_for_good:
+            return
+        self.up = True
+        self.life += 1
+        self._renew_if_told()
+        self._open_storage()
+        self._register()
+
+    def _renew_if_told(self) -> None:
+        if self.must_renew is not None:
+            self.world.trace(self.worker, "renews", self.must_renew)
+            self.must_renew = None
+            self.replace_disk(fresh_id=True)
+
+    def replace_disk(self, *, fresh_id: bool) -> None:
+        """An empty folder: another storage id, unless a mutant keeps the old one."""
+        self.folder = SimFolder()
+        self.folder.lazy = self.simulation.plan.fsync_interval
+        self.state = AppliedState()
+        if fresh_id:
+            self.storage = self._new_storage_id()
+            self.intact = True
+
+    def _new_storage_id(self) -> StorageId:
+        return StorageId(f"{self.worker}-{self.simulation.next_id()}")
+
+    def _open_storage(self) -> None:
+        try:
+            self.log = self._open_log()
+            self._unapplied = self._read_unapplied(self.log)
+            self._scrub(self.log)
+        except StorageCorrupt as corrupt:
+            self.simulation.totals["corruptions"] += 1
+            self.world.trace(self.worker, "corrupt", corrupt)
+            self.replace_disk(fresh_id=self.simulation.guards.fresh_id_when_corrupt())
+            self.log = self._open_log()
+            self._unapplied = ()
+        log, state = self.log, self.state
+        if state.applied > log.end_offset and self.folder.lazy:
+            self.replace_disk(fresh_id=True)
+            log = self.log = self._open_log()
+            self._unapplied = ()
+            state = self.state
+        if not log.start_offset <= state.applied <= log.end_offset:
+            raise Violation(
+                f"{self.worker} recovered a state applied up to {state.applied} "
+                f"and a log of [{log.start_offset}, {log.end_offset})"
+            )
+        self.simulation.checkers.recovered(self)
+
+    def _scrub(self, log: Replog) -> None:
+        """After damage, read everything; some of it does no harm."""
+        if not self.intact:
+            at = log.start_offset
+            while at < log.end_offset:
+                at = log.read(at, log.end_offset, 1 << 20).end
+            self.intact = True
+
+    def _read_unapplied(self, log: Replog) -> tuple[Header, ...]:
+        applied = self.state.applied
+        if not log.start_offset <= applied < log.end_offset:
+            return ()
+        return tuple(log.headers(applied))
+
+    def _open_log(self) -> Replog:
+        return Replog.open(self.folder, segment_bytes=SEGMENT_BYTES, index_interval_bytes=256)
+
+    def _register(self) -> None:
+        """Connect to the metastore; the replica exists from then on."""
+        if self.link is not Link.UP:
+            self.world.after(100, self._if_alive, self.life, self._register)
+            return
+        self.incarnations += 1
+        incarnation = Incarnation(f"{self.worker}.{self.life}.{self.incarnations}")
+        member = Member(self.worker, self.storage)
+        self.session = self.simulation.metastore.connect(self, incarnation, member, SESSION_TIMEOUT_MS)
+        self._heartbeat(self.session)
+        if self.replica is None:
+            self._boot(incarnation)
+        else:
+            self.deliver(events.SessionStarted(incarnation=incarnation))
+
+    def _boot(self, incarnation: Incarnation) -> None:
+        log, state = self._storage(), self.state
+        identity = Identity(
+            worker=self.worker,
+            storage=self.storage,
+            incarnation=incarnation,
+            replicas=self.simulation.workers,
+        )
+        recovered = Recovered(
+            log_start=log.start_offset,
+            log_end=log.end_offset,
+            history=log.history,
+            applied=state.applied,
+            producers=state.producers.copy(),
+            unapplied=self._unapplied,
+        )
+        self.replica = Replica(identity, recovered, self._settings(), self.simulation.guards)
+        self.simulation.checkers.booted(self)
+        self.world.after(STATE_SYNC_MS, self._sync_state, self.life)
+        if self.folder.lazy:
+            self.world.after(FLUSH_MS, self._flush, self.life)
+        self.deliver(events.Tick())
+
+    def _settings(self) -> Settings:
+        guards = self.simulation.guards
+        lease_ms = guards.lease_duration(Millis(SESSION_TIMEOUT_MS), Millis(TICK_MS), Millis(LEASE_MARGIN_MS))
+        return replace(self.simulation.settings, lease_ms=lease_ms)
+
+    def options_changed(self) -> None:
+        if self.replica is not None:
+            self.deliver(events.OptionsChanged(settings=self._settings()))
+
+    def crash(self, *, power_loss: bool = False) -> None:
+        """The process is gone at once; its session is not."""
+        if not self.up:
+            return
+        self.world.trace(self.worker, "crashes", "power" if power_loss else "process")
+        self.simulation.checkers.crashed(self)
+        self.up = False
+        self.paused = False
+        self.life += 1
+        self.replica = None
+        self.log = None
+        self._backlog.clear()
+        self._stale_now = None
+        self._then = None
+        self._applying = False
+        self._tick_at = None
+        self.folder.breaks = None
+        if self.session is not None:
+            self.session.closed = True
+        if power_loss:
+            self.lose_power()
+
+    def lose_power(self) -> None:
+        self.folder.lose_power(self.world.random)
+        self.state.lose_power()
+        if self.folder.lazy and self.simulation.guards.fresh_id_when_unclean():
+            self.storage = self._new_storage_id()
+            self.intact = True
+
+    def stop(self, why: str, *, renew: bool) -> None:
+        """The replica must not go on: the process ends and its supervisor starts another."""
+        self.world.trace(self.worker, "stops", why)
+        self.simulation.totals["stops"] += 1
+        if renew:
+            self.must_renew = why
+        registration = self.session.registration if self.session else None
+        self.crash()
+        if registration is not None:
+            self.simulation.metastore.unregister(registration)
+        self.world.after(100 + self.world.random.randrange(400), self.start)
+
+    def pause(self) -> None:
+        if self.up and not self.paused:
+            self.paused = True
+            self._stale_now = self.clock()
+
+    def resume(self) -> None:
+        """Go on with the clock as it was read before the pause, until the waiting events are handled."""
+        if not self.paused:
+            return
+        self.paused = False
+        backlog, self._backlog = self._backlog, deque()
+        for event, fresh in backlog:
+            if not self.up or self.paused:
+                break
+            self._step(event, None if fresh else self._stale_now)
+        self._stale_now = None
+        if self.up:
+            self._schedule_tick()
+
+    def _if_alive(self, life: int, action: Callable[..., None], *args: Any) -> None:
+        if self.up and self.life == life:
+            action(*args)
+
+    # Metastore.
+
+    def set_link(self, link: Link) -> None:
+        self.link = link
+        if self.session is not None:
+            self.simulation.metastore.set_link(self.session, link)
+
+    def _heartbeat(self, session: Session) -> None:
+        if session.closed or session is not self.session:
+            return
+        if not self.paused:
+            self.simulation.metastore.heartbeat(session, self.clock())
+        self.world.after(self._real_delay(HEARTBEAT_MS), self._heartbeat, session)
+
+    def lease_answered(self, session: Session, sent_at: int, *, is_write: bool) -> None:
+        if session is self.session and self.simulation.guards.renews_lease(is_write):
+            self.deliver(events.LeaseRenewed(sent_at=Millis(sent_at)))
+
+    def session_is_over(self, session: Session) -> None:
+        if session is not self.session or session.closed or not self.up:
+            return
+        if self.paused:
+            self.world.after(50, self.session_is_over, session)
+            return
+        session.closed = True
+        self.session = None
+        self.deliver(events.SessionExpired())
+        self.world.after(1 + self.world.random.randrange(200), self._if_alive, self.life, self._register)
+
+    # The loop: an event, the step, the effects.
+
+    def deliver(self, event: Event, *, fresh: bool = False) -> None:
+        """``fresh``: the clock is read after this event came in, even if the process was paused."""
+        if not self.up or self.replica is None:
+            return
+        if self.paused:
+            self._backlog.append((event, fresh))
+        else:
+            self._step(event, None)
+
+    def receive(self, sender: WorkerId, message: AnyMessage, blob: bytes) -> None:
+        frames = decode(blob) if blob else ()
+        self.deliver(events.Received(sender=sender, message=message, frames=frames))
+
+    def _step(self, event: Event, now: Millis | None) -> None:
+        replica = self.replica
+        if replica is None:
+            return
+        self.simulation.steps += 1
+        if self.world.is_traced:
+            self.world.trace(self.worker, "event", event)
+        checkers = self.simulation.checkers
+        checkers.before(self, replica, event)
+        life = self.life
+        for effect in replica.step(event, self.clock() if now is None else now):
+            if self.world.is_traced:
+                self.world.trace(self.worker, "effect", effect)
+            try:
+                self._carry_out(effect, replica)
+            except StorageError as error:
+                self._storage_failed(error)
+                break
+            if self.life != life:
+                return
+        checkers.after(self, replica)
+        self._schedule_tick()
+
+    def _schedule_tick(self) -> None:
+        replica = self.replica
+        deadline = replica.next_deadline() if replica is not None else None
+        if deadline is None:
+            return
+        due = self.world.now + self._real_delay(deadline - self.clock())
+        if self._tick_at is None or due < self._tick_at or self._tick_at <= self.world.now:
+            self._tick_at = due
+            self.world.at(due, self._tick, self.life, due)
+
+    def _tick(self, life: int, due: int) -> None:
+        if self.up and self.life == life and self._tick_at == due and self.replica is not None:
+            self._tick_at = None
+            deadline = self.replica.next_deadline()
+            if deadline is not None and deadline <= self.clock():
+                self.deliver(events.Tick())
+            else:
+                self._schedule_tick()
+
+    def _carry_out(self, effect: Effect, replica: Replica) -> None:
+        simulation = self.simulation
+        match effect:
+            case effects.Persist(frames=frames, then=then):
+                self._persist(frames, then)
+            case effects.Send(to=to, message=message):
+                simulation.send(self.worker, to, message, b"")
+            case effects.SendEntries():
+                self._send_entries(effect)
+            case effects.Apply(end=end):
+                simulation.checkers.decided(self, replica, end)
+                self._schedule_apply()
+            case effects.Reply(request=request, result=result):
+                simulation.workload.replied(self, request, result)
+            case effects.Note(event=event, fields=fields):
+                simulation.noted(self, event, fields)
+            case effects.Truncate(end=end, then=then):
+                self._truncate(end, then)
+            case effects.Cut(start=start):
+                self._soon(events.LogCut(start=self._storage().cut(start)))
+            case effects.CompareAndSet(token=token, version=version, record=record, must_exist=must_exist):
+                if self.session is not None:
+                    simulation.metastore.compare_and_set(self.session, token, version, record, must_exist)
+            case effects.ReadRecord(token=token, sync=sync):
+                if self.session is not None:
+                    simulation.metastore.read(self.session, token, sync=sync)
+            case effects.CheckRegistration(registration=registration):
+                if self.session is not None:
+                    simulation.metastore.check(self.session, registration)
+            case effects.LookForMembers(token=token):
+                if self.session is not None:
+                    simulation.metastore.look_for_members(self.session, token)
+            case effects.Sample(request=request):
+                simulation.workload.sampled(self, request, self.state.applied)
+                self._soon(events.Sampled(request=request))
+            case effects.ServeState(to=to):
+                snapshot = Snapshot(
+                    self.state.applied,
+                    tuple(each for each in replica.history if each.start < self.state.applied),
+                    self.state.producers.copy(),
+                )
+                simulation.send_state(self.worker, to, snapshot)
+            case effects.SetAside(why=why):
+                self.stop(why, renew=True)
+            case effects.Stop(why=why, renew=renew):
+                self.stop(why, renew=renew)
+            case effects.ForgetResign():
+                pass
+            case _:
+                assert_never(effect)
+
+    def _soon(self, event: Event) -> None:
+        """A driver hands these back in the same turn of its loop, with the clock read anew."""
+        self.world.after(0, self._deliver_in_life, self.life, event)
+
+    def _deliver_in_life(self, life: int, event: Event) -> None:
+        if self.life == life:
+            self.deliver(event, fresh=True)
+
+    # Disk.
+
+    def _storage(self) -> Replog:
+        if self.log is None:
+            raise Violation(f"{self.worker} uses a closed log")
+        return self.log
+
+    def _persist(self, frames: tuple[Frame, ...], then: events.Persisted) -> None:
+        self._storage().append(frames)
+        self._sync_soon(then)
+
+    def _sync_soon(self, then: events.Persisted) -> None:
+        if self._then is None:
+            self.world.after(self.world.random.randint(*self.sync_ms), self._sync, self.life)
+        self._then = then
+
+    def _sync(self, life: int) -> None:
+        """One group commit for everything that came while it waited."""
+        if self.life != life or self._then is None:
+            return
+        if self.paused:
+            self.world.after(20, self._sync, life)
+            return
+        then, self._then = self._then, None
+        try:
+            end = self._storage().sync()
+        except StorageError as error:
+            self._storage_failed(error)
+            return
+        self.simulation.checkers.synced(self, end)
+        self.deliver(then)
+
+    def _storage_failed(self, error: StorageError | StorageCorrupt) -> None:
+        corrupt = isinstance(error, StorageCorrupt)
+        self.simulation.totals["corruptions" if corrupt else "disk failures"] += 1
+        self._soon(events.StorageFailed(why=str(error), suspect=True))
+
+    def _truncate(self, end: Offset, then: events.Persisted) -> None:
+        self._storage().truncate(end)
+        self.simulation.checkers.truncated(self, end)
+        self._sync_soon(then)
+
+    def _send_entries(self, effect: effects.SendEntries) -> None:
+        log = self._storage()
+        try:
+            chunk = log.read(effect.start, log.end_offset, effect.max_bytes)
+        except StorageCorrupt as corrupt:
+            self._storage_failed(corrupt)
+            return
+        self.simulation.send(self.worker, effect.to, effect.message, b"".join(chunk.buffers))
+        self._soon(events.Sent(to=effect.to, attempt=effect.attempt, end=chunk.end))
+
+    def _schedule_apply(self) -> None:
+        if not self._applying:
+            self._applying = True
+            self.world.after(self.world.random.randint(1, 6), self._apply, self.life)
+
+    def _apply(self, life: int) -> None:
+        if self.life != life or self.replica is None:
+            return
+        if self.paused:
+            self.world.after(20, self._apply, life)
+            return
+        self._applying = False
+        end = self.replica.apply_offset
+        log, state = self._storage(), self.state
+        while state.applied < end:
+            try:
+                chunk = log.read(state.applied, end, 1 << 20)
+            except (StorageCorrupt, StorageError) as error:
+                self._storage_failed(error)
+                return
+            for frame in decode(b"".join(chunk.buffers)):
+                self.simulation.checkers.applied(self, frame)
+                state.producers.apply(frame.header)
+                state.applied = frame.end_offset
+        self.deliver(events.Applied(end=end))
+
+    def _sync_state(self, life: int) -> None:
+        if self.life == life and self.up:
+            if not self.paused and self.state.durable_applied < self.state.applied:
+                self.state.sync()
+                self.deliver(events.StateSynced(end=self.state.durable_applied))
+            self.world.after(STATE_SYNC_MS, self._sync_state, life)
+
+    def _flush(self, life: int) -> None:
+        if self.life == life and self.up:
+            self.folder.flush()
+            self.world.after(FLUSH_MS, self._flush, life)
+
+    # Far horizon.
+
+    def receive_state(self, snapshot: Snapshot) -> None:
+        """Install atomically, or not at all."""
+        if not self.up or self.paused or self.replica is None:
+            return
+        role = self.replica.role
+        if not isinstance(role, Follower) or not role.would_install(snapshot.end):
+            return
+        fate = self.world.random.random()
+        if fate < self.simulation.plan.interrupted_install:
+            self.simulation.totals["interrupted installs"] += 1
+            self.crash(power_loss=fate < self.simulation.plan.interrupted_install / 2)
+            self.world.after(200, self.start)
+            return
+        self._then = None
+        try:
+            self._storage().reset(snapshot.end, snapshot.history)
+        except StorageError as error:
+            self._storage_failed(error)
+            return
+        self.state.install(snapshot.end, snapshot.producers.copy())
+        self.simulation.checkers.installed(self, snapshot.end)
+        self.deliver(
+            events.StateInstalled(
+                end=snapshot.end, history=snapshot.history, producers=snapshot.producers.copy()
+            )
+        )
+
+    # For workload, faults and checkers.
+
+    @property
+    def is_leader(self) -> bool:
+        return self.up and self.replica is not None and isinstance(self.replica.role, Leader)

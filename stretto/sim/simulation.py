@@ -1,0 +1,191 @@
+"""One seed from start to verdict: a safety phase in which things break, then healing, then liveness."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.invariants import InvariantViolation
+from stretto.replog.core.guards import GUARDS, Guards
+from stretto.replog.core.leader import Leader
+from stretto.replog.core.messages import AnyMessage
+from stretto.replog.core.record import GroupRecord, Member
+from stretto.replog.core.settings import Settings
+from stretto.sim.checkers import Checkers
+from stretto.sim.faults import Faults, Plan
+from stretto.sim.metastore import Metastore
+from stretto.sim.network import Network
+from stretto.sim.node import Node, Snapshot
+from stretto.sim.workload import Workload
+from stretto.sim.world import Trace, Violation, World
+from stretto.types import Epoch, Millis, WorkerId
+
+STEPS = 2_000
+LOAD_AFTER_HEALING_MS = 1_500
+HEALING_MS = 30_000
+
+TOTALS = (
+    "elections",
+    "truncations",
+    "shrinks",
+    "expansions",
+    "expiries",
+    "wipes",
+    "stalls",
+    "hand-overs",
+    "stale-lease refusals",
+)
+"""What a campaign must have exercised; the other totals are for information."""
+
+SETTINGS = Settings(
+    max_time_lag_ms=Millis(400),
+    max_near_lag=20,
+    append_timeout_ms=Millis(1_500),
+    max_unapplied=40,
+    producer_expiry_ms=Millis(60_000),
+    retry_ms=Millis(60),
+    resign_timeout_ms=Millis(700),
+    state_timeout_ms=Millis(900),
+    max_batch_bytes=300,
+    max_in_flight_messages=3,
+)
+
+
+@dataclass
+class Verdict:
+    seed: int
+    steps: int
+    totals: Counter[str]
+    violation: str | None = None
+    story: tuple[str, ...] = ()
+
+
+class Simulation:
+    def __init__(self, plan: Plan, guards: Guards = GUARDS, trace: Trace | None = None) -> None:
+        self.plan = plan
+        self.guards = guards
+        self.world = World(plan.seed, trace)
+        self.settings = SETTINGS
+        self.steps = 0
+        self.totals: Counter[str] = Counter()
+        self._ids = 0
+        self.story: list[str] = []
+        self.workers = tuple(WorkerId(f"w{index}") for index in range(plan.factor))
+        self.network = Network(self.world, plan.weather)
+        self.metastore = Metastore(self.world, plan.manners)
+        self.checkers = Checkers(self)
+        self.metastore.on_commit = self._committed
+        self.nodes = {worker: Node(self, worker) for worker in self.workers}
+        self.workload = Workload(self, plan.producers)
+        self.faults = Faults(self)
+
+    def next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    # A run.
+
+    def run(self) -> Verdict:
+        try:
+            self.begin()
+            self.workload.begin()
+            self.faults.begin()
+            while self.steps < self.plan.steps and self.world.advance():
+                pass
+            self._heal_and_settle()
+            self.checkers.finish()
+        except (Violation, InvariantViolation) as violation:
+            return self.verdict(str(violation))
+        return self.verdict(None)
+
+    def verdict(self, violation: str | None) -> Verdict:
+        self.totals["expiries"] = self.metastore.expiries
+        story = tuple(self.story[-60:]) if violation else ()
+        return Verdict(self.plan.seed, self.steps, self.totals, violation, story)
+
+    def begin(self) -> None:
+        """All replicas registered their storage ids; the conductor creates the record."""
+        for node in self.nodes.values():
+            node.folder.lazy = self.plan.fsync_interval
+            node.start()
+        members = tuple(sorted(Member(node.worker, node.storage) for node in self.nodes.values()))
+        self.metastore.create(GroupRecord(epoch=Epoch(0), leader=None, leader_incarnation=None, isr=members))
+
+    def _heal_and_settle(self) -> None:
+        self.world.trace("sim", "heals")
+        self.faults.heal()
+        healed_at = self.world.now
+        while self.world.now < healed_at + LOAD_AFTER_HEALING_MS and self.world.advance():
+            pass
+        self.workload.running = False
+        while not self._is_quiet() and self.world.now < healed_at + HEALING_MS and self.world.advance():
+            pass
+
+    def _is_quiet(self) -> bool:
+        """Cheap test of what the checkers demand at the end."""
+        record = self.metastore.record
+        alive = [node for node in self.nodes.values() if not node.dead_for_good]
+        if len(record.isr) < len(alive) or not self.workload.is_settled:
+            return False
+        replicas = [node.replica for node in alive]
+        ends = {(replica.log_end, replica.applied) if replica is not None else None for replica in replicas}
+        if len(ends) != 1:
+            return False
+        end = ends.pop()
+        return end is not None and end[0] == end[1] and all(
+            Member(node.worker, node.storage) in record.isr for node in alive
+        )
+
+    # Between the parts.
+
+    def send(self, sender: WorkerId, receiver: WorkerId, message: AnyMessage, blob: bytes) -> None:
+        self.network.send(sender, receiver, self.nodes[receiver].receive, sender, message, blob)
+
+    def send_state(self, sender: WorkerId, receiver: WorkerId, snapshot: Snapshot) -> None:
+        self.totals["state transfers"] += 1
+        self.network.send(sender, receiver, self.nodes[receiver].receive_state, snapshot, bulk=True)
+
+    def change_settings(self, settings: Settings) -> None:
+        self.settings = settings
+        self.totals["option changes"] += 1
+        for node in self.nodes.values():
+            self.world.after(1 + self.world.random.randrange(900), node.options_changed)
+
+    # What people read.
+
+    def _committed(self, before: GroupRecord | None, after: GroupRecord, who: WorkerId | None) -> None:
+        self.tell("record", who or "conductor", after.epoch, after.leader, [m.worker for m in after.isr])
+        self.checkers.committed(before, after, who)
+        if before is not None:
+            self.totals["shrinks"] += bool(set(before.isr) - set(after.isr))
+            self.totals["expansions"] += bool(set(after.isr) - set(before.isr))
+            self.totals["elections"] += after.epoch > before.epoch
+
+    def noted(self, node: Node, event: str, fields: dict[str, Any]) -> None:
+        self.tell(event, node.worker, *(f"{name}={value}" for name, value in fields.items()))
+        replica = node.replica
+        if replica is None:
+            return
+        if event == "leads":
+            self.checkers.leads(node, replica)
+        elif event == "serves":
+            self.checkers.began_serving(node, replica)
+        elif event == "resigning":
+            self.checkers.resigning(node, Epoch(fields["epoch"]))
+        elif event == "truncates":
+            self.totals["truncations"] += 1
+        elif event == "stalled":
+            self.totals["stalls"] += 1
+
+    def tell(self, event: str, who: str, *details: Any) -> None:
+        self.story.append(f"{self.world.now:>8} {who:<10} {event} " + " ".join(str(each) for each in details))
+        if len(self.story) > 400:
+            del self.story[:200]
+
+
+def run_seed(seed: int, guards: Guards = GUARDS, steps: int = STEPS, trace: Trace | None = None) -> Verdict:
+    return Simulation(Plan.draw(seed, steps), guards, trace).run()
+
+
+__all__ = ["SETTINGS", "STEPS", "TOTALS", "Leader", "Simulation", "Verdict", "run_seed"]

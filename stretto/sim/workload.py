@@ -1,0 +1,228 @@
+"""Producers that retry until they know, and readers that remember what they may expect to see.
+
+Every batch has a payload of its own, so that a lost or doubled one is told apart. A producer retries with
+the same sequence until it gets an answer; one that is told it is unknown gives up its batches as *outcome
+unknown* and opens a new id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stretto.replog.core import events
+from stretto.replog.core.effects import Acked, ReadServed, Refusal, Refused, Result
+from stretto.replog.frame import Kind
+from stretto.types import Offset, ProducerId, TaskId, WorkerId
+
+if TYPE_CHECKING:
+    from stretto.sim.node import Node
+    from stretto.sim.simulation import Simulation
+
+CLIENT_TIMEOUT_MS = 900
+
+
+@dataclass
+class Batch:
+    kind: Kind
+    task: TaskId
+    sequence: int
+    count: int
+    payload: bytes
+    acked: bool = False
+    attempt: int = 0
+
+
+@dataclass
+class Producer:
+    """One client. ``leader`` is whom it believes to lead."""
+
+    name: str
+    leader: WorkerId
+    id: ProducerId
+    is_open: bool = False
+    next_sequence: dict[TaskId, int] = field(default_factory=dict)
+    pending: list[Batch] = field(default_factory=list)
+
+
+@dataclass
+class _Read:
+    """What must be visible to a read that began when it did."""
+
+    floor: Offset
+    sampled: Offset | None = None
+
+
+class Workload:
+    def __init__(self, simulation: Simulation, producers: int) -> None:
+        self.simulation = simulation
+        self.world = simulation.world
+        self.producers = [
+            Producer(f"p{index}", simulation.workers[0], self._new_producer_id()) for index in range(producers)
+        ]
+        self._requests: dict[int, tuple[Producer, Batch, int]] = {}
+        self._reads: dict[int, _Read] = {}
+        self._request = 0
+        self._payload = 0
+        self.running = True
+        self.given_up = 0
+
+    def _new_producer_id(self) -> ProducerId:
+        return ProducerId(self.world.random.getrandbits(60) + 1)
+
+    def begin(self) -> None:
+        for producer in self.producers:
+            self.world.after(self.world.random.randrange(50), self._produce, producer)
+        self.world.after(100, self._read_somewhere)
+
+    @property
+    def is_settled(self) -> bool:
+        return all(not producer.pending for producer in self.producers)
+
+    # Producing.
+
+    def _produce(self, producer: Producer) -> None:
+        """Keep a few batches under way."""
+        if self.running:
+            idle_ms = self.simulation.plan.produce_every_ms
+            self.world.after(1 + self.world.random.randrange(idle_ms), self._produce, producer)
+        if not producer.is_open:
+            if not producer.pending:
+                self._submit(producer, Batch(Kind.PRODUCER_OPEN, TaskId(0), 0, 1, b""))
+        elif self.running and len(producer.pending) < self.simulation.plan.max_pending:
+            self.submit_new(producer, self.world.random.randint(1, 3))
+
+    def submit_new(self, producer: Producer, count: int) -> Batch:
+        task = TaskId(self.world.random.randrange(2))
+        sequence = producer.next_sequence.get(task, 0)
+        producer.next_sequence[task] = sequence + count
+        self._payload += 1
+        payload = f"{producer.name}-{self._payload}".encode()
+        batch = Batch(Kind.DEPOT, task, sequence, count, payload)
+        self.simulation.checkers.submitted(batch.payload)
+        self._submit(producer, batch)
+        return batch
+
+    def _submit(self, producer: Producer, batch: Batch) -> None:
+        producer.pending.append(batch)
+        self.send(producer, batch)
+
+    def send(self, producer: Producer, batch: Batch) -> None:
+        """One attempt; the answer, or its absence, decides about the next."""
+        if batch not in producer.pending:
+            return
+        batch.attempt += 1
+        self._request += 1
+        request = self._request
+        self._requests[request] = (producer, batch, batch.attempt)
+        event = events.Append(
+            request=request,
+            kind=batch.kind,
+            task=batch.task,
+            producer=producer.id,
+            sequence=batch.sequence,
+            count=batch.count,
+            payload=batch.payload,
+            timestamp_ms=self.world.now,
+        )
+        if self.world.is_traced:
+            self.world.trace(producer.name, "sends", request, producer.leader, batch.payload, batch.attempt)
+        self._travel(self.simulation.nodes[producer.leader].deliver, event)
+        self.world.after(CLIENT_TIMEOUT_MS, self._timed_out, request)
+
+    def _travel(self, arrive: Callable[..., None], *args: object) -> None:
+        weather = self.simulation.network.weather
+        if not self.world.chance(weather.loss):
+            slow = self.world.chance(weather.slow)
+            delay = 1 + self.world.random.randrange(weather.slow_ms if slow else weather.quick_ms)
+            self.world.after(delay, arrive, *args)
+            if self.world.chance(weather.doubling):
+                self.world.after(delay + self.world.random.randrange(50), arrive, *args)
+
+    def _timed_out(self, request: int) -> None:
+        known = self._requests.pop(request, None)
+        if known is not None:
+            self._try_elsewhere(known[0])
+            self._retry(*known)
+
+    def _retry(self, producer: Producer, batch: Batch, attempt: int) -> None:
+        if batch.attempt == attempt and batch in producer.pending:
+            self.world.after(1 + self.world.random.randrange(60), self.send, producer, batch)
+
+    def _try_elsewhere(self, producer: Producer) -> None:
+        producer.leader = self.world.random.choice(self.simulation.workers)
+
+    # Answers.
+
+    def replied(self, node: Node, request: int, result: Result) -> None:
+        if request in self._reads:
+            self._read_replied(node, request, result)
+        else:
+            self.simulation.checkers.replied(request, result, self._requests.get(request))
+            self._travel(self._answered, request, result)
+
+    def _answered(self, request: int, result: Result) -> None:
+        known = self._requests.pop(request, None)
+        if known is None:
+            return
+        producer, batch, attempt = known
+        match result:
+            case Acked():
+                self._acked(producer, batch)
+            case Refused(reason=Refusal.UNKNOWN_PRODUCER):
+                self._reopen(producer)
+            case Refused(leader=leader):
+                if leader is not None:
+                    producer.leader = leader
+                else:
+                    self._try_elsewhere(producer)
+                self._retry(producer, batch, attempt)
+            case _:
+                self._retry(producer, batch, attempt)
+
+    def _acked(self, producer: Producer, batch: Batch) -> None:
+        if batch in producer.pending:
+            producer.pending.remove(batch)
+            batch.acked = True
+            if batch.kind is Kind.PRODUCER_OPEN:
+                producer.is_open = True
+            else:
+                self.simulation.checkers.acknowledged(batch.payload)
+
+    def _reopen(self, producer: Producer) -> None:
+        self.given_up += len(producer.pending)
+        producer.pending.clear()
+        producer.next_sequence.clear()
+        producer.is_open = False
+        producer.id = self._new_producer_id()
+        if not self.running:
+            self._submit(producer, Batch(Kind.PRODUCER_OPEN, TaskId(0), 0, 1, b""))
+
+    # Reading.
+
+    def _read_somewhere(self) -> None:
+        if not self.running:
+            return
+        self.world.after(1 + self.world.random.randrange(self.simulation.plan.read_every_ms), self._read_somewhere)
+        node = self.simulation.nodes[self.world.random.choice(self.simulation.workers)]
+        if node.is_leader or self.world.chance(0.2):
+            self.read_at(node)
+
+    def read_at(self, node: Node) -> int:
+        self._request += 1
+        self._reads[self._request] = _Read(self.simulation.checkers.read_floor)
+        node.deliver(events.Read(request=self._request))
+        return self._request
+
+    def sampled(self, node: Node, request: int, applied: Offset) -> None:
+        read = self._reads.get(request)
+        if read is not None:
+            read.sampled = applied
+
+    def _read_replied(self, node: Node, request: int, result: Result) -> None:
+        read = self._reads.pop(request)
+        if isinstance(result, ReadServed):
+            self.simulation.checkers.read_served(node, read.floor, read.sampled)
+        elif isinstance(result, Refused) and result.reason is Refusal.NO_LEASE:
+            self.simulation.totals["stale-lease refusals"] += 1
