@@ -5,7 +5,7 @@ it can still be asked about: the epochs of its entries, and the one that was run
 ``start_offset``, because a replica whose log ends exactly there asks by that epoch.
 
 There is no file of epochs. The frames tell every epoch that began inside the log, and a segment's
-header holds the one that its first entry continues; hence the two can never disagree after a crash,
+header holds the one that was running just below it; hence the two can never disagree after a crash,
 and there is nothing to lose.
 """
 

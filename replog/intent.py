@@ -92,8 +92,6 @@ def _truncate(folder: Folder, end: Offset, position: int) -> None:
     segments = bases(folder.names(), "replog")
     base = max(base for base in segments if base <= end)
     _remove(folder, Offset(base + 1), None)
-    if index_name(base) in folder.names():
-        folder.remove(index_name(base))
     file = folder.open(segment_name(base))
     file.truncate(position)
     file.fdatasync()

@@ -279,7 +279,9 @@ class Replog:
         self._end = end
         self._written_end = min(self._written_end, end)
         self._durable_end = min(self._durable_end, end)
-        self._set_history(epochs_of.starting_below(self._history, end))
+        # The epoch before the start has no entry here that could be dropped.
+        before = self._history[:1] if end == self.start_offset and self._segments[0].before else ()
+        self._set_history(before or epochs_of.starting_below(self._history, end))
 
     def cut(self, start: Offset) -> Offset:
         if self._failure is not None:
@@ -334,13 +336,10 @@ class Replog:
         folder.sync()
         end = self._segments[-1].end
         self._end = self._written_end = self._durable_end = end
-        history: epochs_of.History = ()
-        if first_before := self._segments[0].before:
-            history = (first_before,)
+        first_before = self._segments[0].before
+        history: epochs_of.History = (first_before,) if first_before else ()
         for segment in self._segments:
             history += segment.epochs
-        if end > self.start_offset:
-            history = epochs_of.ending_above(history, self.start_offset)
         self._set_history(history)
 
     def _reload(self) -> None:
@@ -383,15 +382,9 @@ class Replog:
 
     def _begin_epoch(self, header: Header) -> None:
         check(header.epoch > self._epoch, "epochs go back", epoch=header.epoch, last=self._epoch)
-        opened = EpochStart(header.epoch, header.offset)
-        # Epochs before an empty log's start have nothing left to say once it holds an entry.
-        self._history = (*self._history, opened) if self._end > self.start_offset else (opened,)
-        self._epoch = header.epoch
+        self._set_history((*self._history, EpochStart(header.epoch, header.offset)))
 
     def _set_history(self, history: epochs_of.History) -> None:
-        if self._end == self.start_offset:
-            before = self._segments[0].before
-            history = (before,) if before else ()
         self._history = history
         self._epoch = history[-1].epoch if history else -1
 

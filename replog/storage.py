@@ -51,7 +51,8 @@ class Storage(Protocol):
 
     @property
     def history(self) -> tuple[EpochStart, ...]:
-        """The epochs of the log, ascending. The first may start below ``start_offset``."""
+        """The epochs of the log, ascending; the first is the one that was running just below
+        ``start_offset``, if any."""
         ...
 
     def append(self, frames: Sequence[Frame]) -> None:
@@ -84,7 +85,8 @@ class Storage(Protocol):
         ...
 
     def reset(self, start: Offset, history: tuple[EpochStart, ...]) -> None:
-        """Durably replace the log by an empty one that begins at ``start`` with that history."""
+        """Durably replace the log by an empty one that begins at ``start``; of ``history``, which ends
+        there, the last epoch is kept."""
         ...
 
     def close(self) -> None: ...
