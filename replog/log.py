@@ -95,7 +95,7 @@ class Replog:
     """:class:`~stretto.replog.storage.Storage` over any folder. Open it with :meth:`open`."""
 
     def __init__(
-        self, folder: Folder, *, segment_bytes: int, index_interval_bytes: int, tail_bytes: int
+        self, folder: Folder, *, segment_bytes: int, index_interval_bytes: int, tail_bytes: int, create: bool
     ) -> None:
         self._folder = folder
         self._segment_bytes = segment_bytes
@@ -112,7 +112,7 @@ class Replog:
         self._epoch = -1
         self._in_flight = False
         self._failure: StorageError | None = None
-        self._load()
+        self._load(create=create)
 
     @classmethod
     def open(
@@ -122,8 +122,10 @@ class Replog:
         segment_bytes: int = SEGMENT_BYTES,
         index_interval_bytes: int = INDEX_INTERVAL_BYTES,
         tail_bytes: int = TAIL_BYTES,
+        create: bool = True,
     ) -> Replog:
-        """Recover the log in ``folder``, or begin one at offset 0 if there is none.
+        """Recover the log in ``folder``; if there is none, begin one at offset 0, unless ``create`` is
+        false: a replica that had a log and finds none has lost it, and must not go on as if it were new.
 
         Raises StorageCorrupt, StorageError, or StrettoError for a format this release does not read.
         """
@@ -133,6 +135,7 @@ class Replog:
                 segment_bytes=segment_bytes,
                 index_interval_bytes=index_interval_bytes,
                 tail_bytes=tail_bytes,
+                create=create,
             )
         except OSError as error:
             raise StorageError(f"the replog cannot be opened: {error}") from error
@@ -315,7 +318,7 @@ class Replog:
 
     # Recovery
 
-    def _load(self) -> None:
+    def _load(self, *, create: bool = False) -> None:
         folder = self._folder
         interval = self._index_interval_bytes
         names = folder.names()
@@ -330,8 +333,10 @@ class Replog:
             self._drop_stale_indexes(names, found)
             self._recover_sealed()
             self._recover_active()
-        else:
+        elif create:
             self._segments = [Segment.create(folder, Offset(0), None, interval)]
+        else:
+            raise StorageCorrupt(segment_name(Offset(0)), Offset(0), 0, "all segments of the log are gone")
         # After a crash of the process alone, names too may not have reached the disk.
         folder.sync()
         end = self._segments[-1].end

@@ -270,6 +270,14 @@ def test_a_missing_segment_in_the_middle_is_corruption() -> None:
         Replog.open(folder)
 
 
+def test_a_log_that_must_exist_and_does_not_is_corruption() -> None:
+    folder = segmented()
+    for name in folder.names():
+        folder.remove(name)
+    with pytest.raises(StorageCorrupt, match="are gone"):
+        Replog.open(folder, create=False)
+
+
 def test_a_damaged_intent_is_corruption() -> None:
     folder = segmented()
     folder.open("intent", create=True).writev(0, (bytes(52),))

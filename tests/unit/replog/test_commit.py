@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stretto.errors import StorageError
+from stretto.replog.commit import GroupCommit
+from stretto.replog.folder import OsFolder
+from stretto.replog.log import Replog
+from stretto.types import Offset
+from tests.unit.replog.frames import contents, make_frame, make_frames, read_all
+from tests.unit.replog.power import PowerFolder
+
+DEADLINE_SECONDS = 20
+
+
+class Owner:
+    """A thread of control with an inbox, like an event loop."""
+
+    def __init__(self) -> None:
+        self.inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.reports: list[tuple[Replog, Offset | StorageError]] = []
+        self.commit = GroupCommit(self.on_durable, deliver=self.inbox.put)
+
+    def on_durable(self, log: Replog, result: Offset | StorageError) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        self.reports.append((log, result))
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not condition():
+            self.inbox.get(timeout=deadline - time.monotonic())()
+
+
+@pytest.fixture
+def owner() -> Iterator[Owner]:
+    owner = Owner()
+    yield owner
+    owner.commit.close()
+
+
+class Gate(PowerFolder):
+    """A folder whose writes wait until they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+        self.arrived = threading.Event()
+        self.open_gate = threading.Event()
+
+    def operate(self, what: str) -> None:
+        if self.closed and what == "writev":
+            self.arrived.set()
+            assert self.open_gate.wait(DEADLINE_SECONDS)
+        super().operate(what)
+
+
+def test_everything_appended_during_a_write_goes_into_one_next_write(owner: Owner) -> None:
+    folder = Gate()
+    log = Replog.open(folder)
+    folder.closed = True
+    done = len(folder.operations)
+    for offset in range(20):
+        log.append([make_frame(offset)])
+        owner.commit.submit(log)
+        assert folder.arrived.wait(DEADLINE_SECONDS)
+    assert log.durable_end_offset == 0
+    assert len(read_all(log)) == 20
+    folder.open_gate.set()
+    owner.run_until(lambda: log.durable_end_offset == 20)
+    assert folder.operations[done:] == ["writev", "fdatasync"] * 2
+    assert [result for _, result in owner.reports] == [1, 20]
+
+
+def test_one_thread_serves_many_logs_while_they_are_appended_to(owner: Owner, tmp_path: Path) -> None:
+    logs = []
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+        logs.append(Replog.open(OsFolder(tmp_path / str(number)), segment_bytes=5000, tail_bytes=500))
+    for offset in range(300):
+        for log in logs:
+            log.append([make_frame(offset, epoch=1 + offset // 50)])
+            owner.commit.submit(log)
+        while not owner.inbox.empty():
+            owner.inbox.get()()
+        assert logs[offset % 4].read(Offset(offset // 2), Offset(offset + 1), 1000).end > offset // 2
+    owner.run_until(lambda: all(log.durable_end_offset == 300 for log in logs))
+    for number, log in enumerate(logs):
+        ends = [result for reported, result in owner.reports if reported is log]
+        assert ends == sorted(ends, key=lambda end: int(str(end)))
+        expected = contents(log)
+        log.close()
+        again = Replog.open(OsFolder(tmp_path / str(number)))
+        assert contents(again) == expected
+        again.close()
+
+
+def test_a_failed_write_is_reported_and_the_log_refuses_more(owner: Owner) -> None:
+    folder = PowerFolder()
+    log = Replog.open(folder)
+    folder.fail_before = len(folder.operations) + 1
+    log.append(make_frames(0, 3))
+    owner.commit.submit(log)
+    owner.run_until(lambda: bool(owner.reports))
+    assert isinstance(owner.reports[0][1], StorageError)
+    with pytest.raises(StorageError):
+        owner.commit.submit(log)
+    log.close()
+
+
+def test_a_truncation_waits_for_the_write_in_flight(owner: Owner) -> None:
+    folder = Gate()
+    log = Replog.open(folder)
+    folder.closed = True
+    log.append(make_frames(0, 3))
+    owner.commit.submit(log)
+    owner.commit.when_quiet(log, lambda: log.truncate(Offset(1)))
+    assert log.end_offset == 3
+    folder.open_gate.set()
+    owner.run_until(lambda: log.end_offset == 1)
+    assert owner.reports == [(log, 1)]
+    owner.commit.when_quiet(log, lambda: log.truncate(Offset(0)))
+    assert log.end_offset == 0
+
+
+def test_close_waits_for_the_write_in_flight_and_reports_it(owner: Owner) -> None:
+    folder = Gate()
+    log = Replog.open(folder)
+    folder.closed = True
+    log.append(make_frames(0, 3))
+    owner.commit.submit(log)
+    log.append(make_frames(3, 3))
+    owner.commit.submit(log)
+    threading.Timer(0.05, folder.open_gate.set).start()
+    owner.commit.close()
+    assert owner.reports == [(log, 3)]
+    assert log.sync() == 6
+    log.close()
+
+
+def test_a_write_that_is_not_to_be_durable_skips_the_sync(owner: Owner) -> None:
+    folder = PowerFolder()
+    log = Replog.open(folder)
+    done = len(folder.operations)
+    log.append(make_frames(0, 3))
+    owner.commit.submit(log, durable=False)
+    owner.run_until(lambda: log.written_end_offset == 3)
+    assert folder.operations[done:] == ["writev"]
+    owner.commit.submit(log)
+    owner.run_until(lambda: log.durable_end_offset == 3)
+    assert folder.operations[done:] == ["writev", "fdatasync"]
