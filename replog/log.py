@@ -15,10 +15,8 @@ The active segment is the last one. When it is full, the next write first *seals
 durable, its index file is written) and creates the next; a crash in between leaves a log whose last
 segment is full, or one whose last segment is empty, and both are the log before the write.
 
-Opening finishes a change that a crash interrupted (:mod:`stretto.replog.intent`), believes the index
-files of sealed segments, scans the active one, cuts a torn tail (:mod:`stretto.replog.scan`), and
-makes what it found durable before it claims it: after a mere process crash the newest frames may
-exist in the page cache alone.
+Opening is :mod:`stretto.replog.recovery`; changes of more than one file are made atomic by
+:mod:`stretto.replog.intent`.
 
 A failed write or fdatasync leaves the kernel's and the disk's view of a file in doubt, and trying
 again may report success for bytes that are gone. So the first failure is the last: from then on
@@ -31,26 +29,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from stretto.errors import StorageCorrupt, StorageError, UsageError
+from stretto.errors import StorageError, UsageError
 from stretto.invariants import check
 from stretto.replog import epochs as epochs_of
 from stretto.replog.frame import Buffer, Frame, Header
-from stretto.replog.intent import (
-    INTENT_NAME,
-    Change,
-    Intent,
-    carry_out,
-    remove_temporaries,
-    resume,
-)
-from stretto.replog.segment import (
-    SEGMENT_HEADER_BYTES,
-    TEMPORARY,
-    Segment,
-    bases,
-    index_name,
-    segment_name,
-)
+from stretto.replog.intent import Change, Intent, carry_out
+from stretto.replog.recovery import recover
+from stretto.replog.segment import SEGMENT_HEADER_BYTES, Segment, index_name, segment_name
 from stretto.replog.storage import Chunk, EpochStart, Folder
 from stretto.replog.tail import Tail
 from stretto.types import Offset
@@ -316,29 +301,8 @@ class Replog:
             segment.file.close()
         self._failure = self._failure or StorageError("the replog is closed")
 
-    # Recovery
-
     def _load(self, *, create: bool = False) -> None:
-        folder = self._folder
-        interval = self._index_interval_bytes
-        names = folder.names()
-        if any(name.endswith(TEMPORARY) for name in names):
-            remove_temporaries(folder, names)
-        if INTENT_NAME in names:
-            resume(folder)
-            names = folder.names()
-        found = bases(names, "replog")
-        if found:
-            self._segments = [Segment.open(folder, base, interval) for base in found]
-            self._drop_stale_indexes(names, found)
-            self._recover_sealed()
-            self._recover_active()
-        elif create:
-            self._segments = [Segment.create(folder, Offset(0), None, interval)]
-        else:
-            raise StorageCorrupt(segment_name(Offset(0)), Offset(0), 0, "all segments of the log are gone")
-        # After a crash of the process alone, names too may not have reached the disk.
-        folder.sync()
+        self._segments = recover(self._folder, self._index_interval_bytes, create=create)
         end = self._segments[-1].end
         self._end = self._written_end = self._durable_end = end
         first_before = self._segments[0].before
@@ -355,35 +319,6 @@ class Replog:
         self._failure = StorageError("the replog could not be read again after a change of its segments")
         self._load()
         self._failure = None
-
-    def _drop_stale_indexes(self, names: list[str], found: list[Offset]) -> None:
-        """An index file describes a segment that changes no more, so the active one must have none."""
-        stale = set(bases(names, "index")) - set(found[:-1])
-        for base in stale:
-            self._folder.remove(index_name(base))
-        if stale:
-            self._folder.sync()
-
-    def _recover_sealed(self) -> None:
-        for segment, following in zip(self._segments, self._segments[1:], strict=False):
-            sealed = segment.load_index(self._folder, self._index_interval_bytes)
-            if sealed is not None:
-                segment.trust(sealed)
-            else:
-                segment.scan(last=False)
-                segment.store_index(self._folder)
-            if segment.end != following.base:
-                why = f"the next segment begins at offset {following.base}"
-                raise StorageCorrupt(segment.name, segment.end, segment.size, why)
-
-    def _recover_active(self) -> None:
-        active = self._segments[-1]
-        scan = active.scan(last=True)
-        if scan.torn_bytes:
-            active.file.truncate(active.size)
-        active.file.fdatasync()
-
-    # Steps
 
     def _begin_epoch(self, header: Header) -> None:
         check(header.epoch > self._epoch, "epochs go back", epoch=header.epoch, last=self._epoch)

@@ -51,7 +51,7 @@ _TRAILER_TELLTALE_BYTES = 2
 class Scan:
     """One pass over the frames of a segment file, from a known position on.
 
-    Iterating yields ``(header, position)`` of each frame. Afterwards ``position`` and ``offset`` are
+    Iterating yields ``(header, position, size in bytes)`` of each frame. Afterwards ``position`` and ``offset`` are
     the end of the good frames, and ``torn_bytes`` says how much lies behind it, to be cut.
     Raises StorageCorrupt.
     """
@@ -71,7 +71,7 @@ class Scan:
         self.torn_bytes = 0
         self.why_torn = ""
 
-    def __iter__(self) -> Iterator[tuple[Header, int]]:
+    def __iter__(self) -> Iterator[tuple[Header, int, int]]:
         wanted = _CHUNK_BYTES
         while self.position < self._size and not self.torn_bytes:
             chunk_position = self.position
@@ -98,7 +98,7 @@ class Scan:
                     self._judge(size - _TRAILER_TELLTALE_BYTES, damage)
                     break
                 self._follows(header)
-                yield header, self.position
+                yield header, self.position, size
                 at += size
                 self.position = chunk_position + at
             if at == 0 and not self.torn_bytes:

@@ -119,7 +119,11 @@ class Segment:
         """The header only; :meth:`scan` or :meth:`trust` tells the rest."""
         name = segment_name(base)
         file = folder.open(name)
-        before = decode_header(file.read(0, SEGMENT_HEADER_BYTES), name, base)
+        try:
+            before = decode_header(file.read(0, SEGMENT_HEADER_BYTES), name, base)
+        except BaseException:
+            file.close()
+            raise
         return cls(file, base, before, SparseIndex(interval_bytes))
 
     def scan(self, *, last: bool) -> Scan:
@@ -132,7 +136,7 @@ class Segment:
             self.file, self.name, position=SEGMENT_HEADER_BYTES, offset=self.base, epoch=epoch, last=last
         )
         add = self.index.add
-        for header, position in scan:
+        for header, position, _ in scan:
             if header.epoch != epoch or not known:
                 epoch, known = header.epoch, True
                 epochs.append(EpochStart(epoch, header.offset))
