@@ -75,6 +75,7 @@ class Election:
         if (registration.worker, registration.incarnation) == (record.leader, record.leader_incarnation):
             self.leader_exists = exists
             if not exists:
+                self.replica.gone_leader = registration
                 self.replica.note("leader_gone", epoch=record.epoch, leader=record.leader)
             self._consider()
 
@@ -171,6 +172,10 @@ class Election:
             self.standing = None
             self.replica.adopt(standing.record, present(event.version, "version of a committed change"))
         else:
+            if event.outcome is CasOutcome.BAD_VERSION and self.replica.guards.retries_blindly():
+                self.replica.emit(
+                    effects.CompareAndSet(token=standing.token, version=None, record=standing.record)
+                )
             self._settle(standing)
 
     def _settle(self, standing: Standing) -> None:

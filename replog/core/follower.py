@@ -113,17 +113,17 @@ class Follower:
         parting = replica.guards.find_divergence(
             replica.history, replica.log_end, lineage.history, lineage.end
         )
-        may_go_far = not lineage.listed or replica.guards.listed_may_go_far()
-        too_far = parting is None or parting < lineage.start
-        if not too_far and parting is not None:
-            too_far = may_go_far and lineage.apply_offset - parting > lineage.near_lag
+        if parting is None or parting < lineage.start:
+            too_far = True
+        else:
+            too_far = lineage.apply_offset - parting > lineage.near_lag
         if parting is not None:
             parting = replica.guards.truncation_point(parting, replica.apply_offset)
             if parting < replica.apply_offset:
                 self._diverged_below_apply_offset(parting)
                 return
         if too_far:
-            if not may_go_far:
+            if lineage.listed:
                 raise InvariantViolation(
                     "the leader's log does not reach a member of its ISR",
                     {"leader_start": lineage.start, "parting": parting},
@@ -195,7 +195,7 @@ class Follower:
     def _on_entries(self, message: messages.Entries, frames: tuple[Frame, ...]) -> None:
         replica = self.replica
         guards = replica.guards
-        if message.to != replica.incarnation or not guards.may_take_entries(self.reconciled):
+        if not self.reconciled or message.to != replica.incarnation:
             return
         self.heard = True
         self.leader_apply_offset = max(self.leader_apply_offset, message.apply_offset)

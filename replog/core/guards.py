@@ -162,11 +162,6 @@ def find_divergence(mine: History, my_end: Offset, theirs: History, their_end: O
     return divergence(mine, my_end, theirs, their_end)
 
 
-def may_take_entries(reconciled: bool) -> bool:
-    """A follower appends only to a log it has reconciled in this epoch."""
-    return reconciled
-
-
 def lineage_is_current(attempt: int, expected: int, reconciled: bool) -> bool:
     """A lineage is obeyed once: an old copy of it knows less than the follower has confirmed since."""
     return attempt == expected and not reconciled
@@ -264,9 +259,9 @@ def settles_with_sync() -> bool:
     return True
 
 
-def rereads_on_bad_version() -> bool:
-    """Never retry blindly, never keep a version that was refused."""
-    return True
+def retries_blindly() -> bool:
+    """A refused change is not sent again before the record was read again and our epoch found in it."""
+    return False
 
 
 def epoch_has_moved(seen: Epoch, mine: Epoch) -> bool:
@@ -334,11 +329,6 @@ def cut_limit(durably_applied: Offset, needed_by_others: Offset) -> Offset:
     return min(durably_applied, needed_by_others)
 
 
-def listed_may_go_far() -> bool:
-    """A listed member never goes far: what it confirmed must stay in its log."""
-    return False
-
-
 def may_install(state_end: Offset, log_end: Offset) -> bool:
     """An installed state never takes back what this log holds."""
     return state_end >= log_end
@@ -376,7 +366,6 @@ class Guards:
     may_stand_unclean: Callable[[bool, bool], bool] = may_stand_unclean
     truncation_point: Callable[[Offset, Offset], Offset] = truncation_point
     find_divergence: Callable[[History, Offset, History, Offset], Offset | None] = find_divergence
-    may_take_entries: Callable[[bool], bool] = may_take_entries
     lineage_is_current: Callable[[int, int, bool], bool] = lineage_is_current
     may_serve: Callable[[Offset, Offset], bool] = may_serve
     confirm_epoch_is_mine: Callable[[Epoch, Epoch], bool] = confirm_epoch_is_mine
@@ -395,7 +384,7 @@ class Guards:
     resumes_unsettled: Callable[[], bool] = resumes_unsettled
     unknown_is_settled: Callable[[], bool] = unknown_is_settled
     settles_with_sync: Callable[[], bool] = settles_with_sync
-    rereads_on_bad_version: Callable[[], bool] = rereads_on_bad_version
+    retries_blindly: Callable[[], bool] = retries_blindly
     epoch_has_moved: Callable[[Epoch, Epoch], bool] = epoch_has_moved
     continues_log: Callable[[Offset, Offset], bool] = continues_log
     already_held: Callable[[Offset, Offset], bool] = already_held
@@ -408,7 +397,6 @@ class Guards:
     refuses_unknown_producers: Callable[[], bool] = refuses_unknown_producers
     truncation_takes_back_sequences: Callable[[], bool] = truncation_takes_back_sequences
     cut_limit: Callable[[Offset, Offset], Offset] = cut_limit
-    listed_may_go_far: Callable[[], bool] = listed_may_go_far
     may_install: Callable[[Offset, Offset], bool] = may_install
 
 

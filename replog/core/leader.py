@@ -41,8 +41,12 @@ class Leader:
         self.replica = replica
         self.epoch: Epoch = replica.known_record.epoch
         self.epoch_start: Offset = replica.log_end
-        #: One per follower that said Hello in this epoch.
+        #: One per follower that said Hello in this epoch: its incarnation that counts.
         self.followers: dict[WorkerId, Progress] = {}
+        #: All incarnations that did. A Hello may be late: the one it speaks for may be gone already.
+        self._incarnations: dict[Registration, Progress] = {}
+        #: The leader we followed, if we know its registration to be gone: no need to wait for it.
+        self.gone_predecessor = replica.gone_leader.worker if replica.gone_leader is not None else None
         self.membership = Membership(self)
         self.handover: Handover | None = None
         #: The stall timer expired and min-ISR forbids to drop the laggards.
@@ -291,15 +295,14 @@ class Leader:
 
     def _on_hello(self, sender: WorkerId, hello: messages.Hello) -> None:
         replica = self.replica
-        known = self.followers.get(sender)
-        same = known is not None and known.incarnation == hello.incarnation
-        if not (same and known is not None and hello.attempt <= known.attempt):
-            pinned = known.pinned if known is not None else None
+        registration = Registration(sender, hello.incarnation)
+        known = self._incarnations.get(registration)
+        if known is None or hello.attempt > known.attempt:
             progress = Progress(sender, hello.incarnation, hello.storage, hello.attempt, replica.now)
             progress.confirmed = replica.guards.confirmed_by_hello(hello.end)
-            progress.pinned = pinned
-            self.followers[sender] = progress
-            replica.emit(effects.CheckRegistration(registration=progress.registration))
+            progress.pinned = known.pinned if known is not None else None
+            self.followers[sender] = self._incarnations[registration] = progress
+            replica.emit(effects.CheckRegistration(registration=registration))
         lineage = messages.Lineage(
             self.epoch,
             replica.registered_as,
@@ -397,10 +400,18 @@ class Leader:
         self._progressed()
 
     def registration_seen(self, registration: Registration, exists: bool) -> None:
-        progress = self.followers.get(registration.worker)
-        if progress is not None and progress.registration == registration and not exists:
-            progress.gone = True
-            self._progressed()
+        progress = self._incarnations.get(registration)
+        if progress is None or exists:
+            return
+        progress.gone = True
+        alive = [
+            each
+            for each in self._incarnations.values()
+            if each.worker == registration.worker and not each.gone
+        ]
+        if alive and self.followers[registration.worker].gone:
+            self.followers[registration.worker] = alive[-1]
+        self._progressed()
 
     def members_seen(self, token: int, alive: frozenset[Member]) -> None:
         """An answer to a question asked as a follower."""

@@ -104,7 +104,10 @@ class Membership:
             if member == self.replica.member:
                 continue
             progress = leader.followers.get(member.worker)
-            left = progress is not None and (progress.gone or progress.storage != member.storage)
+            if progress is None:
+                left = member.worker == leader.gone_predecessor
+            else:
+                left = progress.gone or progress.storage != member.storage
             if left or (expired and leader.end_of(member) < leader.head_end()):
                 lost.add(member)
         return frozenset(lost)
@@ -142,10 +145,11 @@ class Membership:
                 for registration in change.newcomers:
                     self.replica.emit(effects.CheckRegistration(registration=registration))
             case CasOutcome.BAD_VERSION:
-                if self.replica.guards.rereads_on_bad_version():
-                    self._settle(change)
-                else:
-                    self.change = None
+                if self.replica.guards.retries_blindly():
+                    self.replica.emit(
+                        effects.CompareAndSet(token=change.token, version=None, record=change.record)
+                    )
+                self._settle(change)
             case CasOutcome.UNKNOWN:
                 if self.replica.guards.unknown_is_settled():
                     self.change = None

@@ -26,7 +26,7 @@ from stretto.replog.core.guards import GUARDS, Guards
 from stretto.replog.core.leader import Leader
 from stretto.replog.core.lineage import History, extended, truncated
 from stretto.replog.core.producers import Producers, ProducerTable
-from stretto.replog.core.record import GroupRecord, Member
+from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import Frame, Header
 from stretto.types import Epoch, Incarnation, Millis, Offset
@@ -100,6 +100,8 @@ class Replica:
 
         #: On our clock; in the past means no lease.
         self.lease_end = Millis(-1)
+        #: The latest leader whose registration we tested and found gone.
+        self.gone_leader: Registration | None = None
         #: The highest epoch this object has led.
         self.led_epoch = Epoch(0)
 

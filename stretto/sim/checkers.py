@@ -129,10 +129,11 @@ class Checkers:
         if after.epoch < before.epoch:
             raise Violation(f"the record's epoch went back from {before.epoch} to {after.epoch}")
         if after.unclean_epoch > before.unclean_epoch:
-            if not self.simulation.settings.unclean_election:
-                raise Violation(f"{who} was elected uncleanly although the option forbids it")
-            self._went_unclean()
+            self._elected_uncleanly(before, who)
             return
+        for member in sorted(set(after.isr) - set(before.isr)):
+            if not self.simulation.metastore.is_registered(member):
+                raise Violation(f"{member.worker} enters the ISR although it is not registered")
         changed_hands = after.leader != before.leader or after.epoch != before.epoch
         if changed_hands:
             self._elected(before, after, who)
@@ -153,6 +154,14 @@ class Checkers:
         replica = node.replica
         if replica is not None and isinstance(replica.role, Leader) and replica.applied < replica.log_end:
             raise Violation(f"{node.worker} handed over with unapplied appends it had accepted")
+
+    def _elected_uncleanly(self, before: GroupRecord, who: WorkerId | None) -> None:
+        if not self.simulation.settings.unclean_election:
+            raise Violation(f"{who} was elected uncleanly although the option forbids it")
+        alive = [member.worker for member in before.isr if self.simulation.metastore.is_registered(member)]
+        if alive:
+            raise Violation(f"{who} was elected uncleanly although {alive} could stand")
+        self._went_unclean()
 
     def _went_unclean(self) -> None:
         """The operator gave up what the lost members held: only what is visible from now on is promised."""
@@ -182,6 +191,8 @@ class Checkers:
     def applied(self, node: Node, frame: Frame) -> None:
         """An entry became visible at this replica."""
         header = frame.header
+        if header.end_offset > self._held_end.get(node.storage, 0):
+            raise Violation(f"{node.worker} applies up to {header.end_offset}, which its disk does not hold")
         identity = (header.epoch, header.kind, header.count, bytes(payload(frame)))
         known = self._visible.get(header.offset)
         if known is None:

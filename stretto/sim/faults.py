@@ -18,6 +18,7 @@ from stretto.replog.core.leader import Leader
 from stretto.replog.core.record import GroupRecord
 from stretto.sim.metastore import Link, Manners
 from stretto.sim.network import Weather
+from stretto.sim.node import QUICK_APPLY_MS, QUICK_SYNC_MS
 from stretto.types import Millis
 
 if TYPE_CHECKING:
@@ -31,11 +32,15 @@ FAULTS = (
     "bit_flip",
     "broken_disk",
     "slow_disk",
+    "slow_apply",
     "pause",
     "isolate",
     "part_pair",
     "part_one_way",
     "reset",
+    "lag_link",
+    "last_words",
+    "reborn",
     "lose_metastore",
     "cut_off",
     "expire",
@@ -56,9 +61,17 @@ class Plan:
     fault_every_ms: int
     weather: Weather
     manners: Manners
+    drift: float
+    """How much faster or slower than true time a node's clock may run."""
+    max_near_lag: int
+    max_time_lag_ms: int
     proof_of_death: float
     """How often a supervisor sees a process die and removes its registration at once."""
     interrupted_install: float
+    unlucky_commit: float
+    """How often a change of the record cuts its writer off before it hears of it."""
+    nap: float
+    """How often a producer falls asleep with batches under way."""
     fsync_interval: bool
     dead_for_good: bool
     """After healing, one replica stays away for ever."""
@@ -71,7 +84,8 @@ class Plan:
     @classmethod
     def draw(cls, seed: int, steps: int) -> Plan:
         random = Random(f"plan {seed}")
-        chosen = {name: round(random.random() ** 2, 3) if random.random() < 0.7 else 0.0 for name in FAULTS}
+        chosen = {name: round(random.random() ** 2, 3) if random.random() < 0.6 else 0.0 for name in FAULTS}
+        chosen["resign"] *= 3
         rough = random.random()
         return cls(
             seed=seed,
@@ -87,17 +101,23 @@ class Plan:
             manners=Manners(
                 lost_request=round(random.choice((0.0, 0.02, 0.1)), 4),
                 lost_reply=round(random.choice((0.0, 0.05, 0.3)), 4),
+                slow_request=random.choice((0.0, 0.02, 0.1)),
                 late_watch=round(random.choice((0.0, 0.1, 0.4)), 4),
                 late_ms=random.choice((300, 1500, 4000)),
             ),
+            drift=random.choice((0.0, 0.03, 0.13)),
+            max_near_lag=random.choice((5, 20, 40)),
+            max_time_lag_ms=random.choice((150, 400)),
             proof_of_death=random.choice((0.0, 0.5, 1.0)),
             interrupted_install=random.choice((0.0, 0.2)),
-            fsync_interval=random.random() < 0.1,
+            unlucky_commit=random.choice((0.0, 0.0, 0.1, 0.4)),
+            nap=random.choice((0.0, 0.005, 0.02)),
+            fsync_interval=random.random() < 0.15,
             dead_for_good=random.random() < 0.4,
             producers=random.choice((1, 2, 3)),
             produce_every_ms=random.choice((20, 60, 150)),
             read_every_ms=random.choice((10, 40, 100)),
-            max_pending=random.choice((1, 2, 4)),
+            max_pending=random.choice((1, 2, 6)),
             steps=steps,
         )
 
@@ -110,11 +130,13 @@ class Plan:
             f"  network   loss={weather.loss} doubling={weather.doubling} slow={weather.slow} "
             f"slow_ms={weather.slow_ms}\n"
             f"  metastore lost_request={manners.lost_request} lost_reply={manners.lost_reply} "
-            f"late_watch={manners.late_watch} late_ms={manners.late_ms}\n"
-            f"  nodes     proof_of_death={self.proof_of_death} interrupted_install={self.interrupted_install} "
+            f"slow_request={manners.slow_request} late_watch={manners.late_watch} late_ms={manners.late_ms} "
+            f"unlucky_commit={self.unlucky_commit}\n"
+            f"  nodes     drift={self.drift} near_lag={self.max_near_lag} time_lag_ms={self.max_time_lag_ms} "
+            f"proof_of_death={self.proof_of_death} interrupted_install={self.interrupted_install} "
             f"fsync={'interval' if self.fsync_interval else 'always'} dead_for_good={self.dead_for_good}\n"
             f"  load      producers={self.producers} produce_every_ms={self.produce_every_ms} "
-            f"read_every_ms={self.read_every_ms} max_pending={self.max_pending}"
+            f"read_every_ms={self.read_every_ms} max_pending={self.max_pending} nap={self.nap}"
         )
 
 
@@ -133,6 +155,8 @@ class Faults:
         }
 
     def begin(self) -> None:
+        for node in self.simulation.nodes.values():
+            self._drift(node)
         if self._names:
             self.world.after(500, self._strike)
 
@@ -142,10 +166,26 @@ class Faults:
         random = self.world.random
         self.world.after(1 + random.randrange(2 * self.plan.fault_every_ms), self._strike)
         name = random.choices(self._names, self._weights)[0]
-        node = self.simulation.nodes[random.choice(self.simulation.workers)]
+        node = self._target()
         if node.up:
             self.world.trace("fault", name, node.worker)
             self._actions[name](node)
+
+    def _target(self) -> Node:
+        """The leader more often than others: that is where it hurts."""
+        leader = self.simulation.metastore.record.leader
+        if leader is not None and self.world.chance(0.4):
+            return self.simulation.nodes[leader]
+        return self.simulation.nodes[self.world.random.choice(self.simulation.workers)]
+
+    def committed(self, who: Node) -> None:
+        """The change is made, and its writer is cut off before it hears so, perhaps from a peer as well."""
+        if self.active and who.link is Link.UP and self.world.chance(self.plan.unlucky_commit):
+            self.world.trace("fault", "unlucky_commit", who.worker)
+            who.set_link(Link.DOWN)
+            self._later(300, 2_500, who.set_link, Link.UP)
+            if self.world.chance(0.5):
+                self._part_pair(who)
 
     def _later(self, least: int, most: int, action: Callable[..., None], *args: object) -> None:
         self.world.after(self.world.random.randint(least, most), action, *args)
@@ -198,7 +238,14 @@ class Faults:
         self._later(500, 3_000, self._quick_disk, node)
 
     def _quick_disk(self, node: Node) -> None:
-        node.sync_ms = (1, 4)
+        node.sync_ms = QUICK_SYNC_MS
+
+    def _slow_apply(self, node: Node) -> None:
+        node.apply_ms = (200, 1_200)
+        self._later(500, 3_000, self._quick_apply, node)
+
+    def _quick_apply(self, node: Node) -> None:
+        node.apply_ms = QUICK_APPLY_MS
 
     def may_lose(self, node: Node) -> bool:
         """Another whole copy exists under every record there may be."""
@@ -235,7 +282,7 @@ class Faults:
             node.resume()
 
     def _drift(self, node: Node) -> None:
-        node.set_clock_rate(self.world.random.uniform(0.93, 1.07))
+        node.set_clock_rate(1 + self.world.random.uniform(-self.plan.drift, self.plan.drift))
 
     # Network.
 
@@ -269,6 +316,40 @@ class Faults:
     def _reset(self, node: Node) -> None:
         other = self.world.random.choice(self._others(node))
         self.simulation.network.reset(node.worker, other.worker)
+
+    def _lag_link(self, node: Node) -> None:
+        other = self.world.random.choice(self._others(node))
+        until = self.world.now + self.world.random.randint(100, 2_000)
+        one, two = self.world.random.sample((node, other), 2)
+        self.simulation.network.lag(one.worker, two.worker, until)
+
+    def _last_words(self, node: Node) -> None:
+        """A leader dies, and some of what it said arrives when another leads."""
+        record = self.simulation.metastore.record
+        leader = self.simulation.nodes.get(record.leader) if record.leader is not None else None
+        if leader is None or not leader.up:
+            return
+        other = self.world.random.choice(self._others(leader))
+        self.simulation.network.lag(leader.worker, other.worker, self.world.now + 500)
+        self._later(20, 200, self._die_seen, leader, leader.life)
+
+    def _reborn(self, node: Node) -> None:
+        """A replica comes back quickly, perhaps with an empty disk, before what it said has arrived."""
+        for other in self._others(node):
+            self.simulation.network.lag(node.worker, other.worker, self.world.now + 120)
+        self._later(20, 120, self._die_seen, node, node.life, self.world.chance(0.5))
+
+    def _die_seen(self, node: Node, life: int, wipe: bool = False) -> None:
+        """The process ends and its supervisor, which sees it, starts another at once."""
+        if node.life != life or not node.up or (wipe and not self.may_lose(node)):
+            return
+        registration = node.session.registration if node.session else None
+        node.crash()
+        if registration is not None:
+            self.simulation.metastore.unregister(registration)
+        if wipe:
+            self.wipe_disk(node)
+        self._later(5, 60, node.start)
 
     # Metastore.
 
@@ -308,7 +389,7 @@ class Faults:
                 self.simulation.settings,
                 min_isr=random.choice((None, None, 1, 2, 2, self.plan.factor, 99)),
                 max_time_lag_ms=Millis(random.choice((150, 400, 1_200))),
-                max_near_lag=random.choice((6, 20, 80)),
+                max_near_lag=random.choice((5, 20, 80)),
                 max_unapplied=random.choice((12, 40)),
                 producer_expiry_ms=Millis(random.choice((2_500, 60_000))),
             )
@@ -325,7 +406,8 @@ class Faults:
         simulation.change_settings(replace(simulation.settings, min_isr=None))
         victim = self._victim() if self.plan.dead_for_good else None
         for node in simulation.nodes.values():
-            node.sync_ms = (1, 4)
+            node.sync_ms = QUICK_SYNC_MS
+            node.apply_ms = QUICK_APPLY_MS
             node.folder.breaks = None
             node.set_clock_rate(1.0)
             node.set_link(Link.UP)

@@ -78,6 +78,8 @@ class Manners:
 
     lost_request: float = 0.0
     lost_reply: float = 0.0
+    slow_request: float = 0.0
+    """A request waits in a server even when its sender dies meanwhile."""
     late_watch: float = 0.0
     quick_ms: int = 8
     late_ms: int = 1500
@@ -113,6 +115,11 @@ class Metastore:
 
     def exists(self, registration: Registration) -> bool:
         return registration in self._created and registration not in self._deleted
+
+    def is_registered(self, member: Member) -> bool:
+        return any(
+            each == member and self.exists(registration) for registration, each in self._members.items()
+        )
 
     def last_record_of(self, epoch: int) -> GroupRecord | None:
         for record in reversed(self._records):
@@ -248,29 +255,33 @@ class Metastore:
             session.client.lease_answered(session, sent_at, is_write=is_write)
 
     def _request(self, session: Session, lost: Lost, carry_out: Callable[..., Event], *args: Any) -> None:
-        """``carry_out`` runs when the request arrives; ``lost`` is what the client sees otherwise."""
+        """``carry_out`` runs when the request arrives, even if its sender has died meanwhile; ``lost`` is
+        what the client sees when it does not arrive, or the reply does not."""
         random = self.world.random
-        arrives_at = self.world.now + 1 + random.randrange(self.manners.quick_ms)
+        slow = self.world.chance(self.manners.slow_request)
+        arrives_at = self.world.now + 1 + random.randrange(self.manners.late_ms if slow else self.manners.quick_ms)
         arrives_at = session.last_request_at = max(arrives_at, session.last_request_at)
         self.world.at(arrives_at, self._request_arrives, session, lost, carry_out, args)
 
     def _request_arrives(
         self, session: Session, lost: Lost, carry_out: Callable[..., Event], args: tuple[Any, ...]
     ) -> None:
-        if session.closed:
-            return
-        if not session.alive and session.link is Link.UP:
-            self._tell_expired(session)
+        if not session.alive:
+            if session.link is Link.UP:
+                self._tell_expired(session)
             return
         delay = 1 + self.world.random.randrange(self.manners.quick_ms)
         if session.link is not Link.UP or self.world.chance(self.manners.lost_request):
             self._reply_after(session, lost, delay + 50)
+            return
+        view = session.view
+        reply = carry_out(session, *args)
+        if self.world.chance(self.manners.lost_reply) or session.link is not Link.UP:
+            # The client reconnects to a server that need not have seen what it did not hear of.
+            session.view = view
+            self._reply_after(session, lost, delay + 50)
         else:
-            reply = carry_out(session, *args)
-            if self.world.chance(self.manners.lost_reply):
-                self._reply_after(session, lost, delay + 50)
-            else:
-                self._reply_after(session, reply, delay)
+            self._reply_after(session, reply, delay)
 
     def _reply_after(self, session: Session, reply: Event | Lost, delay: int) -> None:
         if isinstance(reply, Registration):

@@ -28,6 +28,11 @@ class Network:
         self.weather = weather
         self._blocked: dict[tuple[WorkerId, WorkerId], int] = {}
         self._resets: dict[tuple[WorkerId, WorkerId], int] = {}
+        self._lagging: dict[tuple[WorkerId, WorkerId], int] = {}
+
+    def lag(self, sender: WorkerId, receiver: WorkerId, until: int) -> None:
+        """Until then, what is sent this way takes as long as the weather's slowest messages."""
+        self._lagging[(sender, receiver)] = until
 
     def block(self, sender: WorkerId, receiver: WorkerId) -> None:
         link = (sender, receiver)
@@ -47,6 +52,7 @@ class Network:
 
     def heal(self) -> None:
         self._blocked.clear()
+        self._lagging.clear()
         self.weather = Weather()
 
     def send(
@@ -58,7 +64,8 @@ class Network:
             return
         copies = 2 if self.world.chance(weather.doubling) else 1
         for _ in range(copies):
-            slow = bulk or self.world.chance(weather.slow)
+            lags = self._lagging.get((sender, receiver), 0) > self.world.now
+            slow = bulk or lags or self.world.chance(weather.slow)
             delay = 1 + random.randrange(weather.slow_ms if slow else weather.quick_ms)
             reset = self._resets.get((sender, receiver), 0)
             self.world.after(delay, self._arrive, sender, receiver, reset, deliver, args)

@@ -40,6 +40,8 @@ LEASE_MARGIN_MS = 350
 HEARTBEAT_MS = 700
 STATE_SYNC_MS = 150
 FLUSH_MS = 400
+QUICK_SYNC_MS = (1, 4)
+QUICK_APPLY_MS = (1, 6)
 
 
 @dataclass
@@ -87,7 +89,8 @@ class Node:
         self.must_renew: str | None = None
         #: Nobody damaged what this disk holds since it got its storage id.
         self.intact = True
-        self.sync_ms = (1, 4)
+        self.sync_ms = QUICK_SYNC_MS
+        self.apply_ms = QUICK_APPLY_MS
         self.clock_rate = 1.0
         self._clock_origin = 0
         self._clock_start = self.world.random.randrange(10_000_000)
@@ -505,7 +508,7 @@ class Node:
     def _schedule_apply(self) -> None:
         if not self._applying:
             self._applying = True
-            self.world.after(self.world.random.randint(1, 6), self._apply, self.life)
+            self.world.after(self.world.random.randint(*self.apply_ms), self._apply, self.life)
 
     def _apply(self, life: int) -> None:
         if self.life != life or self.replica is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stretto.invariants import InvariantViolation
@@ -42,7 +42,7 @@ SETTINGS = Settings(
     max_time_lag_ms=Millis(400),
     max_near_lag=20,
     append_timeout_ms=Millis(1_500),
-    max_unapplied=40,
+    max_unapplied=16,
     producer_expiry_ms=Millis(60_000),
     retry_ms=Millis(60),
     resign_timeout_ms=Millis(700),
@@ -66,7 +66,9 @@ class Simulation:
         self.plan = plan
         self.guards = guards
         self.world = World(plan.seed, trace)
-        self.settings = SETTINGS
+        self.settings = replace(
+            SETTINGS, max_near_lag=plan.max_near_lag, max_time_lag_ms=Millis(plan.max_time_lag_ms)
+        )
         self.steps = 0
         self.totals: Counter[str] = Counter()
         self._ids = 0
@@ -157,6 +159,8 @@ class Simulation:
     def _committed(self, before: GroupRecord | None, after: GroupRecord, who: WorkerId | None) -> None:
         self.tell("record", who or "conductor", after.epoch, after.leader, [m.worker for m in after.isr])
         self.checkers.committed(before, after, who)
+        if who is not None:
+            self.faults.committed(self.nodes[who])
         if before is not None:
             self.totals["shrinks"] += bool(set(before.isr) - set(after.isr))
             self.totals["expansions"] += bool(set(after.isr) - set(before.isr))

@@ -44,6 +44,8 @@ class Producer:
     is_open: bool = False
     next_sequence: dict[TaskId, int] = field(default_factory=dict)
     pending: list[Batch] = field(default_factory=list)
+    asleep_until: int = 0
+    """Neither sends nor hears until then, like a laptop that was closed."""
 
 
 @dataclass
@@ -87,6 +89,10 @@ class Workload:
         if self.running:
             idle_ms = self.simulation.plan.produce_every_ms
             self.world.after(1 + self.world.random.randrange(idle_ms), self._produce, producer)
+            if self.world.chance(self.simulation.plan.nap):
+                producer.asleep_until = self.world.now + self.world.random.randint(1_000, 6_000)
+        if self.world.now < producer.asleep_until:
+            return
         if not producer.is_open:
             if not producer.pending:
                 self._submit(producer, Batch(Kind.PRODUCER_OPEN, TaskId(0), 0, 1, b""))
@@ -111,6 +117,9 @@ class Workload:
     def send(self, producer: Producer, batch: Batch) -> None:
         """One attempt; the answer, or its absence, decides about the next."""
         if batch not in producer.pending:
+            return
+        if self.world.now < producer.asleep_until and self.running:
+            self.world.at(producer.asleep_until, self.send, producer, batch)
             return
         batch.attempt += 1
         self._request += 1
@@ -163,9 +172,10 @@ class Workload:
             self._travel(self._answered, request, result)
 
     def _answered(self, request: int, result: Result) -> None:
-        known = self._requests.pop(request, None)
-        if known is None:
+        known = self._requests.get(request)
+        if known is None or self.world.now < known[0].asleep_until:
             return
+        del self._requests[request]
         producer, batch, attempt = known
         match result:
             case Acked():

@@ -1,0 +1,169 @@
+"""The core with one clause of one rule missing. Each must be caught by a checker.
+
+A mutant that survives means that the simulator is too weak, or that the clause is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stretto.replog.core.guards import GUARDS, Guards
+from stretto.replog.core.lineage import History
+from stretto.types import Offset
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *_: value
+
+
+def _by_last_epoch_only(mine: History, my_end: Offset, theirs: History, their_end: Offset) -> Offset | None:
+    """KIP-279: ask where my last epoch ends over there, and look no further back."""
+    if not mine:
+        return Offset(0)
+    end = Offset(0)
+    for index, each in enumerate(theirs):
+        if each.epoch <= mine[-1].epoch:
+            end = theirs[index + 1].start if index + 1 < len(theirs) else their_end
+    return min(my_end, end)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    name: str
+    rule: str
+    without: str
+    """What the missing clause demands."""
+    changes: dict[str, Callable[..., Any]]
+
+    @property
+    def guards(self) -> Guards:
+        return replace(GUARDS, **self.changes)
+
+
+def _mutant(rule: str, guard: str, without: str, instead: Callable[..., Any], name: str = "") -> Mutant:
+    return Mutant(name=name or guard, rule=rule, without=without, changes={guard: instead})
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    _mutant("1", "confirmable_end", "a follower confirms only what is durable", lambda durable, end: end),
+    _mutant("1", "own_end", "the leader counts itself only when durable", lambda durable, end: end),
+    _mutant("1", "failed_write_stops", "a failed write stops the replica", _always(False)),
+    _mutant(
+        "2",
+        "must_hold",
+        "a pending expansion counts",
+        lambda committed, proposed: committed,
+        "ignores_pending_expansion",
+    ),
+    _mutant(
+        "2, 3",
+        "must_hold",
+        "laggards leave before the entry is applied",
+        lambda committed, proposed: proposed,
+        "ignores_pending_shrink",
+    ),
+    _mutant(
+        "2",
+        "held_by_all",
+        "every member holds an entry, not just min-ISR",
+        lambda ends, min_isr: sorted(ends, reverse=True)[min(min_isr, len(ends)) - 1],
+    ),
+    _mutant("2", "enough_members", "the committed ISR has min-ISR members", _always(True)),
+    _mutant("2, 5", "counts_as_member", "a new disk does not count for the old one", _always(True)),
+    _mutant(
+        "2",
+        "follower_apply_limit",
+        "a follower applies only what its disk holds",
+        lambda apply_offset, durable, end: min(apply_offset, end),
+    ),
+    _mutant("3", "lag_expired", "laggards leave when the stall timer expires", _always(False)),
+    _mutant("3", "may_shrink_to", "min-ISR is never broken by a shrink", _always(True)),
+    _mutant("3", "may_replace", "a newcomer may replace a dead member", _always(False)),
+    _mutant("3", "stalled_refuses", "a stalled group refuses appends", _always(False)),
+    _mutant("3", "within_bound", "unapplied entries are bounded", _always(True)),
+    _mutant("4", "confirmed_by_hello", "entry is by a confirmation of this epoch", lambda claimed: claimed),
+    _mutant("4", "reached_apply_offset", "a newcomer has reached the apply offset", _always(True)),
+    _mutant("4", "reached_epoch_start", "a newcomer has reached the epoch's start", _always(True)),
+    _mutant("4", "registrations_to_check", "the newcomer's incarnation is registered", _always(())),
+    _mutant("4, 10", "isr_change_version", "ISR changes are conditional on the version", _always(None)),
+    _mutant("5", "may_stand", "only a listed storage id may stand", _always(True), "anybody_may_stand"),
+    _mutant(
+        "5",
+        "may_stand",
+        "the storage id counts, not the worker",
+        lambda record, me: record.member(me.worker) is not None,
+        "worker_instead_of_storage_id",
+    ),
+    _mutant(
+        "5",
+        "leader_is_gone",
+        "the leader's registration is tested",
+        lambda tested: tested is not True,
+    ),
+    _mutant("5", "election_version", "elections are conditional on the version", _always(None)),
+    _mutant("5", "next_epoch", "each leader has an epoch of its own", lambda epoch: epoch),
+    _mutant(
+        "5",
+        "leads_as",
+        "a new incarnation never continues an epoch",
+        lambda record, worker, incarnation: record.leader == worker,
+    ),
+    _mutant(
+        "5",
+        "may_stand_unclean",
+        "an unclean election needs that no member is alive",
+        lambda option, member_alive: option,
+    ),
+    _mutant("5", "fresh_id_when_wiped", "a wiped disk gets a fresh id", _always(False)),
+    _mutant("5", "fresh_id_when_unclean", "an unclean disk gets a fresh id", _always(False)),
+    _mutant(
+        "6",
+        "truncation_point",
+        "logs part by epoch, not by apply offset",
+        lambda parting, apply_offset: min(parting, apply_offset),
+    ),
+    _mutant("6", "find_divergence", "the search for the parting goes back", _by_last_epoch_only),
+    _mutant("6", "lineage_is_current", "a lineage is obeyed once", _always(True)),
+    _mutant("6", "may_serve", "a leader serves after what it inherited is applied", _always(True)),
+    _mutant("7", "confirm_epoch_is_mine", "a leader refuses confirmations of other epochs", _always(True)),
+    _mutant("7", "entries_epoch_is_mine", "a follower refuses entries of other epochs", _always(True)),
+    _mutant("7", "incarnation_is_known", "a leader refuses other incarnations", _always(True)),
+    _mutant("8", "lease_holds", "reads need a lease", _always(True)),
+    _mutant("8", "lease_checked_after_sampling", "the lease is checked after sampling", _always(False)),
+    _mutant(
+        "8",
+        "lease_end",
+        "the lease is timed from the sending",
+        lambda sent_at, acknowledged_at, lease_ms: acknowledged_at + lease_ms,
+    ),
+    _mutant(
+        "8", "lease_duration", "the lease is shorter than the session", lambda session, tick, margin: session
+    ),
+    _mutant("8", "renews_lease", "only a write renews the lease", _always(True)),
+    _mutant("9", "resign_is_meant", "a resign request is for one epoch", _always(True)),
+    _mutant("9", "appends_while_resigning", "a resigning leader takes no appends", _always(True)),
+    _mutant("9", "may_hand_over", "the target has everything first", _always(True)),
+    _mutant("9", "reads_while_handing_over", "reads stop before the hand-over", _always(True)),
+    _mutant("9", "resign_gave_up", "resigning is bounded in time", _always(False)),
+    _mutant("9, 10", "resumes_unsettled", "a sent hand-over is settled first", _always(True)),
+    _mutant("10", "unknown_is_settled", "a lost reply leaves the change possible", _always(True)),
+    _mutant("10", "settles_with_sync", "it is settled by a read after sync", _always(False)),
+    _mutant("10", "retries_blindly", "a refused change is not sent again blindly", _always(True)),
+    _mutant("10", "epoch_has_moved", "a leader steps down when the epoch moved", _always(False)),
+    _mutant("11", "continues_log", "entries continue the log", _always(True)),
+    _mutant("11", "already_held", "entries it has are skipped", _always(False)),
+    _mutant("12", "fresh_id_when_corrupt", "corruption is not healed by deleting", _always(False)),
+    _mutant("producers", "recognizes_duplicates", "duplicates are recognized", _always(False)),
+    _mutant("producers", "duplicate_waits", "a duplicate waits for the original", _always(False)),
+    _mutant("producers", "refuses_gaps", "gaps in the sequence are refused", _always(False)),
+    _mutant("producers", "refuses_unknown_producers", "unknown producers are refused", _always(False)),
+    _mutant(
+        "producers", "truncation_takes_back_sequences", "truncation takes sequences back", _always(False)
+    ),
+    _mutant(
+        "retention", "cut_limit", "only what is durably applied is cut", lambda durably_applied, needed: needed
+    ),
+    _mutant("far", "may_install", "an installed state takes nothing back", _always(True)),
+)
