@@ -1,18 +1,20 @@
 """Group commit: the disk always works on everything that was waiting when it became free.
 
-One thread serves any number of logs. Their owner (an event loop) appends, calls
+One thread, the writer of any number of logs. Their owner (an event loop) appends, calls
 :meth:`GroupCommit.submit`, and goes on; the thread does one writev and one fdatasync for all that had
-been appended to that log, and while it does, more gathers for the next round. So the slower the disk,
-the larger the groups, and an append waits for two rounds at most.
+been appended to that log by then, and while it does, more gathers for the next round. So the slower the
+disk, the larger the groups, and an append waits for two rounds at most. From one round to the next the
+thread needs nothing from the owner, who may be busy.
 
-Nothing here locks. A log belongs to its owner; the thread only ever runs
-:meth:`Replog.write <stretto.replog.log.Replog.write>`, which touches nothing of the owner's, and hands
-the finished write back: ``deliver`` (``loop.call_soon_threadsafe``, say) gets a function and must have
-it called on the owner's thread.
+Nothing here locks. A submission is a token in the thread's queue, unless one is already waiting there:
+a flag says so, which the thread takes down *before* it takes the frames, so that whoever finds it up
+knows that the frames just appended will be taken. Every token comes back: ``deliver``
+(``loop.call_soon_threadsafe``, say) gets a function, and must have it called on the owner's thread.
 """
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -25,23 +27,35 @@ from stretto.replog.log import Pending, Replog
 from stretto.types import Offset
 
 OnDurable: TypeAlias = Callable[[Replog, Offset | StorageError], None]
-"""Told, on the owner's thread, the new durable end of a log, or why it will never move again."""
+"""Told, on the owner's thread, the durable end of a log after a write, or why it will never move again."""
 
 Deliver: TypeAlias = Callable[[Callable[[], None]], object]
 
 
+class _Wanted(enum.IntEnum):
+    NOTHING = 0
+    WRITE = 1
+    SYNC = 2
+
+
 class _Lane:
-    """What is known of one log while it has a write in flight."""
+    """A log with tokens outstanding."""
 
-    __slots__ = ("actions", "again", "durable")
+    __slots__ = ("actions", "again", "failed", "log", "outstanding", "waiting")
 
-    def __init__(self) -> None:
-        #: Submitted again since the write in flight was taken.
-        self.again = False
-        #: Whether one of those submissions asked for durability.
-        self.durable = False
-        #: Run before the next write is taken.
+    def __init__(self, log: Replog) -> None:
+        self.log = log
+        #: Tokens that have not come back. Only the owner counts.
+        self.outstanding = 0
+        #: What a token will do that the thread has not seen yet: raised by the owner, lowered by the thread.
+        self.waiting = _Wanted.NOTHING
+        #: To be run when no token is outstanding; until then, submissions wait in ``again``.
         self.actions: list[Callable[[], None]] = []
+        self.again = _Wanted.NOTHING
+        self.failed = False
+
+
+_Done: TypeAlias = tuple[_Lane, Pending | None, BaseException | None]
 
 
 class GroupCommit:
@@ -50,10 +64,9 @@ class GroupCommit:
     def __init__(self, on_durable: OnDurable, *, deliver: Deliver, name: str = "replog-commit") -> None:
         self._on_durable = on_durable
         self._deliver = deliver
-        #: Logs with a write in flight.
         self._lanes: dict[Replog, _Lane] = {}
-        self._todo: SimpleQueue[tuple[Replog, Pending] | None] = SimpleQueue()
-        self._done: deque[tuple[Replog, Pending, BaseException | None]] = deque()
+        self._todo: SimpleQueue[tuple[_Lane, _Wanted] | None] = SimpleQueue()
+        self._done: deque[_Done] = deque()
         self._closed = False
         self._thread = threading.Thread(target=self._commit, name=name, daemon=True)
         self._thread.start()
@@ -61,17 +74,21 @@ class GroupCommit:
     def submit(self, log: Replog, *, durable: bool = True) -> None:
         """Write what was appended to ``log``; without ``durable``, leave it to the page cache for now."""
         check(not self._closed, "a log is submitted to a closed group commit")
+        wanted = _Wanted.SYNC if durable else _Wanted.WRITE
         lane = self._lanes.get(log)
         if lane is None:
-            self._take(log, durable=durable)
-        else:
-            lane.again = True
-            lane.durable |= durable
+            lane = self._lanes[log] = _Lane(log)
+        if lane.actions:
+            lane.again = max(lane.again, wanted)
+        elif lane.waiting < wanted:
+            lane.waiting = wanted
+            lane.outstanding += 1
+            self._todo.put((lane, wanted))
 
     def when_quiet(self, log: Replog, action: Callable[[], None]) -> None:
-        """Run ``action`` while no write of ``log`` is in flight: now, or as soon as the current one is done.
+        """Run ``action`` while nothing of ``log`` is being written: now, or as soon as that is so.
 
-        For what changes the files under a writer: truncate, reset, close.
+        For what changes files under the writer: truncate, reset, close.
         """
         lane = self._lanes.get(log)
         if lane is None:
@@ -80,45 +97,49 @@ class GroupCommit:
             lane.actions.append(action)
 
     def close(self) -> None:
-        """Wait for the writes in flight and report them. What was appended since stays unwritten."""
+        """Wait until everything submitted is written, and report it."""
         if not self._closed:
             self._closed = True
             self._todo.put(None)
             self._thread.join()
             self._drain()
 
-    def _take(self, log: Replog, *, durable: bool) -> None:
-        pending = log.take_pending(durable=durable)
-        if pending is not None:
-            self._lanes[log] = _Lane()
-            self._todo.put((log, pending))
-
     def _commit(self) -> None:
-        while (item := self._todo.get()) is not None:
-            log, pending = item
+        while (token := self._todo.get()) is not None:
+            lane, wanted = token
+            pending: Pending | None = None
             failure: BaseException | None = None
+            lane.waiting = _Wanted.NOTHING
             try:
-                log.write(pending)
+                pending = lane.log.take_pending(durable=wanted is _Wanted.SYNC)
+                if pending is not None:
+                    lane.log.write(pending)
             except BaseException as error:  # noqa: BLE001 - raised again where the owner sees it
                 failure = error
-            self._done.append((log, pending, failure))
+            self._done.append((lane, pending, failure))
             self._deliver(self._drain)
 
     def _drain(self) -> None:
         while self._done:
             self._finish(*self._done.popleft())
 
-    def _finish(self, log: Replog, pending: Pending, failure: BaseException | None) -> None:
-        lane = self._lanes.pop(log)
-        if failure is not None:
-            if not isinstance(failure, StorageError):
-                raise failure
-            self._on_durable(log, failure)
-            return
-        log.written(pending)
+    def _finish(self, lane: _Lane, pending: Pending | None, failure: BaseException | None) -> None:
+        lane.outstanding -= 1
+        if failure is not None and not isinstance(failure, StorageError):
+            raise failure
+        if failure is None and pending is not None:
+            lane.log.written(pending)
+        if not lane.outstanding:
+            self._quiet(lane)
+        if failure is None and pending is not None:
+            self._on_durable(lane.log, lane.log.durable_end_offset)
+        elif failure is not None and not lane.failed:
+            lane.failed = True
+            self._on_durable(lane.log, failure)
+
+    def _quiet(self, lane: _Lane) -> None:
+        del self._lanes[lane.log]
         for action in lane.actions:
             action()
-        durable_end = log.durable_end_offset
         if lane.again and not self._closed:
-            self._take(log, durable=lane.durable)
-        self._on_durable(log, durable_end)
+            self.submit(lane.log, durable=lane.again is _Wanted.SYNC)

@@ -19,14 +19,6 @@ from stretto.types import Offset
 History: TypeAlias = tuple[EpochStart, ...]
 
 
-def last_before(history: History, offset: Offset) -> EpochStart | None:
-    """The epoch that was running just below ``offset``."""
-    for entry in reversed(history):
-        if entry.start < offset:
-            return entry
-    return None
-
-
 def starting_below(history: History, offset: Offset) -> History:
     """What is left of a history when its entries from ``offset`` on are dropped."""
     kept = len(history)

@@ -43,8 +43,9 @@ class SparseIndex:
     def add(self, offset: Offset, position: int) -> None:
         """Offer a frame; kept if it lies far enough from the one before."""
         if position >= self._next_position:
-            self.offsets.append(offset)
+            # In this order: a reader on another thread must find a position for every offset it sees.
             self.positions.append(position)
+            self.offsets.append(offset)
             self._next_position = position + self._interval_bytes
 
     def floor(self, offset: Offset) -> tuple[Offset, int]:

@@ -1,15 +1,17 @@
 """The replog of one replica: entries in segment files, with their end in memory.
 
-Writing has three steps, so that the one that blocks can run on another thread while the owner keeps
-appending and reading::
+A log has an owner, who appends and reads, and a writer, who brings to disk what was appended. They may
+be two threads, so that the owner never waits for the disk::
 
-    pending = log.take_pending()   owner       what was appended since, and where it goes
-    log.write(pending)             any thread  one writev, one fdatasync
-    log.written(pending)           owner       the durable end moves
+    log.append(frames)             owner   readable at once, and queued
+    pending = log.take_pending()   writer  all that is queued by now
+    log.write(pending)             writer  one writev, one fdatasync
+    log.written(pending)           owner   the durable end moves
 
-:meth:`Replog.sync` is the three in a row. ``write`` touches nothing that the owner touches; one
-write is in flight at a time, and changes of what is on disk (truncate, reset, close) wait for it;
-only :meth:`Replog.cut`, which stays away from the active segment, does not.
+:meth:`Replog.sync` is the last three in a row, for who is both. The two share a queue of frames and the
+bookkeeping of the active segment, which only the writer extends; everything else is the owner's. What
+changes files under the writer (truncate, reset, close) needs it to be *quiet*: nothing taken that is
+not noted as written. Only :meth:`Replog.cut`, which stays away from the active segment, does not.
 
 The active segment is the last one. When it is full, the next write first *seals* it (its bytes are
 durable, its index file is written) and creates the next; a crash in between leaves a log whose last
@@ -26,6 +28,7 @@ everything but :meth:`Replog.close` raises it.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
@@ -35,7 +38,7 @@ from stretto.replog import epochs as epochs_of
 from stretto.replog.frame import Buffer, Frame, Header
 from stretto.replog.intent import Change, Intent, carry_out
 from stretto.replog.recovery import recover
-from stretto.replog.segment import SEGMENT_HEADER_BYTES, Segment, index_name, segment_name
+from stretto.replog.segment import Segment, index_name, segment_name
 from stretto.replog.storage import Chunk, EpochStart, Folder
 from stretto.replog.tail import Tail
 from stretto.types import Offset
@@ -48,32 +51,15 @@ _base_of = attrgetter("base")
 
 
 class Pending:
-    """Frames on their way to disk. Made by ``take_pending``, filled by ``write``, used up by ``written``."""
+    """Frames on their way to disk: made by ``take_pending``, used up by ``written``."""
 
-    __slots__ = ("before", "buffers", "durable", "frames", "position", "rolls", "segment", "starts")
+    __slots__ = ("durable", "frames", "rolled")
 
-    def __init__(
-        self,
-        frames: list[Frame],
-        starts: list[int],
-        segment: Segment,
-        *,
-        rolls: bool,
-        before: EpochStart | None,
-        durable: bool,
-    ) -> None:
+    def __init__(self, frames: list[Frame], *, durable: bool) -> None:
         self.frames = frames
-        #: Start of each frame relative to the first, and at last their total size.
-        self.starts = starts
-        self.buffers: list[Buffer] = [part for frame in frames for part in frame.parts]
-        #: The active segment; after a write that rolled, the new one.
-        self.segment = segment
-        #: Where in that segment the frames go.
-        self.position = SEGMENT_HEADER_BYTES if rolls else segment.size
-        #: Whether the segment is full, so that a new one comes first.
-        self.rolls = rolls
-        self.before = before
         self.durable = durable
+        #: The segment that the write had to begin, if any.
+        self.rolled: Segment | None = None
 
 
 class Replog:
@@ -86,7 +72,7 @@ class Replog:
         self._segment_bytes = segment_bytes
         self._index_interval_bytes = index_interval_bytes
         self._tail = Tail(tail_bytes)
-        #: Ascending, contiguous, never empty; the last one is active.
+        #: Ascending, contiguous, never empty.
         self._segments: list[Segment] = []
         self._end = Offset(0)
         #: ``_durable_end <= _written_end <= _end``
@@ -95,7 +81,14 @@ class Replog:
         self._history: epochs_of.History = ()
         #: Epoch of the newest entry, or of the last one before an empty log; -1 if there was none.
         self._epoch = -1
-        self._in_flight = False
+        #: Appended and not taken yet: the owner adds at the end, the writer takes from the front.
+        self._queue: deque[Frame] = deque()
+        #: The writer's: the segment it writes to, and whether all it wrote is synced.
+        self._active: Segment
+        self._synced = True
+        #: Writes begun, by the writer; writes noted, by the owner.
+        self._taken = 0
+        self._noted = 0
         self._failure: StorageError | None = None
         self._load(create=create)
 
@@ -154,6 +147,7 @@ class Replog:
         if self._failure is not None:
             raise self._failure
         push = self._tail.push
+        enqueue = self._queue.append
         for frame in frames:
             header = frame.header
             if header.offset != self._end:
@@ -162,6 +156,8 @@ class Replog:
                 self._begin_epoch(header)
             push(frame)
             self._end = Offset(header.offset + header.count)
+            # Last, for from here on the writer may have it.
+            enqueue(frame)
 
     def sync(self) -> Offset:
         pending = self.take_pending()
@@ -171,45 +167,43 @@ class Replog:
         return self._durable_end
 
     def take_pending(self, *, durable: bool = True) -> Pending | None:
-        """Everything that waits to be written (with ``durable``, also to be synced); None if nothing does."""
+        """Everything that waits to be written; with ``durable``, also to be synced. None if nothing does."""
         if self._failure is not None:
             raise self._failure
-        check(not self._in_flight, "a write is already in flight")
-        if not self._tail.has_unwritten() and (not durable or self._durable_end == self._end):
+        queue = self._queue
+        if not queue and (self._synced or not durable):
             return None
-        frames, starts = self._tail.unwritten()
-        active = self._segments[-1]
-        rolls = active.size >= self._segment_bytes and bool(frames)
-        before = epochs_of.last_before(self._history, active.end) if rolls else None
-        self._in_flight = True
-        return Pending(frames, starts, active, rolls=rolls, before=before, durable=durable)
+        self._taken += 1
+        return Pending([queue.popleft() for _ in range(len(queue))], durable=durable)
 
     def write(self, pending: Pending) -> None:
-        """Blocks on the disk; on any thread. Raises StorageError."""
+        """Blocks on the disk. Raises StorageError."""
         if self._failure is not None:
             raise self._failure
+        frames = pending.frames
+        active = self._active
         try:
-            if pending.rolls:
-                self._roll(pending)
-            file = pending.segment.file
-            if pending.buffers:
-                file.writev(pending.position, pending.buffers)
+            if frames:
+                if active.size >= self._segment_bytes:
+                    active = pending.rolled = self._active = self._roll(active)
+                active.file.writev(active.size, [part for frame in frames for part in frame.parts])
+                self._synced = False
             if pending.durable:
-                file.fdatasync()
+                active.file.fdatasync()
+                self._synced = True
         except OSError as error:
             raise self._fail("a write", error) from error
+        if frames:
+            active.extend(frames)
 
     def written(self, pending: Pending) -> None:
-        """Take note of a finished write."""
-        segment = pending.segment
-        frames = pending.frames
-        self._in_flight = False
-        if pending.rolls:
-            self._segments.append(segment)
-        if frames:
-            self._note_frames(segment, pending)
-            self._tail.mark_written(len(frames))
-            self._written_end = segment.end
+        """Take note of a finished write; in the order in which they were taken."""
+        self._noted += 1
+        if pending.rolled is not None:
+            self._segments.append(pending.rolled)
+        if pending.frames:
+            self._tail.mark_written(len(pending.frames))
+            self._written_end = pending.frames[-1].end_offset
         if pending.durable:
             self._durable_end = self._written_end
 
@@ -263,6 +257,7 @@ class Replog:
                 self._truncate_written(end)
         except OSError as error:
             raise self._fail("a truncation", error) from error
+        self._drop_queued(end)
         self._tail.truncate(end)
         self._end = end
         self._written_end = min(self._written_end, end)
@@ -296,14 +291,16 @@ class Replog:
 
     def close(self) -> None:
         """Let go of the files. What was appended and not synced is lost."""
-        check(not self._in_flight or self._failure is not None, "close with a write in flight")
+        check(self._taken == self._noted or self._failure is not None, "close with a write in flight")
         for segment in self._segments:
             segment.file.close()
         self._failure = self._failure or StorageError("the replog is closed")
 
     def _load(self, *, create: bool = False) -> None:
         self._segments = recover(self._folder, self._index_interval_bytes, create=create)
-        end = self._segments[-1].end
+        self._active = self._segments[-1]
+        self._synced = True
+        end = self._active.end
         self._end = self._written_end = self._durable_end = end
         first_before = self._segments[0].before
         history: epochs_of.History = (first_before,) if first_before else ()
@@ -316,6 +313,7 @@ class Replog:
         for segment in self._segments:
             segment.file.close()
         self._tail.clear()
+        self._queue.clear()
         self._failure = StorageError("the replog could not be read again after a change of its segments")
         self._load()
         self._failure = None
@@ -328,24 +326,13 @@ class Replog:
         self._history = history
         self._epoch = history[-1].epoch if history else -1
 
-    def _note_frames(self, segment: Segment, pending: Pending) -> None:
-        add = segment.index.add
-        position = pending.position
-        epoch = segment.epochs[-1].epoch if segment.epochs else segment.before and segment.before.epoch
-        for frame, start in zip(pending.frames, pending.starts, strict=False):
-            header = frame.header
-            add(header.offset, position + start)
-            if header.epoch != epoch:
-                epoch = header.epoch
-                segment.epochs += (EpochStart(epoch, header.offset),)
-        segment.size = position + pending.starts[-1]
-        segment.end = pending.frames[-1].header.end_offset
-
-    def _roll(self, pending: Pending) -> None:
-        full = pending.segment
-        full.file.fdatasync()
+    def _roll(self, full: Segment) -> Segment:
+        """Seal a full segment and begin the next."""
+        if not self._synced:
+            full.file.fdatasync()
+            self._synced = True
         full.store_index(self._folder)
-        pending.segment = Segment.create(self._folder, full.end, pending.before, self._index_interval_bytes)
+        return Segment.create(self._folder, full.end, full.last_epoch, self._index_interval_bytes)
 
     def _segment_of(self, offset: Offset) -> Segment:
         return self._segments[bisect_right(self._segments, offset, key=_base_of) - 1]
@@ -356,6 +343,8 @@ class Replog:
             for header, _ in self._segment_of(at).walk(at):
                 yield header
                 at = header.end_offset
+                if at >= end:
+                    return
         if at < end:
             for frame in self._tail.frames_from(at):
                 if frame.header.offset < end:
@@ -364,15 +353,15 @@ class Replog:
     def _truncate_written(self, end: Offset) -> None:
         segment = self._segment_of(end)
         position = segment.locate(end)
-        if segment is not self._segments[-1]:
+        if segment is not self._active:
             carry_out(self._folder, Intent(change=Change.TRUNCATE, offset=end, position=position))
             self._reload()
             return
-        segment.file.truncate(position)
-        segment.file.fdatasync()
-        segment.index.truncate(end)
-        segment.epochs = epochs_of.starting_below(segment.epochs, end)
-        segment.size, segment.end = position, end
+        segment.truncate(end, position)
+
+    def _drop_queued(self, end: Offset) -> None:
+        while self._queue and self._queue[-1].header.offset >= end:
+            self._queue.pop()
 
     def _drop_first(self, count: int) -> None:
         dropped, kept = self._segments[:count], self._segments[count:]
@@ -391,7 +380,7 @@ class Replog:
     def _require_quiet(self) -> None:
         if self._failure is not None:
             raise self._failure
-        check(not self._in_flight, "the log is changed while a write is in flight")
+        check(self._taken == self._noted, "the log is changed while a write is in flight")
 
     def _fail(self, what: str, error: OSError) -> StorageError:
         self._failure = StorageError(

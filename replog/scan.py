@@ -51,9 +51,9 @@ _TRAILER_TELLTALE_BYTES = 2
 class Scan:
     """One pass over the frames of a segment file, from a known position on.
 
-    Iterating yields ``(header, position, size in bytes)`` of each frame. Afterwards ``position`` and ``offset`` are
-    the end of the good frames, and ``torn_bytes`` says how much lies behind it, to be cut.
-    Raises StorageCorrupt.
+    Iterating yields ``(header, position, size in bytes)`` of each frame. Afterwards ``position`` and
+    ``offset`` are the end of the good frames, and ``torn_bytes`` says how much lies behind it, to be
+    cut. Raises StorageCorrupt.
     """
 
     __slots__ = ("_file", "_last", "_name", "_size", "epoch", "offset", "position", "torn_bytes", "why_torn")
@@ -97,21 +97,20 @@ class Scan:
                 except Damaged as damage:
                     self._judge(size - _TRAILER_TELLTALE_BYTES, damage)
                     break
-                self._follows(header)
+                if header.offset != self.offset or header.epoch < self.epoch:
+                    raise self._does_not_follow(header)
+                self.offset = header.end_offset
+                self.epoch = header.epoch
                 yield header, self.position, size
                 at += size
                 self.position = chunk_position + at
             if at == 0 and not self.torn_bytes:
                 self._ends_inside_frame(available, wanted)
 
-    def _follows(self, header: Header) -> None:
-        """Advance past ``header``'s frame if it is the right one here."""
+    def _does_not_follow(self, header: Header) -> StorageCorrupt:
         if header.offset != self.offset:
-            raise self._corrupt(f"the frame here begins at offset {header.offset}")
-        if header.epoch < self.epoch:
-            raise self._corrupt(f"epoch {header.epoch} follows epoch {self.epoch}")
-        self.offset = header.end_offset
-        self.epoch = header.epoch
+            return self._corrupt(f"the frame here begins at offset {header.offset}")
+        return self._corrupt(f"epoch {header.epoch} follows epoch {self.epoch}")
 
     def _ends_inside_frame(self, available: int, wanted: int) -> None:
         """Nothing could be parsed at ``position``: the file ends inside the frame there, or the chunk did."""

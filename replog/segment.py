@@ -5,20 +5,21 @@ the format, and holds the epoch that was running just below the base (see
 :mod:`stretto.replog.epochs`). A segment file appears under its name only by a rename after its header
 is durable: so a header that cannot be read is always corruption, never a torn creation.
 
-Only the last segment of a log is written to. Reading verifies what it returns.
+Only the last segment of a log is written to. Reading verifies what it returns. A segment may be read
+on one thread while frames are added on another: what is added becomes visible last.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
 
 from stretto.errors import StorageCorrupt, StrettoError, UsageError
-from stretto.replog.epochs import History
-from stretto.replog.frame import HEADER_BYTES, OVERHEAD_BYTES, Damaged, Header, header_at, verify_body
+from stretto.replog.epochs import History, starting_below
+from stretto.replog.frame import HEADER_BYTES, OVERHEAD_BYTES, Damaged, Frame, Header, header_at, verify_body
 from stretto.replog.index import SealedIndex, SparseIndex, decode_index, encode_index
 from stretto.replog.scan import Scan
 from stretto.replog.storage import EpochStart, File, Folder
@@ -143,6 +144,33 @@ class Segment:
             add(header.offset, position)
         self.end, self.size, self.epochs = scan.offset, scan.position, tuple(epochs)
         return scan
+
+    def extend(self, frames: Sequence[Frame]) -> None:
+        """Take note of frames that were written at the end."""
+        position = self.size
+        epoch = self.epochs[-1].epoch if self.epochs else self.before and self.before.epoch
+        for frame in frames:
+            header = frame.header
+            self.index.add(header.offset, position)
+            if header.epoch != epoch:
+                epoch = header.epoch
+                self.epochs += (EpochStart(epoch, header.offset),)
+            position += sum(map(len, frame.parts))
+        self.size = position
+        self.end = frames[-1].end_offset
+
+    @property
+    def last_epoch(self) -> EpochStart | None:
+        """The epoch that is running at the end."""
+        return self.epochs[-1] if self.epochs else self.before
+
+    def truncate(self, end: Offset, position: int) -> None:
+        """Durably drop the frames from ``end`` on, which begin at ``position``."""
+        self.file.truncate(position)
+        self.file.fdatasync()
+        self.index.truncate(end)
+        self.epochs = starting_below(self.epochs, end)
+        self.size, self.end = position, end
 
     def trust(self, sealed: SealedIndex) -> None:
         """Take end, index and epochs from the index file."""

@@ -39,16 +39,6 @@ class Tail:
         """Whether the frame with ``offset`` is here (``offset`` is below the end of the log)."""
         return self._first < len(self._offsets) and self._offsets[self._first] <= offset
 
-    def has_unwritten(self) -> bool:
-        return self._written < len(self._frames)
-
-    def unwritten(self) -> tuple[list[Frame], list[int]]:
-        """Frames that wait to be written, and their start bytes relative to the first."""
-        first = self._written
-        starts = self._ends_bytes[first:]
-        origin = starts[0]
-        return self._frames[first:], [start - origin for start in starts]
-
     def mark_written(self, count: int) -> None:
         """The next ``count`` frames are on disk: they may be evicted from now on."""
         self._written += count

@@ -109,7 +109,10 @@ def test_a_failed_write_is_reported_and_the_log_refuses_more(owner: Owner) -> No
     owner.run_until(lambda: bool(owner.reports))
     assert isinstance(owner.reports[0][1], StorageError)
     with pytest.raises(StorageError):
-        owner.commit.submit(log)
+        log.append(make_frames(3, 1))
+    owner.commit.submit(log)
+    owner.run_until(lambda: len(owner.reports) == 2)
+    assert owner.reports[1] == owner.reports[0]
     log.close()
 
 
@@ -128,19 +131,55 @@ def test_a_truncation_waits_for_the_write_in_flight(owner: Owner) -> None:
     assert log.end_offset == 0
 
 
-def test_close_waits_for_the_write_in_flight_and_reports_it(owner: Owner) -> None:
+def test_close_waits_for_everything_submitted_and_reports_it(owner: Owner) -> None:
     folder = Gate()
     log = Replog.open(folder)
     folder.closed = True
     log.append(make_frames(0, 3))
     owner.commit.submit(log)
+    assert folder.arrived.wait(DEADLINE_SECONDS)
     log.append(make_frames(3, 3))
     owner.commit.submit(log)
     threading.Timer(0.05, folder.open_gate.set).start()
     owner.commit.close()
-    assert owner.reports == [(log, 3)]
-    assert log.sync() == 6
+    assert owner.reports == [(log, 3), (log, 6)]
     log.close()
+
+
+def test_the_thread_goes_from_one_write_to_the_next_without_its_owner(owner: Owner) -> None:
+    folder = Gate()
+    log = Replog.open(folder)
+    folder.closed = True
+    log.append(make_frames(0, 1))
+    owner.commit.submit(log)
+    assert folder.arrived.wait(DEADLINE_SECONDS)
+    log.append(make_frames(1, 1))
+    owner.commit.submit(log)
+    folder.open_gate.set()
+    finished = [owner.inbox.get(timeout=DEADLINE_SECONDS) for _ in range(2)]
+    assert log.durable_end_offset == 0
+    for finish in finished:
+        finish()
+    assert log.durable_end_offset == 2
+
+
+def test_a_submission_after_a_waiting_truncation_comes_after_it(owner: Owner) -> None:
+    folder = Gate()
+    log = Replog.open(folder)
+    folder.closed = True
+    log.append(make_frames(0, 3))
+    owner.commit.submit(log)
+    assert folder.arrived.wait(DEADLINE_SECONDS)
+
+    def replace_end() -> None:
+        log.truncate(Offset(2))
+        log.append([make_frame(2, epoch=2)])
+
+    owner.commit.when_quiet(log, replace_end)
+    owner.commit.submit(log)
+    folder.open_gate.set()
+    owner.run_until(lambda: log.durable_end_offset == 3 and log.history[-1].epoch == 2)
+    assert contents(Replog.open(folder.power_off())) == contents(log)
 
 
 def test_a_write_that_is_not_to_be_durable_skips_the_sync(owner: Owner) -> None:

@@ -112,16 +112,35 @@ def test_a_full_segment_is_durable_before_the_next_one_exists() -> None:
     assert Replog.open(folder.power_off()).end_offset == 6
 
 
-def test_only_one_write_is_in_flight() -> None:
+def test_the_files_are_not_changed_under_a_write_in_flight() -> None:
     log = Replog.open(PowerFolder())
     log.append([make_frame(0)])
     log.take_pending()
     with pytest.raises(InvariantViolation):
-        log.take_pending()
-    with pytest.raises(InvariantViolation):
         log.truncate(Offset(0))
     with pytest.raises(InvariantViolation):
+        log.reset(Offset(0), ())
+    with pytest.raises(InvariantViolation):
         log.close()
+
+
+def test_a_writer_may_be_ahead_of_what_its_owner_has_noted() -> None:
+    folder = PowerFolder()
+    log = Replog.open(folder, segment_bytes=400, tail_bytes=100)
+    finished = []
+    for frame in make_frames(0, 13):
+        log.append([frame])
+        pending = log.take_pending()
+        assert pending is not None
+        log.write(pending)
+        finished.append(pending)
+        assert len(read_all(log)) == frame.end_offset
+    assert (log.durable_end_offset, len(log._segments)) == (0, 1)
+    for pending in finished:
+        log.written(pending)
+        assert len(read_all(log)) == 13
+    assert (log.durable_end_offset, len(log._segments)) == (13, 3)
+    assert contents(Replog.open(folder.power_off())) == contents(log)
 
 
 def test_retention_may_run_while_a_write_is_in_flight() -> None:
@@ -133,9 +152,10 @@ def test_retention_may_run_while_a_write_is_in_flight() -> None:
     log.append([make_frame(20)])
     pending = log.take_pending()
     assert pending is not None
-    assert pending.rolls
     assert log.cut(Offset(12)) == 10
     log.write(pending)
+    assert pending.rolled is not None
+    assert log.cut(Offset(16)) == 15
     log.written(pending)
     assert contents(Replog.open(folder.power_off())) == contents(log)
 

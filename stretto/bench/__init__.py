@@ -1,0 +1,78 @@
+"""Measuring stretto next to what the machine itself can do.
+
+A number alone says little: disks and processors differ. So every measure also runs its *floor*, the
+least work that could possibly have the same effect, in the same run and interleaved with it; what
+counts is the ratio, and the target is one too. A measure that is a plain deadline has no floor: its
+value is compared with its target directly.
+
+A measure is a :class:`Measure` in :data:`MEASURES`. To add one: write a function that takes a folder to
+work in and returns a :class:`Result`, and list it there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a measure found. More is better, unless ``at_most``."""
+
+    value: float
+    unit: str
+    target: float
+    """With a floor, of the ratio; without, of the value."""
+    floor: float | None = None
+    at_most: bool = False
+    """The target is an upper bound."""
+    detail: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Value by floor."""
+        return self.value / self.floor if self.floor else None
+
+    @property
+    def met(self) -> bool:
+        reached = self.value if self.ratio is None else self.ratio
+        return reached <= self.target if self.at_most else reached >= self.target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """A named measure; its function is imported only when it runs."""
+
+    name: str
+    summary: str
+    function: str
+    """``module:function``, of a folder to a :class:`Result`."""
+
+    def run(self, folder: Path) -> Result:
+        module, _, name = self.function.partition(":")
+        function: Callable[[Path], Result] = getattr(importlib.import_module(module), name)
+        return function(folder)
+
+
+MEASURES: tuple[Measure, ...] = (
+    Measure(
+        name="append",
+        summary="replog append, batches of 1,000 x 100 bytes, 64 in flight / writev + fdatasync",
+        function="stretto.bench.replog:append",
+    ),
+    Measure(
+        name="recovery",
+        summary="recovery scan of 100 KB frames / reading the file with CRC32C",
+        function="stretto.bench.replog:recovery",
+    ),
+)
+
+
+def run(measures: tuple[Measure, ...], parent: Path | None = None) -> Iterator[tuple[Measure, Result]]:
+    """Run measures one after the other, each in a temporary folder under ``parent``."""
+    for measure in measures:
+        with tempfile.TemporaryDirectory(prefix="stretto-bench-", dir=parent) as folder:
+            yield measure, measure.run(Path(folder))
