@@ -55,8 +55,6 @@ def _drop_stale_indexes(folder: Folder, names: list[str], found: list[Offset]) -
     stale = set(bases(names, "index")) - set(found[:-1])
     for base in stale:
         folder.remove(index_name(base))
-    if stale:
-        folder.sync()
 
 
 def _recover_sealed(folder: Folder, segments: list[Segment], index_interval_bytes: int) -> None:

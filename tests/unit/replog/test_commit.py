@@ -11,7 +11,7 @@ import pytest
 from stretto.errors import StorageError
 from stretto.replog.commit import GroupCommit
 from stretto.replog.folder import OsFolder
-from stretto.replog.log import Replog
+from stretto.replog.log import Pending, Replog
 from stretto.types import Offset
 from tests.unit.replog.frames import contents, make_frame, make_frames, read_all
 from tests.unit.replog.power import PowerFolder
@@ -75,6 +75,25 @@ def test_everything_appended_during_a_write_goes_into_one_next_write(owner: Owne
     owner.run_until(lambda: log.durable_end_offset == 20)
     assert folder.operations[done:] == ["writev", "fdatasync"] * 2
     assert [result for _, result in owner.reports] == [1, 20]
+
+
+def test_an_entry_appended_just_after_the_others_were_taken_is_not_forgotten(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Replog.open(PowerFolder())
+    take_pending = log.take_pending
+
+    def take_then_be_overtaken(*, durable: bool = True) -> Pending | None:
+        pending = take_pending(durable=durable)
+        if log.end_offset == 1:
+            log.append([make_frame(1)])
+            owner.commit.submit(log)
+        return pending
+
+    monkeypatch.setattr(log, "take_pending", take_then_be_overtaken)
+    log.append([make_frame(0)])
+    owner.commit.submit(log)
+    owner.run_until(lambda: log.durable_end_offset == 2)
 
 
 def test_one_thread_serves_many_logs_while_they_are_appended_to(owner: Owner, tmp_path: Path) -> None:
