@@ -57,9 +57,7 @@ class StorageCorrupt(StrettoError):
     """Bytes on disk do not match their checksum."""
 
     def __init__(self, segment: str, offset: Offset, position: int, why: str) -> None:
-        super().__init__(
-            f"segment {segment} is corrupt at byte {position} (entry offset {offset}): {why}"
-        )
+        super().__init__(f"segment {segment} is corrupt at byte {position} (entry offset {offset}): {why}")
         self.segment = segment
         self.offset = offset
         self.position = position

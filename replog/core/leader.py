@@ -501,8 +501,5 @@ class Leader:
         self.replica.emit(effects.Reply(request=request, result=result))
 
     def _refuse(self, request: int, reason: Refusal) -> None:
-        leader = self.handover.target if self.handover is not None else self.replica.worker
-        if reason is Refusal.NOT_LEADER:
-            record = self.replica.record
-            leader = record.leader if record and record.leader else leader
+        leader = self.replica.known_record.leader
         self._reply(request, effects.Refused(reason=reason, leader=leader, epoch=self.epoch))

@@ -68,6 +68,11 @@ MEASURES: tuple[Measure, ...] = (
         summary="recovery scan of 100 KB frames / reading the file with CRC32C",
         function="stretto.bench.replog:recovery",
     ),
+    Measure(
+        name="sim",
+        summary="300 seeds of the simulator, in seconds",
+        function="stretto.bench.sim:seeds",
+    ),
 )
 
 

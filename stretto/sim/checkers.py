@@ -51,7 +51,7 @@ class Checkers:
 
     # Steps.
 
-    def before(self, node: Node, replica: Replica, event: events.Event) -> None:
+    def before(self, replica: Replica, event: events.Event) -> None:
         role = replica.role
         if isinstance(event, events.Append) and isinstance(role, Leader):
             self._was_stalled = role.stalled
@@ -67,7 +67,10 @@ class Checkers:
         if isinstance(role, Leader):
             if self._was_stalled and replica.log_end > self._log_end_before:
                 raise Violation(f"{node.worker} took an append while stalled")
-            if self._unapplied_before >= replica.settings.max_unapplied and replica.log_end > self._log_end_before:
+            if (
+                self._unapplied_before >= replica.settings.max_unapplied
+                and replica.log_end > self._log_end_before
+            ):
                 raise Violation(f"{node.worker} took an append beyond the bound of unapplied entries")
         self._was_stalled = False
         self._unapplied_before = 0
@@ -75,7 +78,9 @@ class Checkers:
     def _apply_offset_never_goes_back(self, node: Node, replica: Replica) -> None:
         before = self._apply_offset.get(node.worker, Offset(0))
         if replica.apply_offset < before:
-            raise Violation(f"apply offset of {node.worker} went back from {before} to {replica.apply_offset}")
+            raise Violation(
+                f"apply offset of {node.worker} went back from {before} to {replica.apply_offset}"
+            )
         self._apply_offset[node.worker] = replica.apply_offset
         if not replica.applied <= replica.apply_offset <= replica.log_end:
             raise Violation(
@@ -85,7 +90,9 @@ class Checkers:
 
     def resigning(self, node: Node, epoch: Epoch) -> None:
         if self._resign_epoch != epoch:
-            raise Violation(f"{node.worker} resigns epoch {epoch} for a request meant for {self._resign_epoch}")
+            raise Violation(
+                f"{node.worker} resigns epoch {epoch} for a request meant for {self._resign_epoch}"
+            )
 
     # Disks.
 
@@ -134,6 +141,9 @@ class Checkers:
         for member in sorted(set(after.isr) - set(before.isr)):
             if not self.simulation.metastore.is_registered(member):
                 raise Violation(f"{member.worker} enters the ISR although it is not registered")
+        for member in after.isr:
+            if self._held_end.get(member.storage, 0) < self.visible_end:
+                raise Violation(f"{member.worker} is listed in the ISR and lacks what is visible")
         changed_hands = after.leader != before.leader or after.epoch != before.epoch
         if changed_hands:
             self._elected(before, after, who)
@@ -199,8 +209,7 @@ class Checkers:
             self._first_visible(frame, identity)
         elif known != identity:
             raise Violation(f"{node.worker} applies {identity} at {header.offset} where {known} was visible")
-        if header.end_offset > self.visible_end:
-            self.visible_end = header.end_offset
+        self.visible_end = max(self.visible_end, header.end_offset)
 
     def _first_visible(self, frame: Frame, identity: Identity) -> None:
         offset = frame.header.offset
@@ -215,10 +224,14 @@ class Checkers:
                 raise Violation(f"{content!r} is visible but was never appended")
             self._payload_at[content] = offset
 
+    def visible_payloads(self) -> list[bytes]:
+        """What producers appended and somebody could see, in order."""
+        return [content for _, content in sorted((at, content) for content, at in self._payload_at.items())]
+
     def began_serving(self, node: Node, replica: Replica) -> None:
         if replica.applied < self.visible_end and not self.unclean:
             raise Violation(
-                f"{node.worker} serves epoch {replica.known_record.epoch} with {replica.applied} entries applied "
+                f"{node.worker} serves epoch {replica.known_record.epoch} with {replica.applied} applied "
                 f"although {self.visible_end} were visible"
             )
 
@@ -232,7 +245,9 @@ class Checkers:
         if isinstance(result, Acked) and known is not None and known[1].kind is Kind.DEPOT:
             offset = self._payload_at.get(known[1].payload)
             if offset is None and not self.unclean:
-                raise Violation(f"request {request} ({known[1].payload!r}) was acknowledged but is not visible")
+                raise Violation(
+                    f"request {request} ({known[1].payload!r}) was acknowledged but is not visible"
+                )
             if offset is not None:
                 self.read_floor = max(self.read_floor, Offset(offset + known[1].count))
 
@@ -241,7 +256,9 @@ class Checkers:
 
     def read_served(self, node: Node, floor: Offset, sampled: Offset | None) -> None:
         if sampled is None or (sampled < floor and not self.unclean):
-            raise Violation(f"stale read at {node.worker}: it saw {sampled}, {floor} was visible before it began")
+            raise Violation(
+                f"stale read at {node.worker}: it saw {sampled}, {floor} was visible before it began"
+            )
         self.read_floor = max(self.read_floor, sampled)
 
     # At the end.
@@ -281,8 +298,7 @@ class Checkers:
                 raise Violation(f"the producer table of {node.worker} differs from the leader's")
             if replica.producers.table != node.state.producers:
                 raise Violation(f"{node.worker} remembers other producers than its applied state")
-            ours = {header.offset: header for header in node.log.headers(node.log.start_offset)}
-            for offset, header in ours.items():
-                known = self._visible.get(offset)
-                if known is None or known[0] != header.epoch:
-                    raise Violation(f"{node.worker} holds {header} at {offset} where {known} is visible")
+            for header in node.log.headers(node.log.start_offset):
+                known = self._visible.get(header.offset)
+                if not self.unclean and (known is None or known[0] != header.epoch):
+                    raise Violation(f"{node.worker} holds {header} where {known} is visible")

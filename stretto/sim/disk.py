@@ -73,21 +73,23 @@ class SimFolder:
         return sorted(self._files)
 
     def open(self, name: str, *, create: bool = False) -> SimFile:
-        file = self._files.get(name)
-        if file is None:
-            if not create:
-                raise FileNotFoundError(2, "No such file", name)
+        if create and name not in self._files:
             self.fail_if_told()
-            file = self._files[name] = SimFile(self)
-        return file
+            self._files[name] = SimFile(self)
+        return self._files[self._existing(name)]
 
     def rename(self, old: str, new: str) -> None:
         self.fail_if_told()
-        self._files[new] = self._files.pop(old)
+        self._files[new] = self._files.pop(self._existing(old))
 
     def remove(self, name: str) -> None:
         self.fail_if_told()
-        del self._files[name]
+        del self._files[self._existing(name)]
+
+    def _existing(self, name: str) -> str:
+        if name not in self._files:
+            raise FileNotFoundError(2, "No such file", name)
+        return name
 
     def sync(self) -> None:
         self.fail_if_told()

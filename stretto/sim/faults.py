@@ -52,7 +52,7 @@ FAULTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a seed decides before the first event. Printed before a run, so that a person sees what it tries."""
+    """What a seed decides before the first event; printed first, so that a person sees what it tries."""
 
     seed: int
     factor: int
@@ -323,7 +323,7 @@ class Faults:
         one, two = self.world.random.sample((node, other), 2)
         self.simulation.network.lag(one.worker, two.worker, until)
 
-    def _last_words(self, node: Node) -> None:
+    def _last_words(self, _node: Node) -> None:
         """A leader dies, and some of what it said arrives when another leads."""
         record = self.simulation.metastore.record
         leader = self.simulation.nodes.get(record.leader) if record.leader is not None else None
@@ -370,7 +370,7 @@ class Faults:
 
     # Operators.
 
-    def _resign(self, node: Node) -> None:
+    def _resign(self, _node: Node) -> None:
         record = self.simulation.metastore.record
         targets = [member.worker for member in record.isr if member.worker != record.leader]
         if record.leader is not None and targets:
@@ -382,7 +382,7 @@ class Faults:
     def _deliver_resign(self, leader: Node, event: events.Resign) -> None:
         leader.deliver(event)
 
-    def _change_options(self, node: Node) -> None:
+    def _change_options(self, _node: Node) -> None:
         random = self.world.random
         self.simulation.change_settings(
             replace(

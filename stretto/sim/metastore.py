@@ -27,7 +27,6 @@ from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.sim.world import World
 from stretto.types import Incarnation, WorkerId
 
-
 Lost: TypeAlias = Event | Registration | None
 """What the client sees of a lost request: an event, a test to repeat, or nothing."""
 
@@ -69,6 +68,12 @@ class Session:
     link: Link = Link.UP
     delivered_version: int = -1
     last_request_at: int = 0
+    request_ms: int = 0
+    """Each request takes so much longer to arrive,"""
+    reply_ms: int = 0
+    """and the answer to each heartbeat so much longer to come back."""
+    stale: bool = False
+    """Its server hears of changes only by ``sync``."""
     watched: dict[Registration, bool] = field(default_factory=dict)
 
 
@@ -99,6 +104,9 @@ class Metastore:
         #: Told of every committed change: (before, after, who).
         self.on_commit: Callable[[GroupRecord | None, GroupRecord, WorkerId | None], None] = lambda *_: None
         self.expiries = 0
+        #: Workers whose next change of the record commits while the reply is lost.
+        self.lose_next_reply: set[WorkerId] = set()
+        self._writer: WorkerId | None = None
 
     # What is true, for the checkers and the operator.
 
@@ -148,6 +156,8 @@ class Metastore:
             self.world.after(delay, self._catch_up, session, self._change)
 
     def _catch_up(self, session: Session, change: int) -> None:
+        if session.stale:
+            return
         session.view = max(session.view, change)
         if session.closed or session.link is not Link.UP or not session.alive:
             return
@@ -248,7 +258,7 @@ class Metastore:
             session.heard_at = self.world.now
             slow = self.world.chance(self.manners.late_watch)
             delay = 1 + self.world.random.randrange(self.manners.late_ms if slow else self.manners.quick_ms)
-            self.world.after(delay, self._answer_heartbeat, session, sent_at, True)
+            self.world.after(delay + session.reply_ms, self._answer_heartbeat, session, sent_at, True)
 
     def _answer_heartbeat(self, session: Session, sent_at: int, is_write: bool) -> None:
         if not session.closed and session.link is not Link.DOWN:
@@ -259,8 +269,11 @@ class Metastore:
         what the client sees when it does not arrive, or the reply does not."""
         random = self.world.random
         slow = self.world.chance(self.manners.slow_request)
-        arrives_at = self.world.now + 1 + random.randrange(self.manners.late_ms if slow else self.manners.quick_ms)
-        arrives_at = session.last_request_at = max(arrives_at, session.last_request_at)
+        arrives_at = (
+            self.world.now + 1 + random.randrange(self.manners.late_ms if slow else self.manners.quick_ms)
+        )
+        arrives_at = max(arrives_at + session.request_ms, session.last_request_at)
+        session.last_request_at = arrives_at
         self.world.at(arrives_at, self._request_arrives, session, lost, carry_out, args)
 
     def _request_arrives(
@@ -271,17 +284,28 @@ class Metastore:
                 self._tell_expired(session)
             return
         delay = 1 + self.world.random.randrange(self.manners.quick_ms)
-        if session.link is not Link.UP or self.world.chance(self.manners.lost_request):
+        if not self._reaches(session) or self.world.chance(self.manners.lost_request):
             self._reply_after(session, lost, delay + 50)
             return
         view = session.view
         reply = carry_out(session, *args)
-        if self.world.chance(self.manners.lost_reply) or session.link is not Link.UP:
+        lost_reply = self.world.chance(self.manners.lost_reply) or self._told_to_lose(reply)
+        if lost_reply or not self._reaches(session):  # carrying it out may have cut the link
             # The client reconnects to a server that need not have seen what it did not hear of.
             session.view = view
             self._reply_after(session, lost, delay + 50)
         else:
             self._reply_after(session, reply, delay)
+
+    def _reaches(self, session: Session) -> bool:
+        return session.link is Link.UP
+
+    def _told_to_lose(self, reply: Event) -> bool:
+        committed = isinstance(reply, CasReply) and reply.outcome is CasOutcome.OK
+        if committed and self._writer is not None and self._writer in self.lose_next_reply:
+            self.lose_next_reply.discard(self._writer)
+            return True
+        return False
 
     def _reply_after(self, session: Session, reply: Event | Lost, delay: int) -> None:
         if isinstance(reply, Registration):
@@ -316,7 +340,8 @@ class Metastore:
             return CasReply(token=token, outcome=CasOutcome.BAD_VERSION)
         if not all(self.exists(registration) for registration in must_exist):
             return CasReply(token=token, outcome=CasOutcome.NO_REGISTRATION)
-        self._commit(record, session.client.worker)
+        self._writer = session.client.worker
+        self._commit(record, self._writer)
         session.view = self._change
         return CasReply(token=token, outcome=CasOutcome.OK, version=self.version)
 
@@ -346,5 +371,7 @@ class Metastore:
 
     def _do_look(self, session: Session, token: int) -> Event:
         session.view = self._change
-        alive = frozenset(member for registration, member in self._members.items() if self.exists(registration))
+        alive = frozenset(
+            member for registration, member in self._members.items() if self.exists(registration)
+        )
         return MembersSeen(token=token, alive=alive)

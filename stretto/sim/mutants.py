@@ -163,7 +163,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "producers", "truncation_takes_back_sequences", "truncation takes sequences back", _always(False)
     ),
     _mutant(
-        "retention", "cut_limit", "only what is durably applied is cut", lambda durably_applied, needed: needed
+        "retention",
+        "cut_limit",
+        "only what is durably applied is cut",
+        lambda durably_applied, needed: needed,
     ),
     _mutant("far", "may_install", "an installed state takes nothing back", _always(True)),
 )

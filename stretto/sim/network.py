@@ -1,4 +1,4 @@
-"""Links between workers: they delay, lose, double and reorder messages, part in one or both ways, and reset."""
+"""Links between workers: they delay, lose, double and reorder messages, part one or both ways, and reset."""
 
 from __future__ import annotations
 
@@ -29,10 +29,20 @@ class Network:
         self._blocked: dict[tuple[WorkerId, WorkerId], int] = {}
         self._resets: dict[tuple[WorkerId, WorkerId], int] = {}
         self._lagging: dict[tuple[WorkerId, WorkerId], int] = {}
+        self._held: dict[tuple[WorkerId, WorkerId], list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
 
     def lag(self, sender: WorkerId, receiver: WorkerId, until: int) -> None:
         """Until then, what is sent this way takes as long as the weather's slowest messages."""
         self._lagging[(sender, receiver)] = until
+
+    def hold(self, sender: WorkerId, receiver: WorkerId) -> None:
+        """Keep what is sent this way until it is released."""
+        self._held.setdefault((sender, receiver), [])
+
+    def release(self, sender: WorkerId, receiver: WorkerId, *, newest_first: bool = False) -> None:
+        held = self._held.pop((sender, receiver), [])
+        for deliver, args in reversed(held) if newest_first else held:
+            self.world.after(1, deliver, *args)
 
     def block(self, sender: WorkerId, receiver: WorkerId) -> None:
         link = (sender, receiver)
@@ -53,13 +63,24 @@ class Network:
     def heal(self) -> None:
         self._blocked.clear()
         self._lagging.clear()
+        for link in list(self._held):
+            self.release(*link)
         self.weather = Weather()
 
     def send(
-        self, sender: WorkerId, receiver: WorkerId, deliver: Callable[..., None], *args: Any, bulk: bool = False
+        self,
+        sender: WorkerId,
+        receiver: WorkerId,
+        deliver: Callable[..., None],
+        *args: Any,
+        bulk: bool = False,
     ) -> None:
         """Deliver after a while, perhaps twice, perhaps never."""
         weather, random = self.weather, self.world.random
+        held = self._held.get((sender, receiver))
+        if held is not None:
+            held.append((deliver, args))
+            return
         if self.world.chance(weather.loss):
             return
         copies = 2 if self.world.chance(weather.doubling) else 1

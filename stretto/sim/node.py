@@ -360,7 +360,7 @@ class Node:
         if self.world.is_traced:
             self.world.trace(self.worker, "event", event)
         checkers = self.simulation.checkers
-        checkers.before(self, replica, event)
+        checkers.before(replica, event)
         life = self.life
         for effect in replica.step(event, self.clock() if now is None else now):
             if self.world.is_traced:
@@ -427,7 +427,7 @@ class Node:
                 if self.session is not None:
                     simulation.metastore.look_for_members(self.session, token)
             case effects.Sample(request=request):
-                simulation.workload.sampled(self, request, self.state.applied)
+                simulation.workload.sampled(request, self.state.applied)
                 self._soon(events.Sampled(request=request))
             case effects.ServeState(to=to):
                 snapshot = Snapshot(

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stretto.errors import StrettoError
 from stretto.invariants import InvariantViolation
 from stretto.replog.core.guards import GUARDS, Guards
-from stretto.replog.core.leader import Leader
 from stretto.replog.core.messages import AnyMessage
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.replog.core.settings import Settings
@@ -19,11 +19,14 @@ from stretto.sim.network import Network
 from stretto.sim.node import Node, Snapshot
 from stretto.sim.workload import Workload
 from stretto.sim.world import Trace, Violation, World
-from stretto.types import Epoch, Millis, WorkerId
+from stretto.types import Epoch, Millis, TaskId, WorkerId
 
 STEPS = 2_000
 LOAD_AFTER_HEALING_MS = 1_500
 HEALING_MS = 30_000
+
+FAILURES = (Violation, InvariantViolation, StrettoError)
+"""A checker, the core, or the log found something that cannot be."""
 
 TOTALS = (
     "elections",
@@ -82,6 +85,8 @@ class Simulation:
         self.workload = Workload(self, plan.producers)
         self.faults = Faults(self)
 
+    first_task = TaskId(0)
+
     def next_id(self) -> int:
         self._ids += 1
         return self._ids
@@ -95,9 +100,9 @@ class Simulation:
             self.faults.begin()
             while self.steps < self.plan.steps and self.world.advance():
                 pass
-            self._heal_and_settle()
+            self.heal_and_settle()
             self.checkers.finish()
-        except (Violation, InvariantViolation) as violation:
+        except FAILURES as violation:
             return self.verdict(str(violation))
         return self.verdict(None)
 
@@ -114,7 +119,7 @@ class Simulation:
         members = tuple(sorted(Member(node.worker, node.storage) for node in self.nodes.values()))
         self.metastore.create(GroupRecord(epoch=Epoch(0), leader=None, leader_incarnation=None, isr=members))
 
-    def _heal_and_settle(self) -> None:
+    def heal_and_settle(self) -> None:
         self.world.trace("sim", "heals")
         self.faults.heal()
         healed_at = self.world.now
@@ -135,8 +140,10 @@ class Simulation:
         if len(ends) != 1:
             return False
         end = ends.pop()
-        return end is not None and end[0] == end[1] and all(
-            Member(node.worker, node.storage) in record.isr for node in alive
+        return (
+            end is not None
+            and end[0] == end[1]
+            and all(Member(node.worker, node.storage) in record.isr for node in alive)
         )
 
     # Between the parts.
@@ -190,6 +197,3 @@ class Simulation:
 
 def run_seed(seed: int, guards: Guards = GUARDS, steps: int = STEPS, trace: Trace | None = None) -> Verdict:
     return Simulation(Plan.draw(seed, steps), guards, trace).run()
-
-
-__all__ = ["SETTINGS", "STEPS", "TOTALS", "Leader", "Simulation", "Verdict", "run_seed"]

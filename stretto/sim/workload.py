@@ -32,6 +32,8 @@ class Batch:
     payload: bytes
     acked: bool = False
     attempt: int = 0
+    answer: Result | None = None
+    """To its latest attempt that was answered."""
 
 
 @dataclass
@@ -61,10 +63,13 @@ class Workload:
         self.simulation = simulation
         self.world = simulation.world
         self.producers = [
-            Producer(f"p{index}", simulation.workers[0], self._new_producer_id()) for index in range(producers)
+            Producer(f"p{index}", simulation.workers[0], self._new_producer_id())
+            for index in range(producers)
         ]
         self._requests: dict[int, tuple[Producer, Batch, int]] = {}
         self._reads: dict[int, _Read] = {}
+        self.read_results: dict[int, Result] = {}
+        """Of the reads made one by one with :meth:`read_at`, for scenarios."""
         self._request = 0
         self._payload = 0
         self.running = True
@@ -99,12 +104,12 @@ class Workload:
         elif self.running and len(producer.pending) < self.simulation.plan.max_pending:
             self.submit_new(producer, self.world.random.randint(1, 3))
 
-    def submit_new(self, producer: Producer, count: int) -> Batch:
+    def submit_new(self, producer: Producer, count: int, payload: bytes | None = None) -> Batch:
         task = TaskId(self.world.random.randrange(2))
         sequence = producer.next_sequence.get(task, 0)
         producer.next_sequence[task] = sequence + count
         self._payload += 1
-        payload = f"{producer.name}-{self._payload}".encode()
+        payload = payload or f"{producer.name}-{self._payload}".encode()
         batch = Batch(Kind.DEPOT, task, sequence, count, payload)
         self.simulation.checkers.submitted(batch.payload)
         self._submit(producer, batch)
@@ -177,11 +182,12 @@ class Workload:
             return
         del self._requests[request]
         producer, batch, attempt = known
+        batch.answer = result
         match result:
             case Acked():
                 self._acked(producer, batch)
             case Refused(reason=Refusal.UNKNOWN_PRODUCER):
-                self._reopen(producer)
+                self.reopen(producer)
             case Refused(leader=leader):
                 if leader is not None:
                     producer.leader = leader
@@ -200,21 +206,21 @@ class Workload:
             else:
                 self.simulation.checkers.acknowledged(batch.payload)
 
-    def _reopen(self, producer: Producer) -> None:
+    def reopen(self, producer: Producer) -> None:
         self.given_up += len(producer.pending)
         producer.pending.clear()
         producer.next_sequence.clear()
         producer.is_open = False
         producer.id = self._new_producer_id()
-        if not self.running:
-            self._submit(producer, Batch(Kind.PRODUCER_OPEN, TaskId(0), 0, 1, b""))
 
     # Reading.
 
     def _read_somewhere(self) -> None:
         if not self.running:
             return
-        self.world.after(1 + self.world.random.randrange(self.simulation.plan.read_every_ms), self._read_somewhere)
+        self.world.after(
+            1 + self.world.random.randrange(self.simulation.plan.read_every_ms), self._read_somewhere
+        )
         node = self.simulation.nodes[self.world.random.choice(self.simulation.workers)]
         if node.is_leader or self.world.chance(0.2):
             self.read_at(node)
@@ -225,13 +231,14 @@ class Workload:
         node.deliver(events.Read(request=self._request))
         return self._request
 
-    def sampled(self, node: Node, request: int, applied: Offset) -> None:
+    def sampled(self, request: int, applied: Offset) -> None:
         read = self._reads.get(request)
         if read is not None:
             read.sampled = applied
 
     def _read_replied(self, node: Node, request: int, result: Result) -> None:
         read = self._reads.pop(request)
+        self.read_results[request] = result
         if isinstance(result, ReadServed):
             self.simulation.checkers.read_served(node, read.floor, read.sampled)
         elif isinstance(result, Refused) and result.reason is Refusal.NO_LEASE:

@@ -14,11 +14,13 @@ import pytest
 from stretto.replog.folder import OsFolder
 from stretto.replog.log import Replog
 from stretto.replog.storage import Folder, Storage
+from stretto.sim.disk import SimFolder
 from tests.unit.replog.power import PowerFolder
 
 FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "os": OsFolder,
     "power": lambda _: PowerFolder(),
+    "simulator": lambda _: SimFolder(),
 }
 
 
