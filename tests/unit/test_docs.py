@@ -1,0 +1,126 @@
+"""What the documents name exists, and what must be documented is.
+
+The table of guards in ``docs/PROTOCOL.md`` is made from the code: when a guard, a mutant or a ``catches``
+line changes, the test that compares them prints the table to paste.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from typer.core import TyperGroup
+
+from stretto import cli
+from stretto.replog.core import effects, events, messages
+from stretto.replog.core.guards import Guards
+from stretto.sim.mutants import MUTANTS
+from stretto.sim.scenario import scripts
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md", "docs/PROTOCOL.md"]
+
+GUARD_NAMES = [field.name for field in dataclasses.fields(Guards)]
+MUTANT_NAMES = [mutant.name for mutant in MUTANTS]
+SCENARIO_NAMES = [script.name for script in scripts()]
+
+TABLE_BEGINS = "<!-- guards: begin -->\n"
+TABLE_ENDS = "<!-- guards: end -->\n"
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text("utf-8")
+
+
+def guard_table() -> str:
+    """A row per mutant of each guard, in the order of the guard table."""
+    rows = [("guard", "rule", "clause", "mutant", "scenario made for it"), ("---",) * 5]
+    for guard in GUARD_NAMES:
+        for mutant in MUTANTS:
+            if guard in mutant.changes:
+                made_for = [f"`{script.name}`" for script in scripts() if mutant.name in script.catches]
+                rows.append(
+                    (f"`{guard}`", mutant.rule, mutant.without, f"`{mutant.name}`", ", ".join(made_for))
+                )
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def test_table_of_guards_is_that_of_the_code() -> None:
+    _, _, rest = text_of("docs/PROTOCOL.md").partition(TABLE_BEGINS)
+    table, end, _ = rest.partition(TABLE_ENDS)
+    assert end, f"docs/PROTOCOL.md has no table between {TABLE_BEGINS!r} and {TABLE_ENDS!r}"
+    assert table == guard_table(), f"docs/PROTOCOL.md: put this between the two comments\n\n{guard_table()}"
+
+
+def test_every_guard_is_told_with_its_rule() -> None:
+    prose = text_of("docs/PROTOCOL.md").partition(TABLE_BEGINS)[0]
+    assert [guard for guard in GUARD_NAMES if f"`{guard}`" not in prose] == []
+
+
+def test_every_scenario_is_told() -> None:
+    protocol = text_of("docs/PROTOCOL.md")
+    assert [name for name in SCENARIO_NAMES if f"`{name}`" not in protocol] == []
+
+
+@pytest.mark.parametrize("union", [messages.AnyMessage, events.Event, effects.Effect])
+def test_every_message_event_and_effect_is_told(union: object) -> None:
+    protocol = text_of("docs/PROTOCOL.md")
+    names = [each.__name__ for each in get_args(union)]
+    assert names
+    assert [name for name in names if f"`{name}`" not in protocol] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_guards_and_mutants_that_a_page_names_exist(page: str) -> None:
+    """In rules, a name of lower-case words in backquotes after *guard* or *mutant* is one of theirs."""
+    listed = re.findall(r"(?:[Gg]uards?|[Mm]utants?):? ((?:`[a-z_]+`(?:, | and )?)+)", text_of(page))
+    named = [name for names in listed for name in re.findall(r"`([a-z_]+)`", names)]
+    named += re.findall(r"--mutant ([a-z_]+)", text_of(page))
+    assert [name for name in named if name not in GUARD_NAMES + MUTANT_NAMES] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_scenarios_that_a_page_names_exist(page: str) -> None:
+    """A name with two dashes in backquotes is a scenario's; after ``--scenario`` stands a part of one."""
+    text = text_of(page)
+    named = re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+){2,})`", text)
+    assert [name for name in named if name not in SCENARIO_NAMES] == []
+    parts = re.findall(r"--scenario ([a-z0-9-]+)", text)
+    assert [part for part in parts if not any(part in name for name in SCENARIO_NAMES)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_make_targets_that_a_page_names_exist(page: str) -> None:
+    targets = set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE))
+    commands = re.findall(r"(?:`|\$ )make((?: [a-z]+)+)", text_of(page))
+    named = [target for command in commands for target in command.split()]
+    assert [target for target in named if target not in targets] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_a_page_names_exist(page: str) -> None:
+    """``stretto VERB [SUBVERB] --option ...`` in code is one that the command takes."""
+    for line in re.findall(r"(?:`|^ {4}(?:\$ )?)stretto ([a-z][^`\n]*)", text_of(page), re.MULTILINE):
+        words = line.split()
+        assert words[0] in cli.COMMANDS, f"{page}: stretto {line}"
+        command = cli._load(words[0])
+        if isinstance(command, TyperGroup) and len(words) > 1:
+            for verb in words[1].split("|"):
+                assert verb in command.commands, f"{page}: stretto {line}"
+            command = command.commands[words[1].split("|")[0]]
+        known = {option for parameter in command.params for option in parameter.opts}
+        unknown = [word for word in words if word.startswith("--") and word not in known]
+        assert unknown == [], f"{page}: stretto {line}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_links_or_names_exist(page: str) -> None:
+    text = text_of(page)
+    folder = (ROOT / page).parent
+    links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
+    assert [link for link in links if not (folder / link).exists()] == []
+    paths = re.findall(r"`((?:replog|stretto|tests|docs|\.ci)/[\w./-]+)`", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
