@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import pytest
+
+from stretto.replog.core import effects, events
+from stretto.replog.core.events import CasOutcome
+from stretto.replog.core.follower import Follower
+from stretto.replog.core.leader import Leader
+from stretto.replog.core.replica import RoleName
+from stretto.types import WorkerId
+from tests.unit.core.group import (
+    ALL,
+    SETTINGS,
+    W0,
+    W1,
+    W2,
+    FollowerSubject,
+    Subject,
+    entries,
+    every,
+    incarnation_of,
+    member,
+    noted,
+    only,
+    record,
+    registration,
+    settings,
+)
+
+RETRY_MS = SETTINGS.retry_ms
+UNCLEAN = settings(unclean_election=True)
+
+
+def member_of_orphans(worker: WorkerId = W1, **details: object) -> Subject:
+    """Its leader's registration was tested and is gone."""
+    subject = Subject(worker, **details)  # type: ignore[arg-type]
+    subject.see(record(1, W0))
+    subject.gone(registration(W0))
+    return subject
+
+
+def standing(worker: WorkerId = W1) -> tuple[Subject, effects.CompareAndSet]:
+    subject = member_of_orphans(worker)
+    return subject, only(subject.tick_at_deadline(), effects.CompareAndSet)
+
+
+def outsider(**details: object) -> tuple[Subject, list[effects.Effect]]:
+    """Not in the ISR, and the leader is gone."""
+    subject = Subject(W1, **details)  # type: ignore[arg-type]
+    subject.see(record(1, W0, (W0, W2)))
+    return subject, subject.gone(registration(W0))
+
+
+# Who may stand.
+
+
+def test_a_listed_member_stands_with_one_compare_and_set() -> None:
+    subject, cas = standing()
+    assert (cas.record.leader, cas.record.leader_incarnation) == (W1, incarnation_of(W1))
+    assert cas.record.epoch == 2
+    assert cas.record.isr == record(1, W0).isr
+    assert cas.version == subject.version
+    assert subject.replica.role_name is RoleName.CANDIDATE
+
+
+def test_nobody_stands_before_the_registration_was_tested() -> None:
+    subject = Subject(W1)
+    happened = subject.see(record(1, W0))
+    assert only(happened, effects.CheckRegistration).registration == registration(W0)
+    assert every(subject.tick(after=10_000), effects.CompareAndSet) == []
+
+
+def test_nobody_stands_while_the_leader_is_registered() -> None:
+    subject = Subject(W1)
+    subject.see(record(1, W0))
+    subject.step(events.RegistrationSeen(registration=registration(W0), exists=True))
+    assert every(subject.tick(after=10_000), effects.CompareAndSet) == []
+
+
+def test_the_registration_of_another_incarnation_or_worker_says_nothing() -> None:
+    subject = Subject(W1)
+    subject.see(record(1, W0))
+    subject.gone(registration(W0, life=2))
+    subject.gone(registration(W2))
+    assert every(subject.tick(after=10_000), effects.CompareAndSet) == []
+
+
+def test_the_registration_is_tested_again_after_every_change_of_the_record() -> None:
+    subject = Subject(W1)
+    subject.see(record(1, W0))
+    happened = subject.see(record(1, W0, (W0, W1)))
+    assert only(happened, effects.CheckRegistration).registration == registration(W0)
+
+
+def test_a_replica_outside_the_isr_does_not_stand() -> None:
+    subject, happened = outsider()
+    assert every(happened, effects.LookForMembers) == []
+    assert every(subject.tick(after=10_000), effects.CompareAndSet) == []
+
+
+def test_a_worker_whose_listed_disk_is_another_does_not_stand() -> None:
+    subject = Subject(W1)
+    subject.see(record(1, W0, (W0, member(W1, disk=2))))
+    subject.gone(registration(W0))
+    assert every(subject.tick(after=10_000), effects.CompareAndSet) == []
+
+
+def test_a_member_that_left_the_isr_while_it_waited_its_turn_does_not_stand() -> None:
+    subject = member_of_orphans(W1)
+    subject.see(record(1, W0, (W0, W2)))
+    assert every(subject.tick(after=10_000), effects.CompareAndSet) == []
+
+
+def test_a_group_without_a_leader_elects_its_first_one() -> None:
+    subject = Subject(W0)
+    subject.see(record(0, None))
+    assert only(subject.tick_at_deadline(), effects.CompareAndSet).record.epoch == 1
+
+
+# Courtesy.
+
+
+def test_members_stand_one_after_the_other() -> None:
+    delays = []
+    for worker in (W1, W2):
+        subject = member_of_orphans(worker)
+        deadline = subject.replica.next_deadline()
+        assert deadline is not None
+        delays.append(deadline - subject.now)
+    assert delays == [RETRY_MS // 8, 2 * RETRY_MS // 8]
+
+
+def test_a_member_that_lacks_what_the_leader_had_sent_stands_last() -> None:
+    subject = FollowerSubject(W1, log=entries(0, 3))
+    subject.see(record(1, W0))
+    subject.lineage((1, 0), end=3)
+    subject.entries(log_end=9)
+    subject.gone(registration(W0))
+    deadline = subject.replica.next_deadline()
+    assert deadline == subject.now + (1 + len(ALL)) * RETRY_MS // 8
+
+
+# Answers.
+
+
+def test_the_winner_leads() -> None:
+    subject, cas = standing()
+    happened = subject.cas(cas)
+    assert isinstance(subject.replica.role, Leader)
+    assert only(happened, effects.Persist).frames[0].header.epoch == 2
+
+
+def test_a_lost_race_reads_the_record_and_follows_the_winner() -> None:
+    subject, cas = standing()
+    happened = subject.cas(cas, CasOutcome.BAD_VERSION)
+    assert every(happened, effects.CompareAndSet) == []
+    read = only(happened, effects.ReadRecord)
+    assert read.sync
+    subject.see(record(2, W2), token=read.token)
+    role = subject.replica.role
+    assert isinstance(role, Follower)
+    assert role.leader == W2
+
+
+def test_a_race_lost_to_a_change_of_the_isr_is_run_again() -> None:
+    subject, cas = standing()
+    read = only(subject.cas(cas, CasOutcome.BAD_VERSION), effects.ReadRecord)
+    subject.see(record(1, W0, (W0, W1)), token=read.token)
+    again = only(subject.tick_at_deadline(), effects.CompareAndSet)
+    assert again.version == subject.version
+    assert again.record.isr == record(1, W0, (W0, W1)).isr
+
+
+def test_a_winner_whose_reply_was_lost_leads_when_it_reads_the_record() -> None:
+    subject, cas = standing()
+    read = only(subject.cas(cas, CasOutcome.UNKNOWN), effects.ReadRecord)
+    assert subject.replica.role_name is RoleName.CANDIDATE
+    subject.see(cas.record, token=read.token)
+    assert isinstance(subject.replica.role, Leader)
+
+
+def test_a_candidacy_that_never_arrived_is_repeated_after_the_read() -> None:
+    subject, cas = standing()
+    read = only(subject.cas(cas, CasOutcome.UNKNOWN), effects.ReadRecord)
+    subject.see_again(token=read.token)
+    again = only(subject.tick_at_deadline(), effects.CompareAndSet)
+    assert (again.record, again.version) == (cas.record, cas.version)
+    assert again.token > cas.token
+
+
+def test_a_settling_read_that_is_lost_is_repeated() -> None:
+    subject, cas = standing()
+    read = only(subject.cas(cas, CasOutcome.UNKNOWN), effects.ReadRecord)
+    subject.step(events.ReadFailed(token=read.token))
+    assert read.token not in [each.token for each in every(subject.tick(after=RETRY_MS), effects.ReadRecord)]
+    assert subject.replica.role_name is RoleName.CANDIDATE
+
+
+def test_the_winners_record_seen_by_watch_ends_a_candidacy() -> None:
+    subject, cas = standing()
+    subject.see(record(2, W2))
+    assert subject.cas(cas, CasOutcome.BAD_VERSION) == []
+    assert subject.replica.role_name is RoleName.FOLLOWER
+
+
+# Unclean.
+
+
+def test_an_unclean_election_first_looks_for_members() -> None:
+    subject, happened = outsider(options=UNCLEAN)
+    look = only(happened, effects.LookForMembers)
+    assert every(happened, effects.CompareAndSet) == []
+    assert subject.replica.next_deadline() is not None
+    assert look.token
+
+
+def test_a_member_never_looks_it_stands() -> None:
+    subject = member_of_orphans(W1, options=UNCLEAN)
+    assert only(subject.tick_at_deadline(), effects.CompareAndSet).record.unclean_epoch == 0
+
+
+@pytest.mark.parametrize("alive", [W0, W2])
+def test_an_unclean_election_waits_while_a_member_is_alive(alive: WorkerId) -> None:
+    subject, happened = outsider(options=UNCLEAN)
+    look = only(happened, effects.LookForMembers)
+    seen = events.MembersSeen(token=look.token, alive=frozenset([member(alive), member(W1)]))
+    assert every(subject.step(seen), effects.CompareAndSet) == []
+    again = only(subject.tick(after=RETRY_MS), effects.LookForMembers)
+    assert again.token > look.token
+
+
+def test_an_unclean_leader_is_recorded_as_such_and_alone() -> None:
+    subject, happened = outsider(options=UNCLEAN, log=entries(0, 3))
+    look = only(happened, effects.LookForMembers)
+    wiped = frozenset([member(W2, disk=2)])
+    happened = subject.step(events.MembersSeen(token=look.token, alive=wiped))
+    cas = only(happened, effects.CompareAndSet)
+    assert cas.record.isr == (member(W1),)
+    assert (cas.record.epoch, cas.record.unclean_epoch) == (2, 2)
+    assert set(cas.record.osr) == {W0, W2}
+    assert "stands_uncleanly" in noted(happened)
+    subject.cas(cas)
+    assert isinstance(subject.replica.role, Leader)
+
+
+def test_an_answer_to_an_earlier_look_is_ignored() -> None:
+    subject, happened = outsider(options=UNCLEAN)
+    token = only(happened, effects.LookForMembers).token
+    assert subject.step(events.MembersSeen(token=token - 1, alive=frozenset())) == []
+
+
+def test_a_look_that_is_not_answered_is_repeated() -> None:
+    subject, happened = outsider(options=UNCLEAN)
+    token = only(happened, effects.LookForMembers).token
+    assert only(subject.tick(after=RETRY_MS), effects.LookForMembers).token > token
+
+
+def test_the_option_takes_effect_on_a_group_that_is_already_offline() -> None:
+    subject, happened = outsider()
+    assert every(happened, effects.LookForMembers) == []
+    assert len(every(subject.step(events.OptionsChanged(settings=UNCLEAN)), effects.LookForMembers)) == 1
+
+
+def test_the_option_taken_back_stops_an_unclean_election() -> None:
+    subject, happened = outsider(options=UNCLEAN)
+    look = only(happened, effects.LookForMembers)
+    subject.step(events.OptionsChanged(settings=SETTINGS))
+    assert (
+        every(subject.step(events.MembersSeen(token=look.token, alive=frozenset())), effects.CompareAndSet)
+        == []
+    )
