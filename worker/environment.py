@@ -1,0 +1,302 @@
+"""The LMDB file of one task: transactions that grow the map, readers on other threads, errors in sentences.
+
+**Durability.** A commit writes its pages, calls ``fdatasync``, and only then writes the meta page that
+makes them current (``sync=True, metasync=False``). The meta page itself reaches the disk with the next
+commit or :meth:`Environment.sync`, so a power loss takes back at most the last transaction, which the
+replog still has, and what is left is a whole, earlier state: LMDB reuses no page that the two latest
+states need. Not chosen:
+
+``sync=False``
+    saves the ``fdatasync``, but then pages and meta pages reach the disk in any order, and a power loss
+    leaves a file that is damaged without anybody noticing, on all replicas at once if they share a room.
+``writemap=True`` (and ``map_async``)
+    saves a copy, but writes through the map of a sparse file: a full disk is then a SIGBUS and not an error.
+``meminit=False``
+    saves little, and leaves pieces of this process's memory in a file that is sent to other machines.
+
+**Growth.** A map that is full is doubled and the transaction is run again from its beginning. Changing a
+map is only allowed while this process has no transaction on it, so every transaction is within the
+*gate*: many at a time, or one change of the map. Who waits for the gate to change the map comes before
+who comes to read, and reads are short: so a change waits for the reads that are running and for nothing
+else. A long read (:meth:`Environment.reading` with ``long=True``) first makes sure that the map has room
+for as much again as it holds, so that growth seldom has to wait for it. Another process that grew the
+map is noticed by the next transaction, which adopts its size the same way.
+
+**Readers that died.** A process killed inside a read keeps its slot, and with it every page freed since;
+such slots are cleared at open, at each sync, and when no slot is left.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import lmdb
+
+from stretto.errors import StorageError
+
+if TYPE_CHECKING:
+    from lmdb import _Database as Database
+
+MAP_BYTES = 1024 * 1024 * 1024
+"""Address space, not disk space: a file is as large as what was written to it."""
+MAX_DBS = 1024
+MAX_READERS = 256
+SPARE_BYTES = 16 * 1024 * 1024
+"""Free space below which nothing is written."""
+
+T = TypeVar("T")
+ReadTransaction: TypeAlias = "lmdb.Transaction[memoryview]"
+WriteTransaction: TypeAlias = "lmdb.Transaction[bytes]"
+
+
+class NoSpace(StorageError):
+    """The disk is full. Nothing was changed: the same call may succeed once there is space."""
+
+
+class StateCorrupt(StorageError):
+    """The file of a task is damaged or is no such file. Never healed by deleting (rule 12)."""
+
+
+class Environment:
+    """One LMDB environment. Any thread may read; writes are for one thread at a time."""
+
+    def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
+        self.folder = folder
+        self._gate = _Gate()
+        #: Set once by an error after which the file or its map is in doubt; raised ever after.
+        self._failure: StorageError | None = None
+        try:
+            _make_folder(folder)
+            file = folder / "data.mdb"
+            used = file.stat().st_size if file.exists() else 0
+            self._env = lmdb.open(
+                os.fspath(folder),
+                map_size=_map_size_for(used, map_bytes),
+                metasync=False,
+                max_dbs=MAX_DBS,
+                max_readers=MAX_READERS,
+            )
+            _sync_folder(folder)
+            self._env.reader_check()
+        except (lmdb.Error, OSError) as error:
+            raise self._translated(error, "open") from error
+
+    # Transactions.
+
+    @contextmanager
+    def reading(self, *, long: bool = False) -> Iterator[ReadTransaction]:
+        """A snapshot. Its buffers are views of the map: whatever is to outlive the block is copied."""
+        if long:
+            self._reserve()
+        with self._gate.shared():
+            txn = self._begin_read()
+            try:
+                yield txn
+            except lmdb.Error as error:
+                raise self._translated(error, "read") from error
+            finally:
+                txn.abort()
+
+    def write(self, change: Callable[[WriteTransaction], T], *, size_bytes: int = 0) -> T:
+        """Run ``change`` in a transaction that writes about ``size_bytes``, and commit it.
+
+        It is run again if the map has to grow, so it must leave everything but its transaction alone.
+        Raises StorageError, of which NoSpace may be tried again; either way nothing was changed.
+        """
+        if size_bytes:
+            self._require_space(size_bytes)
+        while True:
+            try:
+                with self._gate.shared():
+                    self._require_sound()
+                    with self._env.begin(write=True) as txn:
+                        return change(txn)
+            except lmdb.MapFullError:
+                self._resize(self._map_bytes() * 2)
+            except lmdb.MapResizedError:
+                self._resize(0)
+            except lmdb.Error as error:
+                raise self._translated(error, "write") from error
+
+    def open_db(self, name: str, txn: WriteTransaction) -> Database:
+        """A named database, created if it is missing. Valid elsewhere once the transaction has committed."""
+        return self._env.open_db(name.encode(), txn=txn)
+
+    def names(self, txn: WriteTransaction) -> list[str]:
+        return [bytes(name).decode() for name in self._env.dbs(txn)]
+
+    def sync(self) -> None:
+        """Make every committed transaction survive a power loss."""
+        try:
+            with self._gate.shared():
+                self._require_sound()
+                self._env.sync(True)
+                self._env.reader_check()
+        except lmdb.Error as error:
+            self._failure = self._translated(error, "sync")
+            raise self._failure from error
+
+    def close(self) -> None:
+        """After the reads that are running."""
+        with self._gate.exclusive():
+            self._failure = self._failure or StorageError(f"the state in {self.folder} is closed")
+            self._env.close()
+
+    # The map.
+
+    def _begin_read(self) -> ReadTransaction:
+        while True:
+            self._require_sound()
+            try:
+                return self._env.begin(buffers=True)
+            except lmdb.MapResizedError:
+                # The gate cannot be changed from inside it.
+                with self._gate.outside():
+                    self._resize(0)
+            except lmdb.ReadersFullError as error:
+                if self._env.reader_check() == 0:
+                    raise self._translated(error, "read") from error
+            except lmdb.Error as error:
+                raise self._translated(error, "read") from error
+
+    def _map_bytes(self) -> int:
+        return self._env.info()["map_size"]
+
+    def _resize(self, size: int) -> None:
+        """To ``size`` bytes, or with 0 to what another process made it."""
+        with self._gate.exclusive():
+            self._require_sound()
+            if 0 < size <= self._map_bytes():
+                return
+            try:
+                self._env.set_mapsize(size)
+            except lmdb.Error as error:
+                # LMDB has let go of the old map by now.
+                self._failure = StorageError(
+                    f"the map of {self.folder} cannot grow to {size} bytes ({error}); "
+                    "raise the limit of address space or free memory, and start again"
+                )
+                raise self._failure from error
+
+    def _reserve(self) -> None:
+        with self._gate.shared():
+            self._require_sound()
+            info = self._env.info()
+            used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
+        if used * 2 > info["map_size"]:
+            self._resize(info["map_size"] * 2)
+
+    # Errors.
+
+    def _require_sound(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _require_space(self, size_bytes: int) -> None:
+        # LMDB reports a write that a full disk cut short as an I/O error, which is not to be tried again.
+        try:
+            stat = os.statvfs(self.folder)
+        except OSError as error:
+            raise self._translated(error, "write") from error
+        free = stat.f_bavail * stat.f_frsize
+        if free < 2 * size_bytes + SPARE_BYTES:
+            raise NoSpace(f"the disk of {self.folder} is full ({free} bytes left); free some space")
+
+    def _translated(self, error: lmdb.Error | OSError, what: str) -> StorageError:
+        match error:
+            case lmdb.CorruptedError() | lmdb.PageNotFoundError() | lmdb.InvalidError():
+                return StateCorrupt(f"the state in {self.folder} is damaged: {error}")
+            case lmdb.VersionMismatchError():
+                return StorageError(f"the state in {self.folder} has a format of another LMDB: {error}")
+            case lmdb.DbsFullError():
+                return StorageError(f"the state in {self.folder} has all {MAX_DBS} databases it may have")
+            case lmdb.DiskError():
+                return NoSpace(f"the disk of {self.folder} is full; free some space")
+            case lmdb.ReadonlyError():
+                return StorageError(f"the state in {self.folder} is read-only; make it writable")
+            case OSError(errno=errno.EROFS | errno.EACCES):
+                return StorageError(f"the state in {self.folder} is read-only; make it writable")
+            case _:
+                failure = StorageError(f"the state in {self.folder} failed to {what} ({error})")
+                if what == "write":
+                    # Perhaps an fdatasync: what the disk holds is in doubt, and trying again would hide it.
+                    self._failure = failure
+                return failure
+
+
+class _Gate:
+    """Many inside at a time, or one alone; who wants to be alone is let in before who comes later."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._inside = 0
+        self._alone = 0
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """For who is inside: step out for a while."""
+        self._leave()
+        try:
+            yield
+        finally:
+            self._enter()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        with self._changed:
+            self._alone += 1
+            try:
+                self._changed.wait_for(lambda: self._inside == 0)
+                # Nobody enters without the lock, which is ours for the length of the block.
+                yield
+            finally:
+                self._alone -= 1
+                self._changed.notify_all()
+
+    def _enter(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._alone == 0)
+            self._inside += 1
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._inside -= 1
+            if self._inside == 0:
+                self._changed.notify_all()
+
+
+def _map_size_for(used_bytes: int, map_bytes: int) -> int:
+    size = map_bytes
+    while size < 2 * used_bytes:
+        size *= 2
+    return size
+
+
+def _make_folder(folder: Path) -> None:
+    """Create it and what is missing above it, so that it survives a power loss."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

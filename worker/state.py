@@ -1,0 +1,213 @@
+"""The applied state of one replica of a task group: what is visible, one LMDB file for each task.
+
+Entries are applied in the order of the log, in batches; a batch is one transaction in each task that it
+concerns. So the tasks of a group move one after the other, and a task that nothing concerns does not
+move at all: each file has an *own* offset, and the group's is what all of them are known to have
+reached. :meth:`AppliedState.checkpoint` writes the group's offset into the files that lag only because
+they are idle, makes all of them durable, and tells up to where the log is no longer needed.
+
+**Recovery.** A crash may come between the transactions of a batch, and a power loss takes back the last
+transaction of any file. So the files may be found at different offsets, and no single producer table
+describes them. :meth:`AppliedState.recover` brings them together at the *highest* of their offsets, by
+applying the log from the lowest to the highest; the core starts after that. This is right because
+
+1. every entry below the highest offset was decided before the crash: some file has applied it, or an
+   entry after it, and entries are applied in order and only once decided. Applying it again needs
+   nobody's consent, and a later leader cannot have another entry there (rule 6: no truncation below what is
+   applied);
+2. those entries are in the log: its end is beyond the highest offset, as an entry is applied here only
+   after it is durable here; its start is not above the lowest, as the log is cut only below what
+   ``checkpoint`` returned, which is a lower bound of every file's offset after any crash;
+3. each file takes each entry once: it skips those below its own offset, which was stored in the same
+   transaction as what they did, and its offset is at the boundary of a frame, as that of a batch is.
+
+After it, every file is the state as of the highest offset, idle or not; so the union of the producers'
+rows is the table as of that offset, which is what the core calls ``Recovered.producers``. The entries above
+it are the core's ``unapplied``.
+
+Where the log does not reach (2. fails), the replica has lost part of its log, as after a machine crash
+with ``replication.fsync=interval``: that is :class:`LogTooShort`, and the driver renews the storage id.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from stretto.errors import StorageError, UsageError
+from stretto.invariants import check
+from stretto.records import DepotOffset
+from stretto.replog.core.producers import NO_PRODUCER, ProducerTable
+from stretto.replog.frame import Frame, Kind, decode
+from stretto.replog.storage import Storage
+from stretto.types import Offset, TaskId
+from stretto.worker.depot import DepotBatch, DepotSlice
+from stretto.worker.environment import MAP_BYTES, NoSpace, StateCorrupt
+from stretto.worker.taskstate import CHANGES_NOTHING, TaskState
+
+__all__ = ["AppliedState", "DepotBatch", "DepotSlice", "LogTooShort", "NoSpace", "StateCorrupt"]
+
+RECOVERY_BYTES = 8 * 1024 * 1024
+
+_EVERY_TASK = (Kind.PRODUCER_OPEN, Kind.PRODUCER_EXPIRE)
+
+
+class LogTooShort(StorageError):
+    """The applied state is not within the log: the replica lost entries that it had confirmed."""
+
+
+class AppliedState:
+    """Reads may run on any thread. ``apply`` and ``checkpoint`` may too, and wait for one another."""
+
+    def __init__(self, tasks: dict[TaskId, TaskState]) -> None:
+        self._tasks = tasks
+        self._writing = threading.Lock()
+        #: Taken before the other one: entries may be applied while the disk works on a checkpoint.
+        self._checkpointing = threading.Lock()
+        #: Every task is the state as of this offset, or further. Only after recovery are all exactly there.
+        self._applied = min(task.applied for task in tasks.values())
+
+    @classmethod
+    def open(cls, folder: Path, tasks: Sequence[TaskId], *, map_bytes: int = MAP_BYTES) -> AppliedState:
+        """The state in ``folder``; tasks without a file begin empty, at offset 0.
+
+        Raises StorageError, or StrettoError for a format this release does not read.
+        """
+        if not tasks or len(set(tasks)) < len(tasks):
+            raise UsageError(f"a task group has one or more different tasks, not {list(tasks)}")
+        opened: dict[TaskId, TaskState] = {}
+        try:
+            for task in tasks:
+                opened[task] = TaskState(folder / f"task-{task}", task, map_bytes=map_bytes)
+        except BaseException:
+            for state in opened.values():
+                state.close()
+            raise
+        return cls(opened)
+
+    def close(self) -> None:
+        """After the reads that are running. What was applied stays; to make it durable, checkpoint before."""
+        with self._checkpointing, self._writing:
+            for task in self._tasks.values():
+                task.close()
+
+    # What is applied.
+
+    @property
+    def applied(self) -> Offset:
+        """Entries below are visible."""
+        return self._applied
+
+    @property
+    def furthest(self) -> Offset:
+        """The highest offset that any task has reached; where :meth:`recover` brings all of them."""
+        return max(self._applied, *(task.applied for task in self._tasks.values()))
+
+    def producers(self) -> ProducerTable:
+        """The producer table as of :attr:`applied`, to keep. After a crash: only after :meth:`recover`."""
+        with self._writing:
+            check(self.furthest == self._applied, "the tasks are at different offsets; recover first")
+            table = ProducerTable({})
+            for task in self._tasks.values():
+                for producer, rows in task.producers.producers.items():
+                    table.producers.setdefault(producer, {}).update(rows)
+            return table.copy()
+
+    # Writing.
+
+    def apply(self, frames: Sequence[Frame]) -> None:
+        """Apply frames that continue :attr:`applied` or begin below it; what was applied before is skipped.
+
+        Raises StorageError, and then :attr:`applied` has not moved: tasks may have, and skip those frames if
+        they come again.
+        """
+        if not frames:
+            return
+        with self._writing:
+            end = self._check_order(frames)
+            for task, concerned in self._by_task(frames).items():
+                self._tasks[task].apply(concerned, end)
+            self._applied = max(self._applied, end)
+
+    def recover(self, log: Storage) -> Offset:
+        """Bring all tasks to the same offset, which is returned, with the log's help. See the module."""
+        furthest = self.furthest
+        if not log.start_offset <= self._applied <= furthest <= log.end_offset:
+            raise LogTooShort(
+                f"the applied state is at [{self._applied}, {furthest}], but the replog holds "
+                f"[{log.start_offset}, {log.end_offset}); this replica has to be copied from another one"
+            )
+        while self._applied < furthest:
+            chunk = log.read(self._applied, furthest, RECOVERY_BYTES)
+            self.apply(decode(b"".join(chunk.buffers)))
+        return self._applied
+
+    def checkpoint(self) -> Offset:
+        """Make everything applied durable. Returns the offset that survives a power loss from now on."""
+        with self._checkpointing:
+            with self._writing:
+                end = self._applied
+                for task in self._tasks.values():
+                    task.advance(end)
+                unsynced = [task for task in self._tasks.values() if task.unsynced]
+            for task in unsynced:
+                # Cleared first: a transaction that commits meanwhile sets it again.
+                task.unsynced = False
+                task.sync()
+        return end
+
+    def _check_order(self, frames: Sequence[Frame]) -> Offset:
+        at = frames[0].header.offset
+        check(at <= self._applied, "frames are missing before these", applied=self._applied, offset=at)
+        for frame in frames:
+            check(frame.header.offset == at, "frames are not contiguous", expected=at, frame=frame.header)
+            at = frame.end_offset
+        return at
+
+    def _by_task(self, frames: Sequence[Frame]) -> dict[TaskId, list[Frame]]:
+        """The frames that change each task."""
+        concerned: dict[TaskId, list[Frame]] = {}
+        for frame in frames:
+            header = frame.header
+            if header.end_offset <= self._applied:
+                continue
+            if header.kind is Kind.STATE:
+                raise StorageError(f"entry {header.offset} changes a PState, which this release cannot")
+            if header.kind in _EVERY_TASK:
+                for task in self._tasks:
+                    concerned.setdefault(task, []).append(frame)
+            elif header.kind not in CHANGES_NOTHING or header.producer != NO_PRODUCER:
+                if header.task not in self._tasks:
+                    raise StorageError(f"entry {header.offset} is for task {header.task}, which is not here")
+                concerned.setdefault(header.task, []).append(frame)
+        return concerned
+
+    # Reading.
+
+    def read_depot(
+        self, task: TaskId, depot: str, offset: DepotOffset, *, max_bytes: int, max_records: int
+    ) -> DepotSlice:
+        """The batches from the one that holds ``offset``: one, and more as long as they fit both limits.
+
+        Empty at the end of the depot and beyond, and if there is no such depot.
+        """
+        return self._task(task).read_depot(depot, offset, max_bytes=max_bytes, max_records=max_records)
+
+    def depot_bounds(self, task: TaskId, depot: str) -> tuple[DepotOffset, DepotOffset]:
+        """First offset that can be read, and one beyond the last."""
+        return self._task(task).depot_bounds(depot)
+
+    def offset_at(self, task: TaskId, depot: str, timestamp_ms: int) -> DepotOffset:
+        """The first offset whose batch has at least this timestamp; the end of the depot if none has."""
+        return self._task(task).offset_at(depot, timestamp_ms)
+
+    def digest(self, task: TaskId) -> str:
+        """Of what a task holds; to be compared between replicas that have applied the same offset."""
+        return self._task(task).digest()
+
+    def _task(self, task: TaskId) -> TaskState:
+        found = self._tasks.get(task)
+        if found is None:
+            raise UsageError(f"task {task} is not in this group, which has {sorted(self._tasks)}")
+        return found

@@ -1,0 +1,259 @@
+"""The applied state of one task: its depots, its share of the producer table, its own applied offset.
+
+Everything that a batch of entries changes goes into one transaction together with the offset that it
+brings the task to, so what is on disk is always the state as of exactly that offset, and entries below
+it are skipped when they come again.
+
+Databases: ``meta``, and ``depot/<name>`` for each depot (``pstate/<name>`` is reserved). Keys of ``meta``::
+
+    format         version of this layout, 1 byte
+    task           the task's number, so that a file that was moved to the wrong folder is noticed
+    applied        own applied offset, u64
+    producer/<id>  one row for each open producer: its sequences on this task, or nil before its first batch
+
+A producer is open or not for the whole group, but has sequences on each task. Its row is in every task's
+file, so that a task can be moved to another group together with all that guards its depots. What an
+entry does to the rows is decided by the core's own :class:`~stretto.replog.core.producers.ProducerTable`,
+which here runs on tables that hold one task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stretto import records
+from stretto.errors import PeerError, StorageError, StrettoError
+from stretto.invariants import check
+from stretto.records import DepotOffset
+from stretto.replog.core.producers import NO_PRODUCER, ProducerTable, Sequences
+from stretto.replog.frame import Frame, Header, Kind, payload
+from stretto.types import Offset, ProducerId, TaskId
+from stretto.worker import depot as depots
+from stretto.worker.depot import Depot, DepotSlice
+from stretto.worker.environment import Environment, StateCorrupt
+
+if TYPE_CHECKING:
+    from stretto.worker.environment import Database, ReadTransaction, WriteTransaction
+
+FORMAT_VERSION = 1
+PAGE_BYTES = 4096
+CHANGES_NOTHING = (Kind.EPOCH, Kind.MARKER)
+
+_U64 = struct.Struct(">Q")
+_FORMAT = b"format"
+_TASK = b"task"
+_APPLIED = b"applied"
+_PRODUCER = b"producer/"
+
+_encode_row = msgspec.msgpack.Encoder().encode
+_decode_row = msgspec.msgpack.Decoder(Sequences | None).decode
+
+
+class TaskState:
+    """Not thread-safe, except for the reads, which run on any thread while another one writes."""
+
+    def __init__(self, folder: Path, task: TaskId, *, map_bytes: int) -> None:
+        self.task = task
+        self.environment = Environment(folder, map_bytes=map_bytes)
+        #: The rows as of ``applied``; those of other tasks are absent.
+        self.producers = ProducerTable({})
+        #: By name; a depot is listed once the transaction that created it has committed, so that a reader
+        #: who finds it here and *then* begins its transaction may use its handle.
+        self._depots: dict[str, Depot] = {}
+        #: What the file says; the group's offset may be further if nothing since concerned this task.
+        self.applied = Offset(0)
+        #: Whether anything was committed since the last sync.
+        self.unsynced = True
+        try:
+            self._meta = self.environment.write(self._load)
+        except BaseException:
+            self.environment.close()
+            raise
+
+    def _load(self, txn: WriteTransaction) -> Database:
+        environment = self.environment
+        names = environment.names(txn)
+        meta = environment.open_db("meta", txn)
+        version = txn.get(_FORMAT, db=meta)
+        if version is None:
+            txn.put(_FORMAT, bytes([FORMAT_VERSION]), db=meta)
+            txn.put(_TASK, _U64.pack(self.task), db=meta)
+            txn.put(_APPLIED, _U64.pack(0), db=meta)
+        elif version != bytes([FORMAT_VERSION]):
+            raise StrettoError(
+                f"the state in {environment.folder} has format {version.hex()}, and this release reads "
+                f"{FORMAT_VERSION:02x}; run the release that wrote it"
+            )
+        task = _U64.unpack(txn.get(_TASK, b"", db=meta))[0]
+        if task != self.task:
+            raise StrettoError(
+                f"the state in {environment.folder} is that of task {task}, not of {self.task}"
+            )
+        self.applied = Offset(_U64.unpack(txn.get(_APPLIED, b"", db=meta))[0])
+        self.producers = ProducerTable(dict(_rows(txn, meta, self.task)))
+        self._depots = {}
+        for name in names:
+            if name.startswith(depots.PREFIX):
+                self._depots[name[len(depots.PREFIX) :]] = Depot.load(environment.open_db(name, txn), txn)
+        return meta
+
+    # Writing.
+
+    def apply(self, frames: Sequence[Frame], end: Offset) -> None:
+        """Apply those of the frames that are new here; with them, nothing below ``end`` is left to apply."""
+        new = [frame for frame in frames if frame.header.offset >= self.applied]
+        if not new:
+            return
+        if len(new) < len(frames):
+            straddling = frames[-len(new) - 1]
+            check(
+                straddling.end_offset <= self.applied,
+                "an applied offset lies inside a frame",
+                applied=self.applied,
+                frame=straddling.header,
+            )
+        size_bytes = sum(frame.size_bytes for frame in new)
+        changed, producers = self.environment.write(
+            lambda txn: self._apply(txn, new, end), size_bytes=size_bytes
+        )
+        self._depots.update(changed)
+        for producer, rows in producers.items():
+            if rows is None:
+                self.producers.producers.pop(producer, None)
+            else:
+                self.producers.producers[producer] = rows
+        self.applied = end
+        self.unsynced = True
+
+    def _apply(
+        self, txn: WriteTransaction, frames: Sequence[Frame], end: Offset
+    ) -> tuple[dict[str, Depot], dict[ProducerId, dict[TaskId, Sequences] | None]]:
+        """The depots and the producers that the frames change, as they are when the transaction commits."""
+        changed: dict[str, Depot] = {}
+        for frame in frames:
+            if frame.header.kind is Kind.DEPOT:
+                self._append(txn, changed, frame)
+        producers = self._changed_producers([frame.header for frame in frames])
+        for producer, rows in producers.items():
+            key = _PRODUCER + _U64.pack(producer)
+            if rows is None:
+                txn.delete(key, db=self._meta)
+            else:
+                txn.put(key, _encode_row(rows.get(self.task)), db=self._meta)
+        txn.put(_APPLIED, _U64.pack(end), db=self._meta)
+        return changed, producers
+
+    def _append(self, txn: WriteTransaction, changed: dict[str, Depot], frame: Frame) -> None:
+        header = frame.header
+        batch = payload(frame)
+        try:
+            name, count = records.head(batch)
+        except PeerError as error:
+            raise StorageError(f"entry {header.offset} cannot be applied here: {error}") from error
+        if count != header.count:
+            raise StorageError(
+                f"entry {header.offset} cannot be applied: {header.count} entries for {count} records"
+            )
+        depot = changed.get(name)
+        if depot is None:
+            if name in self._depots:
+                depot = self._depots[name].copy()
+            else:
+                depot = Depot(self.environment.open_db(depots.PREFIX + name, txn), DepotOffset(0), 0)
+            changed[name] = depot
+        depot.append(txn, batch, count, header.timestamp_ms)
+
+    def _changed_producers(
+        self, headers: Sequence[Header]
+    ) -> dict[ProducerId, dict[TaskId, Sequences] | None]:
+        """The rows after these headers; None for a producer that is not open."""
+        rows = self.producers.producers
+        touched = {header.producer for header in headers if header.producer != NO_PRODUCER}
+        table = ProducerTable({producer: dict(rows[producer]) for producer in touched if producer in rows})
+        for header in headers:
+            table.apply(header)
+        return {producer: table.producers.get(producer) for producer in touched}
+
+    def advance(self, end: Offset) -> None:
+        """Note that no entry below ``end`` concerns this task, other than those it has applied."""
+        if end > self.applied:
+            self.environment.write(
+                lambda txn: txn.put(_APPLIED, _U64.pack(end), db=self._meta), size_bytes=PAGE_BYTES
+            )
+            self.applied = end
+            self.unsynced = True
+
+    # Reading.
+
+    @contextmanager
+    def _reading(self, depot: str) -> Iterator[tuple[ReadTransaction, Database] | None]:
+        """A transaction and the depot's database in it; None if there is no such depot."""
+        found = self._depots.get(depot)
+        if found is None:
+            yield None
+            return
+        with self.environment.reading() as txn:
+            yield txn, found.database
+
+    def read_depot(self, depot: str, offset: DepotOffset, *, max_bytes: int, max_records: int) -> DepotSlice:
+        with self._reading(depot) as found:
+            if found is None:
+                return DepotSlice(offset, offset)
+            return depots.read(*found, offset, max_bytes=max_bytes, max_records=max_records)
+
+    def depot_bounds(self, depot: str) -> tuple[DepotOffset, DepotOffset]:
+        with self._reading(depot) as found:
+            return depots.bounds(*found) if found else (DepotOffset(0), DepotOffset(0))
+
+    def offset_at(self, depot: str, timestamp_ms: int) -> DepotOffset:
+        with self._reading(depot) as found:
+            return depots.offset_at(*found, timestamp_ms) if found else DepotOffset(0)
+
+    def digest(self) -> str:
+        """Equal for two replicas of the task that have applied the same entries, however they got there."""
+        digest = hashlib.blake2b(digest_size=16)
+
+        def add(*numbers: int, content: bytes | memoryview) -> None:
+            digest.update(struct.pack(f">{len(numbers) + 1}Q", *numbers, len(content)))
+            digest.update(content)
+
+        handles = sorted((name, depot.database) for name, depot in list(self._depots.items()))
+        with self.environment.reading(long=True) as txn:
+            for name, database in handles:
+                add(content=name.encode())
+                for base, timestamp_ms, batch in depots.batches(txn, database):
+                    add(base, timestamp_ms, content=batch)
+            for producer, rows in _rows(txn, self._meta, self.task):
+                add(producer, content=_encode_row(rows.get(self.task)))
+        return digest.hexdigest()
+
+    # Life.
+
+    def sync(self) -> None:
+        """Make ``applied`` survive a power loss."""
+        self.environment.sync()
+
+    def close(self) -> None:
+        self.environment.close()
+
+
+def _rows(
+    txn: ReadTransaction | WriteTransaction, meta: Database, task: TaskId
+) -> Iterator[tuple[ProducerId, dict[TaskId, Sequences]]]:
+    """The producers of a file, ascending."""
+    cursor = txn.cursor(meta)
+    found = cursor.set_range(_PRODUCER)
+    while found and bytes(key := cursor.key()).startswith(_PRODUCER):
+        try:
+            row = _decode_row(cursor.value())
+        except msgspec.MsgspecError as error:
+            raise StateCorrupt(f"a producer's row of task {task} is damaged: {error}") from error
+        yield ProducerId(_U64.unpack(key[len(_PRODUCER) :])[0]), {} if row is None else {task: row}
+        found = cursor.next()
