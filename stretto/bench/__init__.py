@@ -69,6 +69,11 @@ MEASURES: tuple[Measure, ...] = (
         function="stretto.bench.replog:recovery",
     ),
     Measure(
+        name="apply",
+        summary="applied state, 16 batches of 1,000 x 100 bytes per transaction / bare LMDB puts",
+        function="stretto.bench.state:apply",
+    ),
+    Measure(
         name="sim",
         summary="300 seeds of the simulator, in seconds",
         function="stretto.bench.sim:seeds",
