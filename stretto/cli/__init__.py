@@ -25,6 +25,7 @@ from stretto.errors import StrettoError, UsageError
 #: verb -> (where its function or its group of verbs is, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "replog": ("stretto.cli.replog:app", "Look inside the replog of a replica."),
+    "zookeeper": ("stretto.cli.zookeeper:zookeeper", "Run one ZooKeeper server here, for development."),
     "sim": ("stretto.cli.sim:sim", "Run the replication core in a simulated world full of faults."),
     "bench": ("stretto.cli.bench:bench", "Measure stretto on this machine, next to what the machine can do."),
 }

@@ -1,0 +1,442 @@
+"""A worker's access to the metastore: one session, one registration, one lease, and its groups' records.
+
+Every method returns at once; answers and news go to the listener, as events of the core. The listener is
+called on kazoo's threads, one call at a time, in order; it only enqueues, and must neither block nor raise.
+
+A life in sessions: connect; register an ephemeral under a fresh incarnation (one of an earlier incarnation
+may still be there: it has another path); tell ``session_started``; follow. While the connection is lost,
+nothing is told: SUSPENDED is not LOST. Back in time, everything is read again and watched again under the
+same incarnation. Expired: whatever was asked is answered as unknown, then ``session_expired`` is told, and
+it begins anew.
+
+The lease is renewed by a small *write* every interval, one for the whole worker. It counts from when it was
+sent, and an answer never counts for another session than the one that sent it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import structlog
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError
+from kazoo.protocol.states import EventType, WatchedEvent
+
+from stretto.invariants import present
+from stretto.replog.core.effects import CompareAndSet, ReadRecord
+from stretto.replog.core.events import CasReply, Event, MembersSeen, ReadFailed, RecordRead
+from stretto.replog.core.record import GroupRecord, Registration
+from stretto.types import Epoch, Incarnation, Millis, WorkerId
+from stretto.zk import outcomes
+from stretto.zk.following import FollowedGroup
+from stretto.zk.members import MemberSearch
+from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.records import ResignRequest, WorkerRegistration, ZnodeDamaged, decode, encode
+from stretto.zk.registrations import WatchedRegistrations
+from stretto.zk.session import Credentials, Done, MetastoreUnavailable, Send, Session
+
+log = structlog.get_logger()
+
+#: So many renewals per session time-out.
+LEASE_RENEWALS = 6
+_REOPEN_SECONDS = 0.2
+_SILENCE_SECONDS = 5.0
+
+
+class MetastoreListener(Protocol):
+    """Implementations only enqueue."""
+
+    def session_started(self, incarnation: Incarnation) -> None: ...
+
+    def session_expired(self) -> None: ...
+
+    def lease_renewed(self, sent_at_ms: Millis) -> None: ...
+
+    def group_event(self, group: GroupKey, event: Event) -> None: ...
+
+
+def boot_time_ms() -> Millis:
+    """The clock of leases: it goes on while the machine sleeps. Rounded down."""
+    return Millis(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
+
+
+class Metastore:
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        paths: Paths,
+        worker: WorkerId,
+        session_timeout_ms: int,
+        registration: Callable[[Incarnation], WorkerRegistration],
+        listener: MetastoreListener,
+        credentials: Credentials | None = None,
+        lease_interval_ms: int | None = None,
+    ) -> None:
+        self.paths = paths
+        self._hosts = hosts
+        self._worker = worker
+        self._session_timeout_ms = session_timeout_ms
+        self._registration = registration
+        self._listener = listener
+        self._credentials = credentials
+        self._interval_seconds = (lease_interval_ms or session_timeout_ms / LEASE_RENEWALS) / 1000
+        #: Guards everything below, and every session. Held for moments only.
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        #: Of this moment; None between two.
+        self._session: Session | None = self._new_session()
+        #: Its registration is there and was told.
+        self._is_registered = False
+        self._registration_changed = False
+        self._is_pulsing = False
+        self._groups: dict[GroupKey, FollowedGroup] = {}
+        self._registrations = WatchedRegistrations(self)
+        self._later: list[Callable[[], None]] = []
+        self._silent_since = time.monotonic()
+        self._reopening: threading.Thread | None = None
+        self._ticker = threading.Thread(target=self._tick, name="metastore-lease", daemon=True)
+
+    # Life.
+
+    def start(self) -> None:
+        """Begins to connect; ``session_started`` is told when that has succeeded."""
+        present(self._session, "session").open()
+        self._ticker.start()
+
+    def close(self) -> None:
+        """Ends the session and deletes the registration. Nothing is told any more. Blocks."""
+        with self._lock:
+            self._closing.set()
+            self._is_registered = False
+            session, self._session = self._session, None
+        if session is not None:
+            session.close()
+        for thread in (self._reopening, self._ticker):
+            if thread is not None and thread.is_alive():
+                thread.join()
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """Of the registered session."""
+        with self._lock:
+            return self._session.incarnation if self._session and self._is_registered else None
+
+    @property
+    def negotiated_timeout_ms(self) -> Millis | None:
+        """The session time-out that the ensemble granted; known once a session has started."""
+        with self._lock:
+            return self._session.negotiated_timeout_ms if self._session and self._is_registered else None
+
+    def _new_session(self) -> Session:
+        return Session(
+            self._hosts,
+            timeout_ms=self._session_timeout_ms,
+            credentials=self._credentials,
+            lock=self._lock,
+            owner=self,
+        )
+
+    def connected(self, session: Session) -> None:
+        if session is not self._session:
+            return
+        self._silent_since = time.monotonic()
+        if self._is_registered:
+            self._resume(session, new_session=False)
+        else:
+            self._register(session)
+
+    def over(self, session: Session) -> None:
+        if session is not self._session:
+            return
+        was_registered = self._is_registered
+        self._session = None
+        self._is_registered = False
+        log.warning("session_expired", worker=self._worker, incarnation=session.incarnation)
+        if was_registered:
+            self._listener.session_expired()
+        # Closing a client waits for the thread that we are on.
+        self._reopening = threading.Thread(target=self._reopen, args=(session, was_registered), daemon=True)
+        self._reopening.start()
+
+    def _reopen(self, old: Session, at_once: bool) -> None:
+        if at_once or not self._closing.wait(_REOPEN_SECONDS):
+            fresh = self._new_session()
+            with self._lock:
+                is_wanted = not self._closing.is_set()
+                if is_wanted:
+                    self._session = fresh
+            if is_wanted:
+                fresh.open()
+        old.close()
+
+    # Registration.
+
+    def update_registration(self) -> None:
+        """Write the registration again: the storage ids in it have changed."""
+        with self._lock:
+            self._registration_changed = True
+            self._write_registration()
+
+    def _register(self, session: Session) -> None:
+        """Idempotent: done again on every connection until it is known to be there."""
+        if session is not self._session or self._is_registered:
+            return
+        path = self.paths.registration(self._worker, session.incarnation)
+        self._registration_changed = False
+        data = encode(self._registration(session.incarnation))
+
+        def created(_: Any, error: Exception | None) -> None:
+            if error is None:
+                self._registered(session, path)
+            elif isinstance(error, NodeExistsError):
+                session.submit(lambda client: client.exists_async(path), found)
+            else:
+                failed(error)
+
+        def found(stat: Any, error: Exception | None) -> None:
+            if error is None and stat is not None and stat.ephemeralOwner == session.session_id:
+                self._registered(session, path)
+            elif error is not None:
+                failed(error)
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, outcomes.LOST_ANSWER):
+                log.error("registration_failed", path=path, error=repr(error))
+                self.again_later(lambda: self._register(session))
+
+        session.submit(lambda client: client.create_async(path, data, ephemeral=True, makepath=True), created)
+
+    def _registered(self, session: Session, path: str) -> None:
+        if session is not self._session or self._is_registered:
+            return
+        session.registration_path = path
+        self._is_registered = True
+        self._is_pulsing = False
+        log.info("session_started", worker=self._worker, incarnation=session.incarnation)
+        self._listener.session_started(session.incarnation)
+        self._resume(session, new_session=True)
+
+    def _resume(self, session: Session, *, new_session: bool) -> None:
+        """The lease first: it is what a leader serves by."""
+        self._is_pulsing = False
+        self._pulse(session)
+        if self._registration_changed:
+            self._write_registration()
+        self._registrations.restart()
+        for followed in list(self._groups.values()):
+            followed.restart(new_session=new_session)
+
+    def _write_registration(self) -> None:
+        session = self._session
+        if session is None or not self._is_registered or not self._registration_changed:
+            return
+        path = present(session.registration_path, "registration path")
+        data = encode(self._registration(session.incarnation))
+        self._registration_changed = False
+
+        def written(_: Any, error: Exception | None) -> None:
+            if error is not None:
+                self._registration_changed = True
+                if not isinstance(error, outcomes.LOST_ANSWER):
+                    log.error("registration_failed", path=path, error=repr(error))
+                    self.again_later(self._write_registration)
+                elif session.is_connected:
+                    self._write_registration()
+
+        session.submit(lambda client: client.set_async(path, data), written)
+
+    # Lease.
+
+    def _tick(self) -> None:
+        while not self._closing.wait(self._interval_seconds):
+            with self._lock:
+                later, self._later = self._later, []
+                for again in later:
+                    again()
+                if self._session is not None and self._is_registered:
+                    self._pulse(self._session)
+                self._complain()
+
+    def _complain(self) -> None:
+        if self._session is not None and self._session.is_connected:
+            self._silent_since = time.monotonic()
+        elif time.monotonic() - self._silent_since > _SILENCE_SECONDS:
+            self._silent_since = time.monotonic()
+            log.warning("metastore_unreachable", hosts=self._hosts, worker=self._worker)
+
+    def _pulse(self, session: Session) -> None:
+        """At most one is on its way, so that silence is noticed and nothing piles up."""
+        if self._is_pulsing or not session.is_connected:
+            return
+        self._is_pulsing = True
+        sent_at_ms = boot_time_ms()
+
+        def answered(_: Any, error: Exception | None) -> None:
+            if session is self._session and self._is_registered:
+                self._is_pulsing = False
+                if error is None:
+                    self._listener.lease_renewed(sent_at_ms)
+
+        session.pulse(answered)
+
+    # What the groups of this worker share.
+
+    def ask(self, send: Send, done: Done) -> None:
+        self._started_session().submit(send, done)
+
+    def ask_synced(self, send: Send, done: Done) -> None:
+        self._started_session().submit_synced(send, done)
+
+    def _started_session(self) -> Session | _NoSession:
+        return self._session if self._session is not None and self._is_registered else _NO_SESSION
+
+    def tell(self, group: GroupKey, event: Event) -> None:
+        if not self._closing.is_set():
+            self._listener.group_event(group, event)
+
+    def leads_here(self, record: GroupRecord) -> bool:
+        session = self._session
+        return (
+            session is not None
+            and record.leader == self._worker
+            and record.leader_incarnation == session.incarnation
+        )
+
+    def watch(self, fired: Callable[[WatchedEvent], None]) -> Callable[[WatchedEvent], None]:
+        def on_event(event: WatchedEvent) -> None:
+            with self._lock:
+                # NONE is news of the connection, which :meth:`connected` and :meth:`over` take in.
+                if event.type != EventType.NONE and not self._closing.is_set():
+                    fired(event)
+
+        return on_event
+
+    def again_later(self, again: Callable[[], None]) -> None:
+        self._later.append(again)
+
+    # Groups.
+
+    def follow(self, group: GroupKey) -> None:
+        """Tell the record now, if there is one, and whenever it changes; and requests to resign."""
+        with self._lock:
+            if group not in self._groups:
+                followed = self._groups[group] = FollowedGroup(self, group)
+                followed.restart(new_session=True)
+
+    def unfollow(self, group: GroupKey) -> None:
+        with self._lock:
+            followed = self._groups.pop(group, None)
+            if followed is not None:
+                followed.is_followed = False
+            self._registrations.forget(group)
+
+    def compare_and_set(self, group: GroupKey, effect: CompareAndSet) -> None:
+        """Answered by a CasReply."""
+        path = self.paths.group(group)
+        data = encode(effect.record)
+        version = present(effect.version, "version of a compare-and-set")
+        must_exist = [self.paths.registration_of(each) for each in effect.must_exist]
+
+        def send(client: KazooClient) -> Any:
+            # The record first: if several conditions fail, a bad version is the one to know.
+            transaction = client.transaction()
+            transaction.set_data(path, data, version)
+            for registration_path in must_exist:
+                transaction.check(registration_path, -1)
+            return transaction.commit_async()
+
+        def done(results: Any, error: Exception | None) -> None:
+            outcome, new_version = outcomes.of_compare_and_set(path, results, error)
+            self.tell(group, CasReply(token=effect.token, outcome=outcome, version=new_version))
+
+        with self._lock:
+            self.ask(send, done)
+
+    def read(self, group: GroupKey, effect: ReadRecord) -> None:
+        """Answered by a RecordRead with the token, or a ReadFailed."""
+        path = self.paths.group(group)
+
+        def done(value: Any, error: Exception | None) -> None:
+            if error is not None:
+                self.tell(group, ReadFailed(token=effect.token))
+                return
+            data, stat = value
+            try:
+                record = decode(data, GroupRecord, path)
+            except ZnodeDamaged as damage:
+                log.error("znode_damaged", path=damage.path, problem=damage.problem)
+                self.tell(group, ReadFailed(token=effect.token))
+            else:
+                self.tell(group, RecordRead(record=record, version=stat.version, token=effect.token))
+
+        with self._lock:
+            ask = self.ask_synced if effect.sync else self.ask
+            ask(lambda client: client.get_async(path), done)
+
+    def check(self, group: GroupKey, registration: Registration) -> None:
+        """Answered by a RegistrationSeen, however long that takes; and by another when it is gone."""
+        with self._lock:
+            self._registrations.check(group, registration)
+
+    def look_for_members(self, group: GroupKey, token: int) -> None:
+        """Answered by a MembersSeen; by nothing if it failed, so the core asks again in time."""
+        with self._lock:
+            MemberSearch(
+                self, group, lambda alive: self.tell(group, MembersSeen(token=token, alive=alive))
+            ).start()
+
+    def forget_resign(self, group: GroupKey, epoch: Epoch) -> None:
+        """Delete the request to resign that was meant for this epoch."""
+        with self._lock:
+            followed = self._groups.get(group)
+            if followed is not None:
+                followed.forget_resign(epoch)
+
+    # For who plans, and for tests.
+
+    def create_group(self, group: GroupKey, record: GroupRecord) -> Future[bool]:
+        """False if it was there already."""
+        path, data = self.paths.group(group), encode(record)
+        return self._change(lambda client: client.create_async(path, data, makepath=True))
+
+    def request_resign(self, group: GroupKey, request: ResignRequest) -> Future[bool]:
+        """False if there is a request already; the leader deletes it when it is done with it."""
+        path, data = self.paths.resign(group), encode(request)
+        return self._change(lambda client: client.create_async(path, data))
+
+    def _change(self, send: Send) -> Future[bool]:
+        future: Future[bool] = Future()
+
+        def done(_: Any, error: Exception | None) -> None:
+            match error:
+                case None:
+                    future.set_result(True)
+                case NodeExistsError():
+                    future.set_result(False)
+                case _ if isinstance(error, outcomes.LOST_ANSWER):
+                    lost = MetastoreUnavailable(f"ZooKeeper at {self._hosts} did not answer; try again")
+                    future.set_exception(lost)
+                case _:
+                    future.set_exception(error)
+
+        with self._lock:
+            self.ask(send, done)
+        return future
+
+
+class _NoSession:
+    """Between two sessions every request fails like one whose session expired."""
+
+    def submit(self, send: Send, done: Done) -> None:
+        del send
+        done(None, outcomes.expired())
+
+    submit_synced = submit
+
+
+_NO_SESSION = _NoSession()

@@ -1,0 +1,91 @@
+"""Where everything is in the metastore. No other module spells a znode's path."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stretto.errors import UsageError
+from stretto.replog.core.record import Registration
+from stretto.types import Incarnation, WorkerId
+
+
+class GroupKey(NamedTuple):
+    """A task group: its module, the generation of the module's grouping, its number in that."""
+
+    module: str
+    generation: int
+    group: int
+
+    def __str__(self) -> str:
+        return f"{self.module}/{self.generation}/{self.group}"
+
+
+class Paths:
+    """The layout below one root; several clusters can share an ensemble under different roots."""
+
+    def __init__(self, root: str = "/stretto") -> None:
+        names = root.split("/")
+        if len(names) < 2 or names[0] or not all(_is_name(name) for name in names[1:]):
+            raise UsageError(f"{root!r} cannot be the metastore's root; write a path such as /stretto")
+        self.root = root
+
+    @property
+    def conductor_leader(self) -> str:
+        return f"{self.root}/conductor/leader"
+
+    @property
+    def nodes(self) -> str:
+        return f"{self.root}/nodes"
+
+    def node(self, node: str, incarnation: Incarnation) -> str:
+        return f"{self.nodes}/{_name(node)}/{_name(incarnation)}"
+
+    @property
+    def workers(self) -> str:
+        return f"{self.root}/workers"
+
+    def worker(self, worker: WorkerId) -> str:
+        return f"{self.workers}/{_name(worker)}"
+
+    def registration(self, worker: WorkerId, incarnation: Incarnation) -> str:
+        return f"{self.worker(worker)}/{_name(incarnation)}"
+
+    def registration_of(self, registration: Registration) -> str:
+        return self.registration(registration.worker, registration.incarnation)
+
+    @property
+    def modules(self) -> str:
+        return f"{self.root}/modules"
+
+    def module(self, module: str) -> str:
+        return f"{self.modules}/{_name(module)}"
+
+    def spec(self, module: str) -> str:
+        return f"{self.module(module)}/spec"
+
+    def assignment(self, module: str) -> str:
+        return f"{self.module(module)}/assignment"
+
+    def groups(self, module: str, generation: int) -> str:
+        return f"{self.module(module)}/groups/{generation}"
+
+    def group(self, group: GroupKey) -> str:
+        return f"{self.groups(group.module, group.generation)}/{group.group}"
+
+    def resign(self, group: GroupKey) -> str:
+        return f"{self.group(group)}/resign"
+
+    @property
+    def options(self) -> str:
+        return f"{self.root}/options"
+
+
+def _is_name(name: str) -> bool:
+    """ZooKeeper refuses control characters, and reads '.' and '..' as steps."""
+    return name not in {"", ".", "..", "zookeeper"} and name.isprintable() and "/" not in name
+
+
+def _name(name: str) -> str:
+    if not _is_name(name):
+        raise UsageError(f"{name!r} cannot be a name in the metastore: use letters, digits, '.', '-' and '_'")
+    return name

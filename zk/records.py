@@ -1,0 +1,107 @@
+"""What the znodes hold: small JSON, so that people and any ZooKeeper shell can read it.
+
+A field that a later version adds is ignored by an earlier one; a field that is missing, or of the wrong
+type, makes the znode damaged, which is told with its path.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeVar
+
+import msgspec
+
+from stretto.errors import StrettoError
+from stretto.replog.core.record import GroupRecord
+from stretto.types import Epoch, Incarnation, StorageId, WorkerId
+from stretto.zk.paths import GroupKey
+
+
+class ZnodeDamaged(StrettoError):
+    """A znode does not hold what belongs there."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"the znode {path} is damaged: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class NodeRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine's supervisor, as long as its session lives."""
+
+    node: str
+    incarnation: Incarnation
+    address: str
+    labels: dict[str, str] = {}
+
+
+class WorkerRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """One incarnation of a worker, as long as its session lives."""
+
+    worker: WorkerId
+    incarnation: Incarnation
+    node: str
+    address: str
+    members: dict[str, StorageId] = {}
+    """The storage id of the replica it holds of each group, by ``str(GroupKey)``."""
+
+    def storage_of(self, group: GroupKey) -> StorageId | None:
+        return self.members.get(str(group))
+
+
+class ModuleState(enum.StrEnum):
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    LEADERSHIP_BALANCING = "leadership-balancing"
+    UPDATING = "updating"
+    SCALING = "scaling"
+    PAUSED = "paused"
+    DESTROYING = "destroying"
+
+
+class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What was launched; the code itself is never in the metastore."""
+
+    artifact: str
+    """Digest."""
+    tasks: int
+    threads: int
+    workers: int
+    replication_factor: int
+    state: ModuleState
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks make a group, and which workers hold its replicas."""
+
+    generation: int
+    tasks: tuple[int, ...]
+    """The group of each task, by task id."""
+    replicas: tuple[tuple[WorkerId, ...], ...]
+    """The workers of each group, preferred leader first, by group number."""
+
+
+class ResignRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks the leader of ``epoch``, and nobody else, to hand over to ``target``."""
+
+    epoch: Epoch
+    target: WorkerId
+
+
+Record = TypeVar(
+    "Record", GroupRecord, NodeRegistration, WorkerRegistration, ModuleSpec, Assignment, ResignRequest
+)
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode(data: bytes, kind: type[Record], path: str) -> Record:
+    """What ``path`` holds; raises ZnodeDamaged."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ZnodeDamaged(path, str(error)) from None
