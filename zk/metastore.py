@@ -32,6 +32,7 @@ from stretto.replog.core.events import CasReply, Event, MembersSeen, ReadFailed,
 from stretto.replog.core.record import GroupRecord, Registration
 from stretto.types import Epoch, Incarnation, Millis, WorkerId
 from stretto.zk import outcomes
+from stretto.zk.directory import Found, Listing
 from stretto.zk.following import FollowedGroup
 from stretto.zk.members import MemberSearch
 from stretto.zk.paths import GroupKey, Paths
@@ -389,6 +390,11 @@ class Metastore:
             MemberSearch(
                 self, group, lambda alive: self.tell(group, MembersSeen(token=token, alive=alive))
             ).start()
+
+    def list_workers(self, found: Found) -> None:
+        """Tell the registrations of all workers; nothing if that failed, so ask again."""
+        with self._lock:
+            Listing(self, found).start()
 
     def forget_resign(self, group: GroupKey, epoch: Epoch) -> None:
         """Delete the request to resign that was meant for this epoch."""

@@ -75,7 +75,7 @@ class Election:
         if (registration.worker, registration.incarnation) == (record.leader, record.leader_incarnation):
             self.leader_exists = exists
             if not exists:
-                self.replica.gone_leader = registration
+                self.replica.gone_leader = (registration, record.epoch)
                 self.replica.note("leader_gone", epoch=record.epoch, leader=record.leader)
             self._consider()
 

@@ -58,6 +58,8 @@ class StorageFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCut:
+    """The log begins at ``start`` now."""
+
     start: Offset
 
 

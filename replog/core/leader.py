@@ -7,6 +7,7 @@ when it is applied, and applied when all of the maximal ISR holds it.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
@@ -45,8 +46,10 @@ class Leader:
         self.followers: dict[WorkerId, Progress] = {}
         #: All incarnations that did. A Hello may be late: the one it speaks for may be gone already.
         self._incarnations: dict[Registration, Progress] = {}
-        #: The leader we followed, if we know its registration to be gone: no need to wait for it.
-        self.gone_predecessor = replica.gone_leader.worker if replica.gone_leader is not None else None
+        #: The leader of the epoch before, if we know its registration to be gone: no need to wait for it.
+        self.gone_predecessor: WorkerId | None = None
+        if replica.gone_leader is not None and replica.gone_leader[1] == self.epoch - 1:
+            self.gone_predecessor = replica.gone_leader[0].worker
         self.membership = Membership(self)
         self.handover: Handover | None = None
         #: The stall timer expired and min-ISR forbids to drop the laggards.
@@ -58,7 +61,8 @@ class Leader:
         #: Requests to acknowledge when the applied offset reaches the key.
         self._waiting: dict[Offset, list[tuple[int, Offset | None]]] = {}
         self._waiting_ends: deque[Offset] = deque()
-        self._timeouts: deque[tuple[Millis, Offset, int]] = deque()
+        #: A heap: the time-out may be changed while appends wait.
+        self._timeouts: list[tuple[Millis, Offset, int]] = []
         self._sampling: set[int] = set()
         #: When each producer was last heard, for expiry.
         self._producers_heard: dict[ProducerId, Millis] = {}
@@ -175,7 +179,7 @@ class Leader:
         replica = self.replica
         self._waiting.setdefault(end, []).append((request, offset))
         deadline = Millis(replica.now + replica.settings.append_timeout_ms)
-        self._timeouts.append((deadline, end, request))
+        heapq.heappush(self._timeouts, (deadline, end, request))
 
     # The apply offset.
 
@@ -454,7 +458,7 @@ class Leader:
     def _time_out_appends(self) -> None:
         timeouts = self._timeouts
         while timeouts and timeouts[0][0] <= self.replica.now:
-            _, end, request = timeouts.popleft()
+            _, end, request = heapq.heappop(timeouts)
             waiting = self._waiting.get(end, [])
             for each in waiting:
                 if each[0] == request:

@@ -28,6 +28,7 @@ from stretto.replog.core.lineage import History, extended, truncated
 from stretto.replog.core.producers import Producers, ProducerTable
 from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.replog.core.settings import Identity, Settings
+from stretto.replog.epochs import ending_above
 from stretto.replog.frame import Frame, Header
 from stretto.types import Epoch, Incarnation, Millis, Offset
 
@@ -100,8 +101,8 @@ class Replica:
 
         #: On our clock; in the past means no lease.
         self.lease_end = Millis(-1)
-        #: The latest leader whose registration we tested and found gone.
-        self.gone_leader: Registration | None = None
+        #: The latest leader whose registration we tested and found gone, and the epoch it led.
+        self.gone_leader: tuple[Registration, Epoch] | None = None
         #: The highest epoch this object has led.
         self.led_epoch = Epoch(0)
 
@@ -159,6 +160,7 @@ class Replica:
                 self.role.cut_log()
             case events.LogCut(start=start):
                 self.log_start = start
+                self.history = ending_above(self.history, start)
             case events.RecordRead(record=record, version=version, token=token):
                 self.adopt(record, version)
                 if token is not None and not self.stopped:

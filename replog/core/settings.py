@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stretto.types import Incarnation, Millis, StorageId, WorkerId
 
@@ -39,6 +39,9 @@ class Settings:
         """Below 1 reads as 1, above the factor as the factor."""
         wanted = factor - 1 if self.min_isr is None else self.min_isr
         return max(1, min(wanted, factor))
+
+    def with_lease(self, lease_ms: Millis) -> Settings:
+        return replace(self, lease_ms=lease_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

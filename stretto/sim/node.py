@@ -413,7 +413,7 @@ class Node:
             case effects.Truncate(end=end, then=then):
                 self._truncate(end, then)
             case effects.Cut(start=start):
-                self._soon(events.LogCut(start=self._storage().cut(start)))
+                self._cut(start)
             case effects.CompareAndSet(token=token, version=version, record=record, must_exist=must_exist):
                 if self.session is not None:
                     simulation.metastore.compare_and_set(self.session, token, version, record, must_exist)
@@ -494,6 +494,9 @@ class Node:
         self._storage().truncate(end)
         self.simulation.checkers.truncated(self, end)
         self._sync_soon(then)
+
+    def _cut(self, start: Offset) -> None:
+        self._soon(events.LogCut(start=self._storage().cut(start)))
 
     def _send_entries(self, effect: effects.SendEntries) -> None:
         log = self._storage()

@@ -1,0 +1,11 @@
+"""The Python client: ``stretto.connect([...])``, sync and async.
+
+One background thread per client owns the sockets; callers hand it work and wait for results. It needs one
+reachable address of its bootstrap list: any worker tells who leads what.
+"""
+
+from stretto.client.api import AsyncClient, Client, connect, connect_async
+from stretto.client.producer import Ack, Producer
+from stretto.client.reader import Reader, Record
+
+__all__ = ["Ack", "AsyncClient", "Client", "Producer", "Reader", "Record", "connect", "connect_async"]

@@ -1,0 +1,132 @@
+"""``connect``: the door of the client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from stretto.client.network import Network
+from stretto.client.producer import Ack, Producer
+from stretto.client.reader import Reader, Record, Slice
+from stretto.errors import RetriableError
+from stretto.keys import ClusterKey
+from stretto.wire import GroupView
+
+
+class Client:
+    """A connection to a cluster. Close it, or use it in a ``with`` statement."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._producers: list[Producer] = []
+
+    def producer(self, module: str, depot: str, **options: Any) -> Producer:
+        """See :class:`Producer` for the options."""
+        producer = Producer(self._network, module, depot, **options)
+        self._producers.append(producer)
+        return producer
+
+    def reader(self, module: str, depot: str, *, timeout: float = 30.0) -> Reader:
+        return Reader(self._network, module, depot, timeout=timeout)
+
+    def groups(self) -> list[GroupView]:
+        """Who leads what, as last heard; :meth:`refresh` asks again."""
+        return sorted(self._network.view.groups.values(), key=lambda view: view.key)
+
+    def refresh(self, timeout: float = 10.0) -> None:
+        heard = threading.Event()
+        self._network.call(self._network.refresh, heard.set)
+        if not heard.wait(timeout):
+            raise RetriableError("no worker answered; check the addresses given to connect()")
+
+    def close(self) -> None:
+        for producer in self._producers:
+            producer.close()
+        self._network.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(
+    bootstrap: Sequence[str], *, key: ClusterKey | Path | str | None = None, timeout: float = 10.0
+) -> Client:
+    """Connect to a cluster through any of these ``host:port`` addresses of its workers."""
+    if isinstance(key, str | Path):
+        key = ClusterKey.load(Path(key))
+    network = Network([bootstrap] if isinstance(bootstrap, str) else bootstrap, key)
+    client = Client(network)
+    try:
+        client.refresh(timeout)
+    except RetriableError:
+        network.close()
+        raise
+    return client
+
+
+# Async: the same client, whose waiting is done by asyncio.
+
+
+async def await_ack(ack: Ack) -> None:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    ack.add_done_callback(lambda: loop.call_soon_threadsafe(settle))
+    await done
+    ack.result(0)
+
+
+class AsyncReader:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def read(self, task: int, offset: int, *, committed: bool = True) -> Slice:
+        return await asyncio.to_thread(self._reader.read, task, offset, committed=committed)
+
+    async def tail(
+        self, *, start: dict[int, int] | None = None, committed: bool = True
+    ) -> AsyncIterator[Record]:
+        records = self._reader.tail(start=start, committed=committed)
+        while True:
+            yield await asyncio.to_thread(next, records)
+
+
+class AsyncClient:
+    """``await producer.append(record)`` waits for that record; gather many of them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def producer(self, module: str, depot: str, **options: Any) -> Producer:
+        return self._client.producer(module, depot, **options)
+
+    def reader(self, module: str, depot: str) -> AsyncReader:
+        return AsyncReader(self._client.reader(module, depot))
+
+    def groups(self) -> list[GroupView]:
+        return self._client.groups()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._client.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def connect_async(
+    bootstrap: Sequence[str], *, key: ClusterKey | Path | str | None = None
+) -> AsyncClient:
+    return AsyncClient(await asyncio.to_thread(connect, bootstrap, key=key))

@@ -1,0 +1,108 @@
+"""The cluster key: one CURVE key pair that every process of a cluster has, and nobody else.
+
+It encrypts, and it authenticates both ways: a worker admits only who proves to hold the key, and a
+client talks only to who does. Any address other than loopback needs it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from stretto.errors import UsageError
+
+_DOMAIN = "stretto"
+
+
+class _KeyFile(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = 1
+    public: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKey:
+    """A CURVE key pair in its printable form."""
+
+    public: bytes
+    secret: bytes
+
+    @classmethod
+    def generate(cls) -> ClusterKey:
+        return cls(*zmq.curve_keypair())
+
+    @classmethod
+    def load(cls, path: Path) -> ClusterKey:
+        try:
+            key = msgspec.json.decode(path.read_bytes(), type=_KeyFile)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            raise UsageError(
+                f"{path} is not a cluster key; make one with 'stretto keys generate {path}'"
+            ) from None
+        if len(key.public) != 40 or len(key.secret) != 40:
+            raise UsageError(f"{path} is not a cluster key: a key has 40 characters")
+        return cls(key.public.encode(), key.secret.encode())
+
+    def save(self, path: Path) -> None:
+        """Readable by its owner only; an existing file is never overwritten."""
+        content = msgspec.json.encode(_KeyFile(public=self.public.decode(), secret=self.secret.decode()))
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise UsageError(f"{path} exists already; choose another name or remove it first") from None
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content + b"\n")
+
+    def serve_with(self, socket: zmq.Socket[bytes]) -> None:
+        """Let in only who holds the key; needs an :func:`authenticator` in the socket's context."""
+        socket.curve_server = True
+        socket.curve_publickey = self.public
+        socket.curve_secretkey = self.secret
+        socket.zap_domain = _DOMAIN.encode()
+
+    def connect_with(self, socket: zmq.Socket[bytes]) -> None:
+        socket.curve_publickey = self.public
+        socket.curve_secretkey = self.secret
+        socket.curve_serverkey = self.public
+
+    def authenticator(self, context: zmq.Context[zmq.Socket[bytes]]) -> ThreadAuthenticator:
+        """Started; the caller stops it before the context ends."""
+        authenticator = ThreadAuthenticator(context)
+        authenticator.start()
+        authenticator.configure_curve_callback(_DOMAIN, credentials_provider=_Only(self.public))
+        return authenticator
+
+
+class _Only:
+    """Admits one public key."""
+
+    def __init__(self, public: bytes) -> None:
+        self._public = zmq.utils.z85.decode(public)
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        return key == self._public
+
+
+def require_key(address: str, key: ClusterKey | None) -> None:
+    """Refuse to listen on, or connect to, anything but loopback without the cluster key."""
+    if key is None and not is_loopback(address):
+        raise UsageError(
+            f"{address} can be reached from other machines and needs the cluster key: "
+            "make one with 'stretto keys generate FILE' and give it to every process with --key FILE"
+        )
+
+
+def is_loopback(address: str) -> bool:
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,116 @@
+"""The event loop of a worker, and of a client: one thread that owns sockets, logs and replicas.
+
+Each turn reads the clock once, takes what other threads handed over, then what came in over the network, then
+what is due. Nothing on it waits for a disk, a lock or a peer: those wait on threads of their own and hand
+back what they found with :meth:`Loop.call_soon`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from stretto.types import Millis
+
+RECEIVES_MAX = 256
+"""Messages taken from one socket in a turn, so that no socket starves the others."""
+
+
+def clock_ms() -> Millis:
+    """Counts while the machine sleeps, unlike the monotonic clock: a lease must not outlive a suspension."""
+    return Millis(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.now = clock_ms()
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._woken = False
+        self._timers: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._timer_count = 0
+        self._poller = zmq.Poller()
+        self._poller.register(self._wake, zmq.POLLIN)
+        self._sockets: dict[Any, Callable[[], bool]] = {}
+        self._running = False
+        #: Run at the end of every turn, when all that came in has been handled.
+        self.after_turn: Callable[[], None] = lambda: None
+
+    # From any thread.
+
+    def call_soon(self, function: Callable[..., None], *args: Any) -> None:
+        self._calls.append((function, args))
+        if not self._woken:
+            self._woken = True
+            os.eventfd_write(self._wake, 1)
+
+    # From the loop's own thread.
+
+    def call_at(self, when: int, function: Callable[..., None], *args: Any) -> None:
+        self._timer_count += 1
+        heapq.heappush(self._timers, (when, self._timer_count, function, args))
+
+    def call_after(self, delay_ms: int, function: Callable[..., None], *args: Any) -> None:
+        self.call_at(self.now + delay_ms, function, *args)
+
+    def register(self, socket: zmq.Socket[bytes], receive_one: Callable[[], bool]) -> None:
+        """``receive_one`` takes one message; it returns False when there is none."""
+        self._sockets[socket] = receive_one
+        self._poller.register(socket, zmq.POLLIN)
+
+    def unregister(self, socket: zmq.Socket[bytes]) -> None:
+        if self._sockets.pop(socket, None) is not None:
+            self._poller.unregister(socket)
+
+    def run(self) -> None:
+        """Until :meth:`stop`."""
+        self._running = True
+        while self._running:
+            ready = self._poller.poll(self._patience_ms())
+            self.now = clock_ms()
+            for socket, _ in ready:
+                if socket is self._wake or socket == self._wake:
+                    os.eventfd_read(self._wake)
+            self._woken = False
+            self._run_calls()
+            for socket, _ in ready:
+                receive_one = self._sockets.get(socket)
+                if receive_one is not None:
+                    self._receive(receive_one)
+            self._run_timers()
+            self.after_turn()
+
+    def stop(self) -> None:
+        self._running = False
+
+    def close(self) -> None:
+        os.close(self._wake)
+
+    def _patience_ms(self) -> int:
+        if self._calls:
+            return 0
+        if not self._timers:
+            return 1_000
+        return max(0, min(1_000, self._timers[0][0] - clock_ms()))
+
+    def _run_calls(self) -> None:
+        for _ in range(len(self._calls)):
+            function, args = self._calls.popleft()
+            function(*args)
+
+    def _receive(self, receive_one: Callable[[], bool]) -> None:
+        for _ in range(RECEIVES_MAX):
+            if not receive_one():
+                return
+
+    def _run_timers(self) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= self.now:
+            _, _, function, args = heapq.heappop(timers)
+            function(*args)

@@ -1,0 +1,171 @@
+"""What goes over ZeroMQ: between workers, and between clients and workers.
+
+A message is a header (MessagePack, one of the structs below) and zero or more bodies that travel beside it
+untouched: frames of a replog, a batch of records. Every connection begins with a hello that names protocol
+and cluster; a worker answers nothing else before it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from stretto.errors import PeerError
+from stretto.replog.core.effects import Refusal
+from stretto.replog.core.messages import AnyMessage
+from stretto.replog.frame import Kind
+from stretto.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
+from stretto.zk.paths import GroupKey
+
+PROTOCOL_VERSION = 1
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", gc=False):
+    """First on a connection. ``worker`` and ``incarnation`` are empty for a client."""
+
+    version: int
+    cluster: str
+    worker: WorkerId
+    incarnation: Incarnation
+
+
+class HelloRefused(msgspec.Struct, frozen=True, tag="hello_refused", gc=False):
+    why: str
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome", gc=False):
+    cluster: str
+    worker: WorkerId
+
+
+class Replicate(msgspec.Struct, frozen=True, tag="replicate", gc=False):
+    """A message of the replication protocol; the body is a run of frames, if any."""
+
+    group: GroupKey
+    message: AnyMessage
+
+
+# Requests of clients. Each has a number that its reply carries back.
+
+
+class GetMetadata(msgspec.Struct, frozen=True, tag="get_metadata", gc=False):
+    request: int
+
+
+class AppendBatch(msgspec.Struct, frozen=True, tag="append", gc=False):
+    """The body is the payload of the entry."""
+
+    request: int
+    group: GroupKey
+    kind: Kind
+    task: TaskId
+    producer: ProducerId
+    sequence: int
+    count: int
+
+
+class ReadDepot(msgspec.Struct, frozen=True, tag="read_depot", gc=False):
+    request: int
+    group: GroupKey
+    task: TaskId
+    depot: str
+    offset: int
+    max_bytes: int
+    committed: bool
+
+
+class FindOffset(msgspec.Struct, frozen=True, tag="find_offset", gc=False):
+    """Bounds of a depot, and the first offset at or after a time, if one is given."""
+
+    request: int
+    group: GroupKey
+    task: TaskId
+    depot: str
+    timestamp_ms: int | None
+
+
+# Replies.
+
+
+class GroupView(msgspec.Struct, frozen=True, gc=False):
+    key: GroupKey
+    tasks: tuple[TaskId, ...]
+    replicas: tuple[WorkerId, ...]
+    epoch: Epoch
+    leader: WorkerId | None
+    isr: tuple[WorkerId, ...]
+
+
+class Metadata(msgspec.Struct, frozen=True, tag="metadata", gc=False):
+    request: int
+    addresses: dict[WorkerId, str]
+    groups: tuple[GroupView, ...]
+
+
+class Appended(msgspec.Struct, frozen=True, tag="appended", gc=False):
+    request: int
+    offset: Offset | None
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", gc=False):
+    """Not done, and it has had no effect; most reasons pass."""
+
+    request: int
+    reason: Refusal
+    leader: WorkerId | None
+    epoch: Epoch
+
+
+class Unknown(msgspec.Struct, frozen=True, tag="unknown", gc=False):
+    request: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
+    """It will never work like this: one sentence says why."""
+
+    request: int
+    why: str
+
+
+class DepotBatches(msgspec.Struct, frozen=True, tag="depot_batches", gc=False):
+    """Each body is a stored batch; ``bases`` and ``timestamps_ms`` are theirs, in order."""
+
+    request: int
+    start: int
+    end: int
+    bases: tuple[int, ...]
+    timestamps_ms: tuple[int, ...]
+
+
+class DepotOffsets(msgspec.Struct, frozen=True, tag="depot_offsets", gc=False):
+    request: int
+    start: int
+    end: int
+    found: int | None
+
+
+ToWorker: TypeAlias = Hello | Replicate | GetMetadata | AppendBatch | ReadDepot | FindOffset
+ToClient: TypeAlias = (
+    Welcome | HelloRefused | Metadata | Appended | Refused | Unknown | Failed | DepotBatches | DepotOffsets
+)
+Any: TypeAlias = ToWorker | ToClient
+
+encode = msgspec.msgpack.Encoder().encode
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
+
+
+def decode_to_worker(header: bytes | memoryview) -> ToWorker:
+    """Raises PeerError for anything that no correct peer sends."""
+    try:
+        return _to_worker.decode(header)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise PeerError(f"a malformed message came in: {error}") from error
+
+
+def decode_to_client(header: bytes | memoryview) -> ToClient:
+    try:
+        return _to_client.decode(header)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise PeerError(f"a malformed reply came in: {error}") from error

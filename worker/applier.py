@@ -1,0 +1,106 @@
+"""The thread that writes and reads the applied state, so that the loop never waits for LMDB.
+
+It takes everything that is waiting, gathers what belongs to one replica into one call, and hands the results
+back to the loop. Reads go through a second thread: a long transaction must not keep readers waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from stretto.errors import StorageError
+from stretto.replog.core import events
+from stretto.replog.frame import Frame
+from stretto.types import Offset
+
+if TYPE_CHECKING:
+    from stretto.loop import Loop
+    from stretto.worker.group import Group
+
+
+class Applier:
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._todo: SimpleQueue[tuple[Group, Sequence[Frame] | None, Offset] | None] = SimpleQueue()
+        self._reads: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._apply_all, name="apply", daemon=True),
+            threading.Thread(target=self._read_all, name="read", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # From the loop.
+
+    def apply(self, group: Group, frames: Sequence[Frame], end: Offset) -> None:
+        self._todo.put((group, frames, end))
+
+    def checkpoint(self, group: Group) -> None:
+        """Make durable what is applied; the replica hears of it."""
+        self._todo.put((group, None, Offset(0)))
+
+    def read(self, function: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Run ``function`` off the loop and ``then`` on it, with its result or its exception."""
+        self._reads.put((function, then))
+
+    def close(self) -> None:
+        """After everything that is waiting."""
+        self._todo.put(None)
+        self._reads.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    # The threads.
+
+    def _apply_all(self) -> None:
+        while True:
+            batch = [self._todo.get()]
+            while not self._todo.empty():
+                batch.append(self._todo.get())
+            work: dict[Group, list[Frame]] = {}
+            ends: dict[Group, Offset] = {}
+            for item in batch:
+                if item is None:
+                    self._apply(work, ends)
+                    return
+                group, frames, end = item
+                if frames is None:
+                    self._apply(work, ends)
+                    work, ends = {}, {}
+                    self._checkpoint(group)
+                else:
+                    work.setdefault(group, []).extend(frames)
+                    ends[group] = end
+            self._apply(work, ends)
+
+    def _apply(self, work: dict[Group, list[Frame]], ends: dict[Group, Offset]) -> None:
+        for group, frames in work.items():
+            try:
+                group.state.apply(frames)
+            except StorageError as error:
+                self._fail(group, error)
+            else:
+                self._loop.call_soon(group.applied, ends[group])
+
+    def _checkpoint(self, group: Group) -> None:
+        try:
+            end = group.state.checkpoint()
+        except StorageError as error:
+            self._fail(group, error)
+        else:
+            self._loop.call_soon(group.step, events.StateSynced(end=end))
+
+    def _fail(self, group: Group, error: StorageError) -> None:
+        self._loop.call_soon(group.step, events.StorageFailed(why=str(error), suspect=False))
+
+    def _read_all(self) -> None:
+        while (item := self._reads.get()) is not None:
+            function, then = item
+            try:
+                result = function()
+            except Exception as error:  # noqa: BLE001 - the reader is told, on the loop
+                result = error
+            self._loop.call_soon(then, result)

@@ -1,0 +1,240 @@
+"""A worker's clients: their requests become events of a replica, its answers become replies.
+
+A read is sampled off the loop between the core's Sample and Sampled, so that the lease is checked after the
+state was looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, assert_never
+
+from stretto import wire
+from stretto.errors import PeerError, StrettoError
+from stretto.records import BATCH_BYTES_MAX, DepotOffset, RecordBatch, head
+from stretto.replog.core import effects, events
+from stretto.replog.core.effects import Refusal
+from stretto.replog.frame import Kind, payload
+from stretto.types import Epoch, TaskId, WorkerId
+from stretto.worker.depot import DepotBatch, DepotSlice
+
+if TYPE_CHECKING:
+    from stretto.worker.group import Group
+    from stretto.worker.process import Worker
+    from stretto.worker.transport import Connection
+
+READ_RECORDS_MAX = 100_000
+READ_BYTES_MAX = 16 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Waiting:
+    connection: Connection
+    request: int
+    message: wire.ReadDepot | wire.FindOffset | None = None
+    sampled: Any = None
+
+
+class Clients:
+    """Owned by the loop."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._waiting: dict[int, _Waiting] = {}
+        self._numbers = itertools.count(1)
+        #: Of all workers that are registered.
+        self.addresses: dict[WorkerId, str] = {}
+
+    def received(self, sender: Connection, message: wire.ToWorker, bodies: list[memoryview]) -> None:
+        match message:
+            case wire.AppendBatch():
+                self._append(sender, message, bodies)
+            case wire.ReadDepot() | wire.FindOffset():
+                self._read(sender, message)
+            case wire.GetMetadata(request=request):
+                self._tell(sender, request)
+            case wire.Hello() | wire.Replicate():
+                raise PeerError("not a request of a client")
+            case _:
+                assert_never(message)
+
+    # Appends.
+
+    def _append(self, sender: Connection, message: wire.AppendBatch, bodies: list[memoryview]) -> None:
+        group = self._group(sender, message)
+        body = bodies[0] if bodies else memoryview(b"")
+        why = _wrong(message, body)
+        if why is not None:
+            self._worker.transport.reply(sender, wire.Failed(message.request, why))
+        elif group is not None:
+            if message.task not in group.plan.tasks and message.kind is Kind.DEPOT:
+                why = f"task {message.task} is not in group {group.key}"
+                self._worker.transport.reply(sender, wire.Failed(message.request, why))
+                return
+            number = next(self._numbers)
+            self._waiting[number] = _Waiting(sender, message.request)
+            group.step(
+                events.Append(
+                    request=number,
+                    kind=message.kind,
+                    task=message.task,
+                    producer=message.producer,
+                    sequence=message.sequence,
+                    count=message.count,
+                    payload=body,
+                    timestamp_ms=time.time_ns() // 1_000_000,
+                )
+            )
+
+    def _group(
+        self, sender: Connection, message: wire.AppendBatch | wire.ReadDepot | wire.FindOffset
+    ) -> Group | None:
+        group = self._worker.groups.get(message.group)
+        if group is None:
+            refused = wire.Refused(message.request, Refusal.NOT_LEADER, None, Epoch(0))
+            self._worker.transport.reply(sender, refused)
+        return group
+
+    # Reads.
+
+    def _read(self, sender: Connection, message: wire.ReadDepot | wire.FindOffset) -> None:
+        group = self._group(sender, message)
+        if group is not None:
+            number = next(self._numbers)
+            self._waiting[number] = _Waiting(sender, message.request, message)
+            group.step(events.Read(request=number))
+
+    def sample(self, group: Group, request: int) -> None:
+        message = self._waiting[request].message
+
+        def then(found: Any) -> None:
+            self._sampled(group, request, found)
+
+        if isinstance(message, wire.FindOffset):
+            self._worker.applier.read(lambda: _find(group, message), then)
+        elif isinstance(message, wire.ReadDepot):
+            self._worker.applier.read(lambda: _slice(group, message), then)
+
+    def _sampled(self, group: Group, request: int, found: Any) -> None:
+        waiting = self._waiting.get(request)
+        if waiting is None:
+            return
+        message = waiting.message
+        if isinstance(found, DepotSlice) and isinstance(message, wire.ReadDepot) and not message.committed:
+            found = _with_uncommitted(group, message, found)
+        waiting.sampled = found
+        group.step(events.Sampled(request=request))
+
+    # Answers.
+
+    def replied(self, request: int, result: effects.Result) -> None:
+        waiting = self._waiting.pop(request, None)
+        if waiting is None:
+            return
+        number = waiting.request
+        reply: wire.ToClient
+        bodies: tuple[bytes, ...] = ()
+        match result:
+            case effects.Acked(offset=offset):
+                reply = wire.Appended(number, offset)
+            case effects.Refused(reason=reason, leader=leader, epoch=epoch):
+                reply = wire.Refused(number, reason, leader, epoch)
+            case effects.Unknown():
+                reply = wire.Unknown(number)
+            case effects.ReadServed():
+                reply, bodies = _served(number, waiting.sampled)
+            case _:
+                assert_never(result)
+        self._worker.transport.reply(waiting.connection, reply, bodies)
+
+    # Who leads what.
+
+    def _tell(self, sender: Connection, request: int) -> None:
+        views = []
+        for group in self._worker.groups.values():
+            record = group.replica.record
+            if record is not None:
+                views.append(
+                    wire.GroupView(
+                        group.key,
+                        group.plan.tasks,
+                        group.plan.replicas,
+                        record.epoch,
+                        record.leader,
+                        tuple(member.worker for member in record.isr),
+                    )
+                )
+        self._worker.transport.reply(sender, wire.Metadata(request, self.addresses, tuple(views)))
+
+
+def _wrong(message: wire.AppendBatch, body: memoryview) -> str | None:
+    """Why an append can never be taken, or None."""
+    if message.kind is Kind.PRODUCER_OPEN:
+        return None if message.producer > 0 and message.count == 1 else "a producer's id is a positive number"
+    if message.kind is not Kind.DEPOT:
+        return f"clients append records, not {message.kind.name}"
+    if message.sequence < 0 or message.producer < 0:
+        return "sequences and producers are not negative"
+    if len(body) > BATCH_BYTES_MAX:
+        return f"a batch of {len(body)} bytes is beyond the limit of {BATCH_BYTES_MAX}; send smaller ones"
+    try:
+        count = RecordBatch.parse(body).count
+    except StrettoError as error:
+        return str(error)
+    return None if count == message.count else f"the batch holds {count} records, not {message.count}"
+
+
+def _find(group: Group, message: wire.FindOffset) -> wire.DepotOffsets:
+    start, end = group.state.depot_bounds(message.task, message.depot)
+    found = None
+    if message.timestamp_ms is not None:
+        found = group.state.offset_at(message.task, message.depot, message.timestamp_ms)
+    return wire.DepotOffsets(message.request, start, end, found)
+
+
+def _slice(group: Group, message: wire.ReadDepot) -> DepotSlice:
+    return group.state.read_depot(
+        message.task,
+        message.depot,
+        DepotOffset(message.offset),
+        max_bytes=min(message.max_bytes, READ_BYTES_MAX),
+        max_records=READ_RECORDS_MAX,
+    )
+
+
+def _with_uncommitted(group: Group, message: wire.ReadDepot, slice_: DepotSlice) -> DepotSlice:
+    """Add what is in the log and not applied, if the slice reaches the end of what is."""
+    _, end = group.state.depot_bounds(TaskId(message.task), message.depot)
+    if slice_.end < end:
+        return slice_
+    batches = list(slice_.batches)
+    at = int(slice_.end if slice_.batches else end)
+    for frame in group.unapplied_frames():
+        header = frame.header
+        if header.kind is Kind.DEPOT and header.task == message.task:
+            body = bytes(payload(frame))
+            if head(body)[0] == message.depot:
+                batches.append(DepotBatch(DepotOffset(at), header.timestamp_ms, body))
+                at += header.count
+    return DepotSlice(slice_.start, DepotOffset(at), tuple(batches))
+
+
+def _served(request: int, sampled: Any) -> tuple[wire.ToClient, tuple[bytes, ...]]:
+    match sampled:
+        case DepotSlice(start=start, end=end, batches=batches):
+            reply = wire.DepotBatches(
+                request,
+                start,
+                end,
+                tuple(batch.base for batch in batches),
+                tuple(batch.timestamp_ms for batch in batches),
+            )
+            return reply, tuple(batch.payload for batch in batches)
+        case wire.DepotOffsets():
+            return sampled, ()
+        case Exception():
+            return wire.Failed(request, str(sampled)), ()
+        case _:
+            return wire.Failed(request, "nothing was read"), ()

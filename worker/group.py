@@ -1,0 +1,297 @@
+"""One replica of a task group in a worker: the thin driver of the replication core.
+
+It receives, steps, and carries out the effects, in their order. What takes time is done elsewhere and comes
+back as an event: the committer thread writes the log, the applier thread writes the applied state and
+reads it, the metastore's threads talk to ZooKeeper. Only a truncation makes effects wait: it must not meet a
+write in flight, and what follows it must not overtake it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, assert_never
+
+import structlog
+
+from stretto import wire
+from stretto.errors import StorageCorrupt, StorageError
+from stretto.replog.commit import GroupCommit
+from stretto.replog.core import effects, events
+from stretto.replog.core.effects import Effect
+from stretto.replog.core.events import Event
+from stretto.replog.core.leader import Leader
+from stretto.replog.core.record import Registration
+from stretto.replog.core.replica import Recovered, Replica
+from stretto.replog.core.settings import Identity, Settings
+from stretto.replog.frame import Frame, decode
+from stretto.replog.log import Replog
+from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.zk.paths import GroupKey
+
+if TYPE_CHECKING:
+    from stretto.loop import Loop
+    from stretto.worker.applier import Applier
+    from stretto.worker.state import AppliedState
+
+READ_BYTES = 4 * 1024 * 1024
+
+
+class Metastore(Protocol):
+    """What a replica needs of the metastore; answers come back as events."""
+
+    def compare_and_set(self, group: GroupKey, effect: effects.CompareAndSet) -> None: ...
+
+    def read(self, group: GroupKey, effect: effects.ReadRecord) -> None: ...
+
+    def check(self, group: GroupKey, registration: Registration) -> None: ...
+
+    def look_for_members(self, group: GroupKey, token: int) -> None: ...
+
+    def forget_resign(self, group: GroupKey, epoch: Epoch) -> None: ...
+
+
+class Host(Protocol):
+    """The worker, as its replicas see it."""
+
+    loop: Loop
+    commit: GroupCommit
+    applier: Applier
+
+    @property
+    def metastore(self) -> Metastore: ...
+
+    worker: WorkerId
+    fsync_always: bool
+
+    def send(self, to: WorkerId, message: wire.Replicate, blob: bytes) -> None: ...
+
+    def replied(self, request: int, result: effects.Result) -> None: ...
+
+    def sample(self, group: Group, request: int) -> None: ...
+
+    def serve_state(self, group: Group, to: WorkerId) -> None: ...
+
+    def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """A group as the assignment has it."""
+
+    key: GroupKey
+    tasks: tuple[TaskId, ...]
+    replicas: tuple[WorkerId, ...]
+
+
+class Group:
+    """Owned by the loop, like its log."""
+
+    def __init__(
+        self,
+        host: Host,
+        plan: GroupPlan,
+        identity: Identity,
+        settings: Settings,
+        *,
+        log: Replog,
+        state: AppliedState,
+    ) -> None:
+        self.host = host
+        self.plan = plan
+        self.key = plan.key
+        self.log = log
+        self.state = state
+        self.closed = False
+        self._log = structlog.get_logger().bind(group=str(plan.key), worker=host.worker)
+        #: In the log and not yet handed to the applier.
+        self._unapplied: deque[Frame] = deque(_frames_from(log, state.applied))
+        self._effects: deque[Effect] = deque()
+        #: A truncation waits for a write in flight; effects behind it wait too.
+        self._waits = False
+        self._running = False
+        self._thens: deque[events.Persisted] = deque()
+        self._deadline: int | None = None
+        self._last_blob: tuple[Offset, Offset, bytes] | None = None
+        recovered = Recovered(
+            log_start=log.start_offset,
+            log_end=log.end_offset,
+            history=log.history,
+            applied=state.applied,
+            producers=state.producers(),
+            unapplied=tuple(frame.header for frame in self._unapplied),
+        )
+        self.replica = Replica(identity, recovered, settings)
+
+    # Events in, effects out.
+
+    def step(self, event: Event) -> None:
+        if self.closed:
+            return
+        self._effects.extend(self.replica.step(event, self.host.loop.now))
+        if not self._running:
+            self._carry_out_all()
+
+    def _carry_out_all(self) -> None:
+        """Effects of one step before those of the next; a step made meanwhile only adds to the queue."""
+        self._running = True
+        try:
+            while self._effects and not self._waits and not self.closed:
+                self._carry_out(self._effects.popleft())
+        except StorageError as error:
+            self._effects.appendleft(effects.Note(event="write_failed", fields={"why": str(error)}))
+            self._running = False
+            self.step(events.StorageFailed(why=str(error), suspect=False))
+            return
+        except StorageCorrupt as error:
+            self._running = False
+            self.step(events.StorageFailed(why=str(error), suspect=True))
+            return
+        finally:
+            self._running = False
+        self._schedule()
+
+    def _carry_out(self, effect: Effect) -> None:
+        host = self.host
+        match effect:
+            case effects.Persist(frames=frames, then=then):
+                self.log.append(frames)
+                self._unapplied.extend(frames)
+                self._commit(then)
+            case effects.Send(to=to, message=message):
+                host.send(to, wire.Replicate(self.key, message), b"")
+            case effects.SendEntries():
+                self._send_entries(effect)
+            case effects.Apply(end=end):
+                self._apply(end)
+            case effects.Reply(request=request, result=result):
+                host.replied(request, result)
+            case effects.Truncate(end=end, then=then):
+                self._waits = True
+                host.commit.when_quiet(self.log, lambda: self._truncate(end, then))
+            case effects.Cut(start=start):
+                self.step(events.LogCut(start=self.log.cut(start)))
+            case effects.CompareAndSet():
+                host.metastore.compare_and_set(self.key, effect)
+            case effects.ReadRecord():
+                host.metastore.read(self.key, effect)
+            case effects.CheckRegistration(registration=registration):
+                host.metastore.check(self.key, registration)
+            case effects.LookForMembers(token=token):
+                host.metastore.look_for_members(self.key, token)
+            case effects.ForgetResign(epoch=epoch):
+                host.metastore.forget_resign(self.key, epoch)
+            case effects.Sample(request=request):
+                host.sample(self, request)
+            case effects.ServeState(to=to):
+                host.serve_state(self, to)
+            case effects.SetAside(why=why):
+                host.replica_stopped(self, why, renew=True)
+            case effects.Stop(why=why, renew=renew):
+                host.replica_stopped(self, why, renew=renew)
+            case effects.Note(event=event, fields=fields):
+                self._log.info(event, **fields)
+            case _:
+                assert_never(effect)
+
+    def _schedule(self) -> None:
+        deadline = self.replica.next_deadline()
+        if deadline is not None and (self._deadline is None or deadline < self._deadline):
+            self._deadline = deadline
+            self.host.loop.call_at(deadline, self._tick, deadline)
+
+    def _tick(self, deadline: int) -> None:
+        if self._deadline == deadline:
+            self._deadline = None
+            self.step(events.Tick())
+
+    # The log.
+
+    def _commit(self, then: events.Persisted) -> None:
+        self._thens.append(then)
+        self.host.commit.submit(self.log, durable=self.host.fsync_always)
+
+    def committed(self, end: Offset | StorageError) -> None:
+        """The committer finished a round. Of what it covers, only the last need be told."""
+        if isinstance(end, StorageError):
+            self.step(events.StorageFailed(why=str(end), suspect=True))
+            return
+        confirmed = end if self.host.fsync_always else self.log.written_end_offset
+        reached: events.Persisted | None = None
+        while self._thens and self._thens[0].end <= confirmed:
+            reached = self._thens.popleft()
+        if reached is not None:
+            self.step(reached)
+
+    def _truncate(self, end: Offset, then: events.Persisted) -> None:
+        """Called when no write is in flight."""
+        if self.closed:
+            return
+        self._waits = False
+        self._thens.clear()
+        self._last_blob = None
+        while self._unapplied and self._unapplied[-1].header.offset >= end:
+            self._unapplied.pop()
+        try:
+            self.log.truncate(end)
+        except StorageError as error:
+            self.step(events.StorageFailed(why=str(error), suspect=True))
+            return
+        if self.log.durable_end_offset >= then.end:
+            self.step(then)
+        else:
+            self._commit(then)
+        if not self._running:
+            self._carry_out_all()
+
+    def _send_entries(self, effect: effects.SendEntries) -> None:
+        cached = self._last_blob
+        if cached is not None and cached[0] == effect.start and cached[1] == self.log.end_offset:
+            _, end, blob = cached
+        else:
+            chunk = self.log.read(effect.start, self.log.end_offset, effect.max_bytes)
+            end, blob = chunk.end, b"".join(chunk.buffers)
+            self._last_blob = (effect.start, end, blob)
+        self.host.send(effect.to, wire.Replicate(self.key, effect.message), blob)
+        self.step(events.Sent(to=effect.to, attempt=effect.attempt, end=end))
+
+    # The applied state.
+
+    def _apply(self, end: Offset) -> None:
+        frames = []
+        while self._unapplied and self._unapplied[0].end_offset <= end:
+            frames.append(self._unapplied.popleft())
+        self.host.applier.apply(self, frames, end)
+
+    def applied(self, end: Offset) -> None:
+        self.step(events.Applied(end=end))
+
+    # For the worker.
+
+    @property
+    def leader(self) -> Leader | None:
+        return self.replica.role if isinstance(self.replica.role, Leader) else None
+
+    def session_started(self, incarnation: Incarnation) -> None:
+        self.step(events.SessionStarted(incarnation=incarnation))
+
+    def unapplied_frames(self) -> list[Frame]:
+        """For uncommitted reads."""
+        return list(self._unapplied)
+
+    def close(self) -> None:
+        """The caller has made sure that nothing of it is in flight."""
+        self.closed = True
+        self.log.close()
+        self.state.close()
+
+
+def _frames_from(log: Replog, start: Offset) -> list[Frame]:
+    """Frames from ``start`` to the end of the log."""
+    frames: list[Frame] = []
+    at = start
+    while at < log.end_offset:
+        chunk = log.read(at, log.end_offset, READ_BYTES)
+        frames.extend(decode(b"".join(chunk.buffers)))
+        at = chunk.end
+    return frames

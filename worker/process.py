@@ -1,0 +1,340 @@
+"""A worker process: the replicas of its groups, their clients and their peers, on one loop.
+
+Started, it locks its data folder, listens, opens its replicas and registers. Each metastore session is an
+incarnation; when a session is lost the replicas go on as followers of nobody until the next one. Stopped with
+SIGTERM, it hands the groups it leads to other members before it goes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from stretto import wire
+from stretto.errors import PeerError, StorageError, StrettoError
+from stretto.keys import ClusterKey
+from stretto.loop import Loop
+from stretto.replog.commit import GroupCommit
+from stretto.replog.core import effects, events
+from stretto.replog.core.guards import GUARDS
+from stretto.replog.core.settings import Identity, Settings
+from stretto.replog.frame import decode
+from stretto.replog.identity import Fsync
+from stretto.replog.log import Replog
+from stretto.types import Incarnation, Millis, Offset, WorkerId
+from stretto.worker.applier import Applier
+from stretto.worker.clients import Clients
+from stretto.worker.group import Group, GroupPlan
+from stretto.worker.storage import ReplicaStorage, lock_folder, open_replica, set_aside
+from stretto.worker.transport import Connection, Transport
+from stretto.zk.metastore import Metastore
+from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.records import WorkerRegistration
+
+log = structlog.get_logger()
+
+CHECKPOINT_MS = 2_000
+FLUSH_MS = 1_000
+REOPEN_MS = 1_000
+PEERS_MS = 500
+HAND_OVER_MS = 8_000
+LEASE_TICK_MS = Millis(500)
+LEASE_MARGIN = 0.1
+"""Of the session time-out: how much clocks may drift apart in that time, and then some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    worker: WorkerId
+    node: str
+    cluster: str
+    zookeeper: str
+    data_dir: Path
+    plans: tuple[GroupPlan, ...]
+    """The groups of which it holds a replica."""
+    address: str = "127.0.0.1:0"
+    root: str = "/stretto"
+    key: ClusterKey | None = None
+    session_timeout_ms: int = 10_000
+    fsync: Fsync = "always"
+    settings: Settings = field(default_factory=Settings)
+
+
+class Worker:
+    """Everything here runs on the loop's thread, except what says otherwise."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self.config = config
+        self.worker = config.worker
+        self.fsync_always = config.fsync == "always"
+        self._lock = lock_folder(config.data_dir)
+        self.loop = Loop()
+        self.commit = GroupCommit(self._committed, deliver=self.loop.call_soon)
+        self.applier = Applier(self.loop)
+        self.transport = Transport(
+            self.loop,
+            address=config.address,
+            cluster=config.cluster,
+            worker=config.worker,
+            key=config.key,
+            on_message=self._received,
+        )
+        self.clients = Clients(self)
+        self._plans = {plan.key: plan for plan in config.plans}
+        self._storages: dict[GroupKey, ReplicaStorage] = {}
+        self.groups: dict[GroupKey, Group] = {}
+        self._by_log: dict[Replog, Group] = {}
+        self._incarnation: Incarnation | None = None
+        self._stopping_at: int | None = None
+        for plan in config.plans:
+            self._open(plan)
+        self.metastore = Metastore(
+            config.zookeeper,
+            paths=Paths(config.root),
+            worker=config.worker,
+            session_timeout_ms=config.session_timeout_ms,
+            registration=self._registration,
+            listener=self,
+        )
+
+    @property
+    def address(self) -> str:
+        return self.transport.address
+
+    def run(self) -> None:
+        """Until :meth:`stop` has done its work."""
+        self.metastore.start()
+        for key in self._plans:
+            self.metastore.follow(key)
+        self.loop.call_after(CHECKPOINT_MS, self._checkpoint)
+        self._look_for_peers()
+        if not self.fsync_always:
+            self.loop.call_after(FLUSH_MS, self._flush)
+        log.info("worker_started", worker=self.worker, address=self.address, groups=len(self._plans))
+        self.loop.run()
+        self._close()
+
+    def handle_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.loop.call_soon(self.stop))
+
+    # Storage.
+
+    def _folder(self, key: GroupKey) -> Path:
+        return self.config.data_dir / "groups" / f"{key.module}-{key.generation}-{key.group}"
+
+    def _open(self, plan: GroupPlan) -> None:
+        self._storages[plan.key] = open_replica(
+            self._folder(plan.key), plan, cluster=self.config.cluster, fsync=self.config.fsync
+        )
+
+    def _registration(self, incarnation: Incarnation) -> WorkerRegistration:
+        """Called from the metastore's threads."""
+        return WorkerRegistration(
+            worker=self.worker,
+            incarnation=incarnation,
+            node=self.config.node,
+            address=self.transport.address,
+            members={str(key): storage.storage_id for key, storage in self._storages.items()},
+        )
+
+    def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
+        """A replica must not go on. Close it, and try again later, renewed if its folder is suspect."""
+        log.error("replica_stopped", group=str(group.key), why=why, renew=renew)
+        group.closed = True
+        del self.groups[group.key]
+        self.commit.when_quiet(group.log, lambda: self._close_stopped(group, why, renew=renew))
+
+    def _close_stopped(self, group: Group, why: str, *, renew: bool) -> None:
+        self._by_log.pop(group.log, None)
+        self.applier.read(group.close, lambda _: self._reopen(group.plan, why, renew=renew))
+
+    def _reopen(self, plan: GroupPlan, why: str, *, renew: bool) -> None:
+        if self._stopping_at is not None:
+            return
+        try:
+            if renew:
+                self._storages[plan.key] = set_aside(
+                    self._folder(plan.key),
+                    plan,
+                    cluster=self.config.cluster,
+                    fsync=self.config.fsync,
+                    why=why,
+                )
+            else:
+                self._open(plan)
+        except (StrettoError, OSError) as error:
+            log.error("replica_cannot_be_opened", group=str(plan.key), why=str(error))
+            self.loop.call_after(REOPEN_MS, lambda: self._reopen(plan, why, renew=renew))
+            return
+        self.metastore.update_registration()
+        if self._incarnation is not None:
+            self._begin(plan, self._incarnation)
+
+    def _committed(self, replog: Replog, end: Offset | StorageError) -> None:
+        group = self._by_log.get(replog)
+        if group is not None:
+            group.committed(end)
+
+    def _checkpoint(self) -> None:
+        for group in self.groups.values():
+            self.applier.checkpoint(group)
+        self.loop.call_after(CHECKPOINT_MS, self._checkpoint)
+
+    def _flush(self) -> None:
+        for group in self.groups.values():
+            self.commit.submit(group.log)
+        self.loop.call_after(FLUSH_MS, self._flush)
+
+    # The metastore's listener: called from its threads, so it only hands over.
+
+    def session_started(self, incarnation: Incarnation) -> None:
+        self.loop.call_soon(self._session_started, incarnation)
+
+    def session_expired(self) -> None:
+        self.loop.call_soon(self._session_expired)
+
+    def lease_renewed(self, sent_at_ms: Millis) -> None:
+        self.loop.call_soon(self._lease_renewed, sent_at_ms)
+
+    def group_event(self, group: GroupKey, event: events.Event) -> None:
+        self.loop.call_soon(self._group_event, group, event)
+
+    def _session_started(self, incarnation: Incarnation) -> None:
+        self._incarnation = incarnation
+        self.transport.incarnation = incarnation
+        for key, plan in self._plans.items():
+            group = self.groups.get(key)
+            if group is None:
+                self._begin(plan, incarnation)
+            else:
+                group.session_started(incarnation)
+                group.step(events.OptionsChanged(settings=self._settings()))
+
+    def _begin(self, plan: GroupPlan, incarnation: Incarnation) -> None:
+        storage = self._storages[plan.key]
+        identity = Identity(
+            worker=self.worker,
+            storage=storage.storage_id,
+            incarnation=incarnation,
+            replicas=plan.replicas,
+        )
+        group = Group(self, plan, identity, self._settings(), log=storage.log, state=storage.state)
+        self.groups[plan.key] = group
+        self._by_log[storage.log] = group
+        group.step(events.Tick())
+
+    def _settings(self) -> Settings:
+        session_ms = self.metastore.negotiated_timeout_ms or Millis(self.config.session_timeout_ms)
+        margin_ms = Millis(int(session_ms * LEASE_MARGIN))
+        lease_ms = GUARDS.lease_duration(session_ms, LEASE_TICK_MS, margin_ms)
+        return self.config.settings.with_lease(lease_ms)
+
+    def _session_expired(self) -> None:
+        self._incarnation = None
+        for group in list(self.groups.values()):
+            group.step(events.SessionExpired())
+
+    def _lease_renewed(self, sent_at_ms: Millis) -> None:
+        for group in list(self.groups.values()):
+            group.step(events.LeaseRenewed(sent_at=sent_at_ms))
+
+    def _group_event(self, key: GroupKey, event: events.Event) -> None:
+        group = self.groups.get(key)
+        if group is not None:
+            group.step(event)
+
+    def _look_for_peers(self) -> None:
+        self.metastore.list_workers(lambda found: self.loop.call_soon(self._peers_found, found))
+        self.loop.call_after(PEERS_MS, self._look_for_peers)
+
+    def _peers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
+        self.clients.addresses = {worker: each.address for worker, each in registrations.items()}
+        for plan in self._plans.values():
+            for worker in plan.replicas:
+                if worker in registrations and worker != self.worker:
+                    self.transport.know(worker, registrations[worker].address)
+
+    # The network.
+
+    def _received(
+        self, sender: Connection, worker: WorkerId | None, message: wire.ToWorker, bodies: list[memoryview]
+    ) -> None:
+        if isinstance(message, wire.Replicate):
+            group = self.groups.get(message.group)
+            if worker is None:
+                raise PeerError("a client sent a message of the replication protocol")
+            if group is not None:
+                frames = decode(bodies[0]) if bodies and len(bodies[0]) else ()
+                group.step(events.Received(sender=worker, message=message.message, frames=frames))
+        else:
+            self.clients.received(sender, message, bodies)
+
+    def send(self, to: WorkerId, message: wire.Replicate, blob: bytes) -> None:
+        self.transport.send(to, message, (blob,) if blob else ())
+
+    def replied(self, request: int, result: effects.Result) -> None:
+        self.clients.replied(request, result)
+
+    def sample(self, group: Group, request: int) -> None:
+        self.clients.sample(group, request)
+
+    def serve_state(self, group: Group, to: WorkerId) -> None:
+        log.warning(
+            "far_horizon_needed",
+            group=str(group.key),
+            follower=to,
+            advice="it is further behind than the log reaches; raise replication.max.near.sync.message.lag",
+        )
+
+    # Stopping.
+
+    def stop(self) -> None:
+        """Hand over what we lead, then go; at the latest when the patience for that is over."""
+        if self._stopping_at is None:
+            self._stopping_at = self.loop.now + HAND_OVER_MS
+            log.info("worker_stopping", worker=self.worker)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        leading = [group for group in self.groups.values() if group.leader is not None]
+        waiting = False
+        for group in leading:
+            waiting = self._resign(group) or waiting
+        if not waiting or self.loop.now >= (self._stopping_at or 0):
+            self.loop.stop()
+        else:
+            self.loop.call_after(50, self._hand_over)
+
+    def _resign(self, group: Group) -> bool:
+        """True while it is worth waiting."""
+        leader = group.leader
+        if leader is None:
+            return False
+        if leader.handover is not None:
+            return True
+        others = [member.worker for member in leader.membership.committed if member.worker != self.worker]
+        ready = sorted(
+            (worker for worker in others if worker in leader.followers and not leader.followers[worker].gone),
+            key=lambda worker: -(leader.followers[worker].confirmed or 0),
+        )
+        if ready:
+            group.step(events.Resign(epoch=leader.epoch, target=ready[0]))
+        return bool(ready)
+
+    def _close(self) -> None:
+        self.metastore.close()
+        self.applier.close()
+        self.commit.close()
+        for key, group in self.groups.items():
+            group.state.checkpoint()
+            group.close()
+            self._storages[key].identity.mark_clean()
+        self.transport.close()
+        self.loop.close()
+        os.close(self._lock)
+        log.info("worker_stopped", worker=self.worker)
