@@ -1,0 +1,89 @@
+"""One ZooKeeper for all tests of a pytest process, and a part of it for each test."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from stretto.types import StorageId, WorkerId
+from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.metastore import Metastore
+from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.records import WorkerRegistration
+from stretto.zk.session import Credentials
+from tests.integration.zk.recorder import Recorder
+
+#: Short, so that expiry is soon; long enough for a machine that is busy.
+SESSION_TIMEOUT_MS = 2000
+GROUP = GroupKey("counts", 1, 0)
+
+_SHARED = pytest.StashKey[EmbeddedZooKeeper]()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedZooKeeper:
+    """Shared by every module that imports this fixture; stopped when pytest ends."""
+    stash = request.config.stash
+    if _SHARED not in stash:
+        server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), tick_ms=300, fsync=False)
+        server.start()
+        request.config.add_cleanup(server.stop)
+        stash[_SHARED] = server
+    return stash[_SHARED]
+
+
+@pytest.fixture
+def paths() -> Paths:
+    """A root of its own."""
+    return Paths(f"/test-{secrets.token_hex(4)}")
+
+
+class Workers:
+    """Metastores of workers that a test opens; all are closed at its end."""
+
+    def __init__(self, paths: Paths, closing: ExitStack) -> None:
+        self.paths = paths
+        self._closing = closing
+
+    def open(
+        self,
+        hosts: str,
+        worker: str,
+        *,
+        storage: str | None = None,
+        credentials: Credentials | None = None,
+        groups: tuple[GroupKey, ...] = (GROUP,),
+    ) -> tuple[Metastore, Recorder]:
+        """Returns when its session has started."""
+        recorder = Recorder()
+        metastore = Metastore(
+            hosts,
+            paths=self.paths,
+            worker=WorkerId(worker),
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            registration=lambda incarnation: WorkerRegistration(
+                worker=WorkerId(worker),
+                incarnation=incarnation,
+                node=f"node-of-{worker}",
+                address="127.0.0.1:1",
+                members={str(group): StorageId(storage or f"disk-of-{worker}") for group in groups},
+            ),
+            listener=recorder,
+            credentials=credentials,
+        )
+        self._closing.callback(metastore.close)
+        metastore.start()
+        recorder.wait_started()
+        return metastore, recorder
+
+
+OpenWorker = Callable[..., tuple[Metastore, Recorder]]
+
+
+@pytest.fixture
+def workers(paths: Paths) -> Iterator[Workers]:
+    with ExitStack() as closing:
+        yield Workers(paths, closing)
