@@ -3,7 +3,7 @@
 A batch travels from the producer to the depots of all replicas as the same bytes; whoever only passes it
 on looks at its head at most, and whoever reads it slices views. Layout, little-endian::
 
-    version u8   name length u8   0 u16   count u32   name   count lengths u32   data
+    version u8   name length u8   flags u16 (0)   count u32   name   count lengths u32   data
 
 The records lie one after the other in ``data``. The lengths are in one block, so that they are summed,
 sliced and written by code that runs once per batch and not once per record; their sum must be the
@@ -70,12 +70,15 @@ def head(batch: Buffer) -> tuple[str, int]:
     """Depot and count of a batch that was checked before."""
     if len(batch) < _HEAD_BYTES:
         raise PeerError(f"a record batch of {len(batch)} bytes is cut short")
-    version, name_bytes, _, count = _HEAD.unpack_from(batch)
-    if version != BATCH_VERSION:
-        raise PeerError(f"a record batch of version {version} is not known here")
+    version, name_bytes, flags, count = _HEAD.unpack_from(batch)
+    if version != BATCH_VERSION or flags:
+        raise PeerError(f"a record batch of version {version} with flags {flags} is not known here")
     if count == 0:
         raise PeerError("a record batch holds no record")
-    return _depot(bytes(batch[_HEAD_BYTES : _HEAD_BYTES + name_bytes])), count
+    name_end = _HEAD_BYTES + name_bytes
+    if len(batch) < name_end:
+        raise PeerError(f"a record batch of {len(batch)} bytes is cut short")
+    return _depot(bytes(batch[_HEAD_BYTES:name_end])), count
 
 
 class RecordBatch(msgspec.Struct, frozen=True, gc=False):

@@ -41,7 +41,9 @@ import lmdb
 from stretto.errors import StorageError
 
 if TYPE_CHECKING:
-    from lmdb import _Database as Database
+    from lmdb import _Database
+
+Database: TypeAlias = "_Database"
 
 MAP_BYTES = 1024 * 1024 * 1024
 """Address space, not disk space: a file is as large as what was written to it."""
@@ -216,6 +218,8 @@ class Environment:
                 return StorageError(f"the state in {self.folder} has a format of another LMDB: {error}")
             case lmdb.DbsFullError():
                 return StorageError(f"the state in {self.folder} has all {MAX_DBS} databases it may have")
+            case lmdb.ReadersFullError():
+                return StorageError(f"the state in {self.folder} has all {MAX_READERS} readers it may have")
             case lmdb.DiskError():
                 return NoSpace(f"the disk of {self.folder} is full; free some space")
             case lmdb.ReadonlyError():

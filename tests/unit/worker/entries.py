@@ -1,0 +1,170 @@
+"""Logs of entries for tests of the applied state."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from stretto.records import pack
+from stretto.replog.core.producers import ProducerTable
+from stretto.replog.folder import OsFolder
+from stretto.replog.frame import Frame, Header, Kind, encode
+from stretto.replog.log import Replog
+from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.worker.state import AppliedState
+
+TASKS = (TaskId(0), TaskId(1), TaskId(2))
+MAP_BYTES = 256 * 1024
+
+_MEMORY = "/dev/shm"
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """For many examples: in memory where the system has such a place, as each commit waits for the disk."""
+    parent = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="stretto-test-", dir=parent) as folder:
+        yield Path(folder)
+
+
+class Log:
+    """Frames in the order of a log, each beginning where the one before it ended."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.epoch = 1
+
+    @property
+    def end(self) -> Offset:
+        return self.frames[-1].end_offset if self.frames else Offset(0)
+
+    def add(
+        self,
+        kind: Kind,
+        *,
+        task: int = 0,
+        count: int = 1,
+        producer: int = 0,
+        sequence: int = 0,
+        timestamp_ms: int = 0,
+        payload: bytes = b"",
+    ) -> Frame:
+        header = Header(
+            offset=self.end,
+            epoch=Epoch(self.epoch),
+            kind=kind,
+            count=count,
+            task=TaskId(task),
+            producer=ProducerId(producer),
+            sequence=sequence,
+            timestamp_ms=timestamp_ms,
+        )
+        self.frames.append(encode(header, payload))
+        return self.frames[-1]
+
+    def depot(
+        self,
+        records: Sequence[bytes],
+        *,
+        task: int = 0,
+        depot: str = "events",
+        producer: int = 0,
+        sequence: int = 0,
+        timestamp_ms: int = 0,
+    ) -> Frame:
+        return self.add(
+            Kind.DEPOT,
+            task=task,
+            count=len(records),
+            producer=producer,
+            sequence=sequence,
+            timestamp_ms=timestamp_ms,
+            payload=pack(depot, records),
+        )
+
+    def new_epoch(self) -> Frame:
+        self.epoch += 1
+        return self.add(Kind.EPOCH)
+
+    def producers(self, end: Offset | None = None) -> ProducerTable:
+        """The core's own table after the entries below ``end``."""
+        table = ProducerTable({})
+        for frame in self.frames:
+            if end is None or frame.end_offset <= end:
+                table.apply(frame.header)
+        return table
+
+    def below(self, end: Offset) -> list[Frame]:
+        return [frame for frame in self.frames if frame.end_offset <= end]
+
+    def stored(self, folder: Path) -> Replog:
+        """As a replog on disk."""
+        folder.mkdir()
+        replog = Replog.open(OsFolder(folder))
+        replog.append(self.frames)
+        replog.sync()
+        return replog
+
+
+@st.composite
+def logs(draw: st.DrawFn, *, max_frames: int = 25) -> Log:
+    """Any mix of entries, also such as a careful leader would not admit (closed producers, gaps)."""
+    log = Log()
+    log.add(Kind.EPOCH)
+    for number in range(draw(st.integers(0, max_frames))):
+        producer = draw(st.integers(0, 3))
+        match draw(st.sampled_from(["depot", "depot", "depot", "open", "expire", "epoch", "marker"])):
+            case "depot":
+                log.depot(
+                    [b"%d-%d" % (number, index) for index in range(draw(st.integers(1, 4)))],
+                    task=draw(st.sampled_from(TASKS)),
+                    depot=draw(st.sampled_from(["events", "clicks"])),
+                    producer=producer,
+                    sequence=draw(st.integers(0, 20)),
+                    timestamp_ms=draw(st.integers(0, 30)),
+                )
+            case "open":
+                log.add(Kind.PRODUCER_OPEN, producer=producer or 1)
+            case "expire":
+                log.add(Kind.PRODUCER_EXPIRE, producer=producer or 1)
+            case "epoch":
+                log.new_epoch()
+            case _:
+                log.add(Kind.MARKER)
+    return log
+
+
+def batchings(frames: Sequence[Frame]) -> st.SearchStrategy[list[Sequence[Frame]]]:
+    """All ways to cut frames into consecutive groups."""
+
+    def cut(cuts: list[bool]) -> list[Sequence[Frame]]:
+        groups: list[list[Frame]] = [[]]
+        for frame, here in zip(frames, cuts, strict=True):
+            if here and groups[-1]:
+                groups.append([])
+            groups[-1].append(frame)
+        return list(groups)
+
+    return st.lists(st.booleans(), min_size=len(frames), max_size=len(frames)).map(cut)
+
+
+def open_state(folder: Path, *, map_bytes: int = MAP_BYTES) -> AppliedState:
+    return AppliedState.open(folder, TASKS, map_bytes=map_bytes)
+
+
+def digests(state: AppliedState) -> list[str]:
+    return [state.digest(task) for task in TASKS]
+
+
+def applied_in_one_go(folder: Path, frames: Sequence[Frame]) -> list[str]:
+    """The digests that these frames lead to."""
+    state = open_state(folder)
+    state.apply(frames)
+    found = digests(state)
+    state.close()
+    return found

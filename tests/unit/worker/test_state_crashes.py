@@ -1,0 +1,212 @@
+"""What a crash leaves, and that recovery makes one state of it.
+
+A process that is killed leaves every committed transaction, but may leave the tasks of a batch apart. A
+power loss may also take back the last transaction of any task: its pages are on disk, its meta page is
+not. Both are made here, by keeping copies of files and of meta pages, and by killing processes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stretto.replog.folder import OsFolder
+from stretto.replog.frame import Kind
+from stretto.replog.log import Replog
+from stretto.types import Offset
+from stretto.worker.state import AppliedState, LogTooShort
+from tests.unit.worker import applying_process
+from tests.unit.worker.entries import (
+    TASKS,
+    Log,
+    applied_in_one_go,
+    batchings,
+    digests,
+    logs,
+    open_state,
+    quick_folder,
+)
+
+META_BYTES = 2 * 4096
+
+
+def data_file(folder: Path, task: int) -> Path:
+    return folder / f"task-{task}" / "data.mdb"
+
+
+def check_recovered(state: AppliedState, log: Log, scratch: Path) -> None:
+    """That the state is the one as of its applied offset, in every task."""
+    assert state.applied == state.furthest
+    assert state.producers() == log.producers(state.applied)
+    assert digests(state) == applied_in_one_go(scratch, log.below(state.applied))
+    shutil.rmtree(scratch)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_tasks_found_at_different_offsets_are_brought_to_the_highest(data: st.DataObject) -> None:
+    log = data.draw(logs())
+    with quick_folder() as folder:
+        replog = log.stored(folder / "replog")
+        state = open_state(folder / "state")
+        copies = [_copy_files(folder / "state", folder / "copy-0")]
+        for number, group in enumerate(data.draw(batchings(log.frames)), 1):
+            state.apply(group)
+            if data.draw(st.booleans()):
+                state.checkpoint()
+            copies.append(_copy_files(folder / "state", folder / f"copy-{number}"))
+        state.close()
+        for task in TASKS:
+            chosen = data.draw(st.sampled_from(copies))
+            shutil.copy(data_file(chosen, task), data_file(folder / "state", task))
+        state = open_state(folder / "state")
+        furthest = state.furthest
+        assert state.recover(replog) == furthest
+        check_recovered(state, log, folder / "scratch")
+        # And on from there.
+        state.apply([frame for frame in log.frames if frame.header.offset >= furthest])
+        check_recovered(state, log, folder / "scratch")
+        state.close()
+        replog.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_loss_takes_back_one_transaction_of_any_task_and_never_a_checkpoint(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    log = applying_process.make_log(chance, frames=120)
+    replog = log.stored(tmp_path / "replog")
+    with quick_folder() as folder:
+        state = open_state(folder / "state")
+        durable = Offset(0)
+        at = 0
+        while at < len(log.frames):
+            before = {task: data_file(folder / "state", task).read_bytes()[:META_BYTES] for task in TASKS}
+            group = log.frames[at : at + chance.randint(1, 5)]
+            at += len(group)
+            state.apply(group)
+            lost = _copy_files(folder / "state", folder / "lost")
+            for task in TASKS:
+                if chance.random() < 0.6:
+                    _overwrite_start(data_file(lost, task), before[task])
+            _check_after_power_loss(lost, log, replog, durable, folder / "scratch")
+            shutil.rmtree(lost)
+            if chance.random() < 0.2:
+                durable = state.checkpoint()
+        state.close()
+    replog.close()
+
+
+def _check_after_power_loss(folder: Path, log: Log, replog: Replog, durable: Offset, scratch: Path) -> None:
+    state = open_state(folder)
+    assert state.applied >= durable
+    state.recover(replog)
+    check_recovered(state, log, scratch)
+    state.close()
+
+
+def test_a_state_that_the_log_does_not_cover_is_told_and_left_alone(tmp_path: Path) -> None:
+    log = Log()
+    for number in range(6):
+        log.depot([b"%d" % number], task=number % 3)
+    state = open_state(tmp_path / "state")
+    state.apply(log.frames)
+    log.frames = log.frames[:5]
+    shorter = log.stored(tmp_path / "shorter")
+    with pytest.raises(LogTooShort, match=r"is at \[6, 6\], but the replog holds \[0, 5\)"):
+        state.recover(shorter)
+    shorter.close()
+    state.close()
+
+    (tmp_path / "later").mkdir()
+    later = Replog.open(OsFolder(tmp_path / "later"))
+    later.reset(Offset(6), ())
+    shutil.rmtree(tmp_path / "state" / "task-1")
+    state = open_state(tmp_path / "state")
+    with pytest.raises(LogTooShort, match=r"is at \[0, 6\], but the replog holds \[6, 6\)"):
+        state.recover(later)
+    state.close()
+    later.close()
+
+
+def test_a_lost_file_is_made_again_from_a_log_that_still_has_everything(tmp_path: Path) -> None:
+    log = Log()
+    log.add(Kind.PRODUCER_OPEN, producer=1)
+    for number in range(6):
+        log.depot([b"%d" % number], task=number % 3, producer=1, sequence=number // 3)
+    state = open_state(tmp_path / "state")
+    state.apply(log.frames)
+    state.checkpoint()
+    state.close()
+    shutil.rmtree(tmp_path / "state" / "task-1")
+    state = open_state(tmp_path / "state")
+    replog = log.stored(tmp_path / "replog")
+    assert state.recover(replog) == log.end
+    check_recovered(state, log, tmp_path / "scratch")
+    state.close()
+    replog.close()
+
+
+def test_a_process_killed_under_load_leaves_a_state_that_recovers(tmp_path: Path) -> None:
+    seed = 7
+    # Where a kill hits is up to the scheduler; only the log is the same each time.
+    chance = random.Random()
+    log = applying_process.make_log(random.Random(seed), frames=3000)
+    replog = log.stored(tmp_path / "replog")
+    reached = Offset(0)
+    for life in range(8):
+        reached = _run_and_kill(tmp_path, seed, steps=chance.randint(1, 40), reached=reached)
+        state = open_state(tmp_path / "state")
+        # A kill takes back nothing that was committed.
+        assert state.recover(replog) >= reached, f"life {life}"
+        reached = state.applied
+        if life % 2:
+            check_recovered(state, log, tmp_path / "scratch")
+        state.close()
+    replog.close()
+
+
+def _run_and_kill(tmp_path: Path, seed: int, *, steps: int, reached: Offset) -> Offset:
+    """Let a process apply for some steps and kill it, wherever it is by then. Returns what it told."""
+    script = Path(applying_process.__file__)
+    with subprocess.Popen(
+        [sys.executable, script, tmp_path, str(seed)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(script.parents[3])},
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(steps):
+            line = process.stdout.readline()
+            if not line:
+                break
+            reached = Offset(int(line))
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().split("\n")
+    assert process.returncode == -signal.SIGKILL, process.returncode
+    # Only whole lines count: the last one may be cut.
+    return max([reached, *(Offset(int(line)) for line in rest[:-1])])
+
+
+def _copy_files(folder: Path, copy: Path) -> Path:
+    """The files as they are; no transaction is running."""
+    for task in TASKS:
+        data_file(copy, task).parent.mkdir(parents=True)
+        shutil.copy(data_file(folder, task), data_file(copy, task))
+    return copy
+
+
+def _overwrite_start(path: Path, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.write(content)
