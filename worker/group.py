@@ -9,7 +9,6 @@ write in flight, and what follows it must not overtake it.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 import structlog
@@ -26,7 +25,8 @@ from stretto.replog.core.replica import Recovered, Replica
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import Frame, decode
 from stretto.replog.log import Replog
-from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.types import Epoch, Incarnation, Offset, WorkerId
+from stretto.worker.plan import GroupPlan
 from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
@@ -73,15 +73,6 @@ class Host(Protocol):
     def serve_state(self, group: Group, to: WorkerId) -> None: ...
 
     def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class GroupPlan:
-    """A group as the assignment has it."""
-
-    key: GroupKey
-    tasks: tuple[TaskId, ...]
-    replicas: tuple[WorkerId, ...]
 
 
 class Group:

@@ -28,7 +28,8 @@ from stretto.replog.log import Replog
 from stretto.types import Incarnation, Millis, Offset, WorkerId
 from stretto.worker.applier import Applier
 from stretto.worker.clients import Clients
-from stretto.worker.group import Group, GroupPlan
+from stretto.worker.group import Group
+from stretto.worker.plan import GroupPlan
 from stretto.worker.storage import ReplicaStorage, lock_folder, open_replica, set_aside
 from stretto.worker.transport import Connection, Transport
 from stretto.zk.metastore import Metastore

@@ -20,7 +20,7 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.identity import Fsync, Identity, open_identity
 from stretto.replog.log import Replog
 from stretto.types import StorageId
-from stretto.worker.group import GroupPlan
+from stretto.worker.plan import GroupPlan
 from stretto.worker.state import AppliedState, LogTooShort, StateCorrupt
 
 log = structlog.get_logger()

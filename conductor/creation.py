@@ -1,0 +1,130 @@
+"""Bringing a module's groups into being: its assignment first, then each group's record.
+
+A record lists the storage ids of its members, so it is written only when every replica of the group has
+registered one. Both steps can be repeated by anybody at any time: what exists is left as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from stretto.errors import RetriableError, UsageError
+from stretto.replog.core.record import GroupRecord, Member
+from stretto.types import Epoch, Incarnation, TaskId, WorkerId
+from stretto.worker.plan import GroupPlan
+from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.records import Assignment, WorkerRegistration, decode, encode
+
+POLL_SECONDS = 0.05
+
+
+def plans(module: str, assignment: Assignment) -> tuple[GroupPlan, ...]:
+    """The groups of an assignment."""
+    return tuple(
+        GroupPlan(
+            GroupKey(module, assignment.generation, number),
+            tuple(TaskId(task) for task, group in enumerate(assignment.tasks) if group == number),
+            replicas,
+        )
+        for number, replicas in enumerate(assignment.replicas)
+    )
+
+
+def evenly(tasks: int, groups: int, workers: list[WorkerId], factor: int, generation: int = 1) -> Assignment:
+    """Tasks in equal runs, replicas and preferred leaders in turn over the workers."""
+    if factor > len(workers):
+        raise UsageError(f"{factor} replicas need {factor} workers, and there are {len(workers)}")
+    if not 1 <= groups <= tasks:
+        raise UsageError(f"{tasks} tasks cannot make {groups} groups")
+    return Assignment(
+        generation=generation,
+        tasks=tuple(task * groups // tasks for task in range(tasks)),
+        replicas=tuple(
+            tuple(workers[(group + index) % len(workers)] for index in range(factor))
+            for group in range(groups)
+        ),
+    )
+
+
+def write_assignment(client: KazooClient, paths: Paths, module: str, assignment: Assignment) -> None:
+    try:
+        client.create(paths.assignment(module), encode(assignment), makepath=True)
+    except NodeExistsError:
+        raise UsageError(f"module {module} has an assignment already") from None
+
+
+def await_assignment(
+    client: KazooClient, paths: Paths, module: str, stop: threading.Event
+) -> Assignment | None:
+    """The module's assignment, once there is one; None if told to stop meanwhile."""
+    path = paths.assignment(module)
+    while not stop.is_set():
+        changed = threading.Event()
+        if client.exists(path, watch=lambda _, changed=changed: changed.set()) is not None:
+            return decode(client.get(path)[0], Assignment, path)
+        while not changed.wait(0.2) and not stop.is_set():
+            pass
+    return None
+
+
+def create_groups(client: KazooClient, paths: Paths, module: str, timeout: float = 30.0) -> None:
+    """Write each group's record as soon as all its replicas have registered their storage ids."""
+    path = paths.assignment(module)
+    assignment = decode(client.get(path)[0], Assignment, path)
+    missing = {plan.key: plan for plan in plans(module, assignment)}
+    deadline = time.monotonic() + timeout
+    while missing:
+        registered = _registrations(client, paths)
+        for key, plan in list(missing.items()):
+            if _create(client, paths, plan, registered):
+                del missing[key]
+        if missing and time.monotonic() > deadline:
+            absent = sorted(
+                {worker for plan in missing.values() for worker in plan.replicas} - registered.keys()
+            )
+            raise RetriableError(f"workers {', '.join(absent)} have not registered; start them")
+        if missing:
+            time.sleep(POLL_SECONDS)
+
+
+def _create(
+    client: KazooClient, paths: Paths, plan: GroupPlan, registered: dict[WorkerId, WorkerRegistration]
+) -> bool:
+    members = []
+    for worker in plan.replicas:
+        registration = registered.get(worker)
+        storage = registration.storage_of(plan.key) if registration is not None else None
+        if storage is None:
+            return False
+        members.append(Member(worker, storage))
+    record = GroupRecord(epoch=Epoch(0), leader=None, leader_incarnation=None, isr=tuple(sorted(members)))
+    with contextlib.suppress(NodeExistsError):
+        client.create(paths.group(plan.key), encode(record), makepath=True)
+    return True
+
+
+def _registrations(client: KazooClient, paths: Paths) -> dict[WorkerId, WorkerRegistration]:
+    found: dict[WorkerId, tuple[int, WorkerRegistration]] = {}
+    for worker in _children(client, paths.workers):
+        for incarnation in _children(client, paths.worker(WorkerId(worker))):
+            path = paths.registration(WorkerId(worker), Incarnation(incarnation))
+            try:
+                data, stat = client.get(path)
+            except NoNodeError:
+                continue
+            if worker not in found or found[WorkerId(worker)][0] < stat.czxid:
+                found[WorkerId(worker)] = (stat.czxid, decode(data, WorkerRegistration, path))
+    return {worker: registration for worker, (_, registration) in found.items()}
+
+
+def _children(client: KazooClient, path: str) -> list[Any]:
+    try:
+        return list(client.get_children(path))
+    except NoNodeError:
+        return []

@@ -1,0 +1,85 @@
+"""``stretto worker``: one worker process, in the foreground."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+
+from stretto.conductor.creation import await_assignment, plans
+from stretto.errors import UsageError
+from stretto.keys import ClusterKey, require_key
+from stretto.logs import configure
+from stretto.types import WorkerId
+from stretto.worker.process import Worker, WorkerConfig
+from stretto.zk.paths import Paths
+
+ZOOKEEPER_SECONDS = 10.0
+
+
+def worker(
+    worker_id: Annotated[str, typer.Option("--id", help="Its name, the same at every start.")],
+    module: Annotated[str, typer.Option(help="The module whose task groups it serves.")],
+    data_dir: Annotated[Path, typer.Option(help="Where its replicas live; its own.")],
+    zookeeper: Annotated[
+        str, typer.Option(metavar="HOST:PORT,...", help="The metastore.")
+    ] = "127.0.0.1:2181",
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any.")
+    ] = "127.0.0.1:0",
+    node: Annotated[str, typer.Option(help="The machine it runs on.")] = "localhost",
+    cluster: Annotated[str, typer.Option(help="The cluster it belongs to.")] = "stretto",
+    root: Annotated[str, typer.Option(help="The cluster's path in the metastore.")] = "/stretto",
+    key: Annotated[Path | None, typer.Option(help="The cluster key.", show_default=False)] = None,
+    fsync: Annotated[str, typer.Option(metavar="always|interval", help="replication.fsync")] = "always",
+    session_timeout_millis: Annotated[
+        int, typer.Option(min=1_000, help="Of its metastore session.")
+    ] = 10_000,
+) -> int:
+    """Run one worker until SIGTERM or Ctrl-C; it hands its leaderships over first."""
+    if fsync not in ("always", "interval"):
+        raise UsageError(f"replication.fsync is always or interval, not {fsync!r}")
+    cluster_key = ClusterKey.load(key) if key is not None else None
+    require_key(address, cluster_key)
+    configure()
+    paths = Paths(root)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    client = KazooClient(zookeeper)
+    try:
+        client.start(ZOOKEEPER_SECONDS)
+    except KazooTimeoutError:
+        raise UsageError(f"no ZooKeeper answers at {zookeeper}; start it or correct --zookeeper") from None
+    assignment = await_assignment(client, paths, module, stop)
+    client.stop()
+    client.close()
+    if assignment is None:
+        return 0
+    me = WorkerId(worker_id)
+    process = Worker(
+        WorkerConfig(
+            worker=me,
+            node=node,
+            cluster=cluster,
+            zookeeper=zookeeper,
+            data_dir=data_dir,
+            plans=tuple(plan for plan in plans(module, assignment) if me in plan.replicas),
+            address=address,
+            root=root,
+            key=cluster_key,
+            session_timeout_ms=session_timeout_millis,
+            fsync="always" if fsync == "always" else "interval",
+        )
+    )
+    process.handle_signals()
+    if stop.is_set():
+        process.loop.call_soon(process.stop)
+    typer.echo(f"worker {me} serves {len(process.config.plans)} groups of {module} at {process.address}")
+    process.run()
+    return 0
