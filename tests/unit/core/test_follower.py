@@ -183,6 +183,15 @@ def test_an_unclean_election_of_long_ago_excuses_nothing() -> None:
         subject.lineage((3, 0), (4, 3), end=6)
 
 
+@pytest.mark.xfail(reason="it confirms what the leader never had, which ends the leader", strict=False)
+def test_a_pruned_log_does_not_confirm_beyond_the_log_of_an_unclean_leader_that_was_empty() -> None:
+    subject = new_follower(
+        (W0,), epoch=9, unclean_epoch=9, log=entries(40, 50, epoch=5), log_start=40, applied=40
+    )
+    happened = subject.lineage((9, 0), end=1, apply_offset=1, listed=False)
+    assert [confirm for confirm in sent(happened, messages.Confirm) if confirm.end > 1] == []
+
+
 # Taking entries.
 
 
