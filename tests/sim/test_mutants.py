@@ -1,0 +1,36 @@
+"""The core with one clause of one rule missing: a checker catches each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from stretto.replog.core.guards import GUARDS, Guards
+from stretto.sim.campaign import catch
+from stretto.sim.mutants import MUTANTS
+
+
+@pytest.mark.parametrize("name", [mutant.name for mutant in MUTANTS])
+def test_the_mutant_is_caught(name: str) -> None:
+    caught = catch(name)
+    assert caught.by is not None, f"{name} survived; stretto sim --mutants"
+    assert caught.violation
+
+
+def test_every_guard_has_a_mutant() -> None:
+    mutated = {guard for mutant in MUTANTS for guard in mutant.changes}
+    assert {field.name for field in dataclasses.fields(Guards)} == mutated
+
+
+def test_mutants_have_names_of_their_own_and_change_one_guard() -> None:
+    assert Counter(mutant.name for mutant in MUTANTS).most_common(1)[0][1] == 1
+    for mutant in MUTANTS:
+        (guard,) = mutant.changes
+        assert getattr(mutant.guards, guard) is not getattr(GUARDS, guard)
+
+
+def test_there_are_mutants_of_every_rule() -> None:
+    rules = {rule.strip() for mutant in MUTANTS for rule in mutant.rule.split(",")}
+    assert {str(rule) for rule in range(1, 13)} <= rules
