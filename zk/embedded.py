@@ -23,12 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import structlog
-
 from stretto.errors import StrettoError
 from stretto.zk import guardian
-
-log = structlog.get_logger()
 
 HOST = "127.0.0.1"
 START_SECONDS = 30.0
@@ -162,7 +158,6 @@ class EmbeddedZooKeeper:
         self._spawn()
 
     def wait_until_serving(self) -> None:
-        began = time.monotonic()
         while self.mode() is None:
             if not self.is_running:
                 self._release()
@@ -171,7 +166,6 @@ class EmbeddedZooKeeper:
                 self.stop()
                 raise ZooKeeperFailed(f"ZooKeeper does not answer at {self.address}: {self._last_words()}")
             time.sleep(_POLL_SECONDS)
-        log.info("zookeeper_serves", address=self.address, seconds=round(time.monotonic() - began, 3))
 
     def mode(self) -> str | None:
         """``standalone``, ``leader``, ``follower``; None while it does not serve requests."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from kazoo.client import KazooClient
 
 from stretto.types import StorageId, WorkerId
 from stretto.zk.embedded import EmbeddedZooKeeper
@@ -14,6 +15,7 @@ from stretto.zk.metastore import Metastore
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import WorkerRegistration
 from stretto.zk.session import Credentials
+from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder
 
 #: Short, so that expiry is soon; long enough for a machine that is busy.
@@ -80,10 +82,23 @@ class Workers:
         return metastore, recorder
 
 
-OpenWorker = Callable[..., tuple[Metastore, Recorder]]
-
-
 @pytest.fixture
 def workers(paths: Paths) -> Iterator[Workers]:
     with ExitStack() as closing:
         yield Workers(paths, closing)
+
+
+@pytest.fixture
+def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Proxy]:
+    with Proxy(zookeeper.port) as between:
+        yield between
+
+
+@pytest.fixture
+def operator(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
+    """Somebody with a plain client."""
+    client = KazooClient(zookeeper.address)
+    client.start()
+    yield client
+    client.stop()
+    client.close()

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stretto.replog.core.record import GroupRecord, Member
+from stretto.types import Epoch, Incarnation, StorageId, WorkerId
+from stretto.zk.paths import GroupKey
+from stretto.zk.records import (
+    Assignment,
+    ModuleSpec,
+    ModuleState,
+    NodeRegistration,
+    ResignRequest,
+    WorkerRegistration,
+    ZnodeDamaged,
+    decode,
+    encode,
+)
+
+A, B = WorkerId("a"), WorkerId("b")
+GROUP = GroupKey("counts", 1, 4)
+
+RECORDS: list[Any] = [
+    GroupRecord(
+        epoch=Epoch(3),
+        leader=A,
+        leader_incarnation=Incarnation("i"),
+        isr=(Member(A, StorageId("s")),),
+        osr=(B,),
+        unclean_epoch=Epoch(2),
+    ),
+    GroupRecord(epoch=Epoch(0), leader=None, leader_incarnation=None, isr=()),
+    NodeRegistration(node="n", incarnation=Incarnation("i"), address="10.0.0.1:7000", labels={"rack": "r1"}),
+    WorkerRegistration(
+        worker=A,
+        incarnation=Incarnation("i"),
+        node="n",
+        address="10.0.0.1:7001",
+        members={str(GROUP): StorageId("s")},
+    ),
+    ModuleSpec(
+        artifact="sha256:00",
+        tasks=8,
+        threads=4,
+        workers=2,
+        replication_factor=3,
+        state=ModuleState.LEADERSHIP_BALANCING,
+    ),
+    Assignment(generation=1, tasks=(0, 1, 0, 1), replicas=((A, B), (B, A))),
+    ResignRequest(epoch=Epoch(3), target=B),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_is_read_as_it_was_written(record: Any) -> None:
+    data = encode(record)
+    assert decode(data, type(record), "/p") == record
+    assert len(data) < 512
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_what_a_later_version_adds_is_ignored(record: Any) -> None:
+    fields = msgspec.json.decode(encode(record)) | {"added_later": [1, 2]}
+    assert decode(msgspec.json.encode(fields), type(record), "/p") == record
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "Input data was truncated"),
+        (b"\xff\xfe", "malformed"),
+        (b"[]", "Expected `object`"),
+        (b'{"epoch": 1}', "missing required field `leader`"),
+        (b'{"epoch": "1", "leader": null, "leader_incarnation": null, "isr": []}', r"`\$\.epoch`"),
+        (b'{"epoch": 1, "leader": null, "leader_incarnation": null, "isr": [["a"]]}', r"`\$\.isr\[0\]`"),
+    ],
+)
+def test_a_damaged_znode_is_told_with_its_path_and_the_problem(data: bytes, problem: str) -> None:
+    with pytest.raises(ZnodeDamaged, match=f"the znode /stretto/x is damaged: .*{problem}") as damage:
+        decode(data, GroupRecord, "/stretto/x")
+    assert damage.value.path == "/stretto/x"
+
+
+def test_a_registration_knows_the_storage_of_its_groups_only() -> None:
+    registration = next(record for record in RECORDS if isinstance(record, WorkerRegistration))
+    assert registration.storage_of(GROUP) == "s"
+    assert registration.storage_of(GroupKey("counts", 1, 40)) is None
+    assert registration.storage_of(GroupKey("counts", 2, 4)) is None
