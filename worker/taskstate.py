@@ -237,7 +237,9 @@ class TaskState:
     # Life.
 
     def sync(self) -> None:
-        """Make ``applied`` survive a power loss."""
+        """Make what is applied now survive a power loss."""
+        # Cleared first: a transaction that commits meanwhile sets it again.
+        self.unsynced = False
         self.environment.sync()
 
     def close(self) -> None:

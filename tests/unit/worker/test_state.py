@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import lmdb
 import pytest
@@ -14,7 +17,7 @@ from stretto.invariants import InvariantViolation
 from stretto.records import DepotOffset, RecordBatch
 from stretto.replog.frame import Kind, decode
 from stretto.types import Offset, TaskId
-from stretto.worker.state import AppliedState
+from stretto.worker.state import AppliedState, NoSpace
 from tests.unit.worker.entries import (
     TASKS,
     Log,
@@ -133,6 +136,56 @@ def test_replaying_what_is_applied_changes_nothing(data: st.DataObject) -> None:
         assert (digests(state), state.producers()) == before
         assert state.applied == log.end
         state.close()
+
+
+def test_a_map_that_fills_up_within_a_batch_leaves_no_trace_of_the_first_attempt(tmp_path: Path) -> None:
+    log = Log()
+    log.add(Kind.PRODUCER_OPEN, producer=1)
+    for number in range(12):
+        log.depot([bytes(20_000), b"%d" % number], producer=1, sequence=2 * number, timestamp_ms=12 - number)
+    state = open_state(tmp_path / "state", map_bytes=64 * 1024)
+    state.apply(log.frames)
+    assert state.depot_bounds(T0, "events") == (0, 24)
+    assert all_records(state, T0)[1::2] == [b"%d" % number for number in range(12)]
+    assert state.producers() == log.producers()
+    assert digests(state) == applied_in_one_go(tmp_path / "other", log.frames)
+    state.close()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_batch_that_failed_after_some_of_its_tasks_is_finished_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarts: bool
+) -> None:
+    log = Log()
+    log.add(Kind.PRODUCER_OPEN, producer=1)
+    for number in range(9):
+        log.depot([b"%d" % number], task=number % 3, producer=1, sequence=number // 3)
+    state = open_state(tmp_path / "state")
+    state.apply(log.frames[:4])
+
+    free = os.statvfs
+    full = SimpleNamespace(f_bavail=0, f_frsize=4096)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: full if Path(path).name == "task-1" else free(path))
+        with pytest.raises(NoSpace):
+            state.apply(log.frames[4:])
+    assert (state.applied, state.furthest) == (4, 10)
+    assert [state.depot_bounds(task, "events")[1] for task in TASKS] == [3, 1, 3]
+
+    with pytest.raises(InvariantViolation, match="recover first"):
+        state.producers()
+    if restarts:
+        state.close()
+        state = open_state(tmp_path / "state")
+        replog = log.stored(tmp_path / "replog")
+        assert state.recover(replog) == 10
+        replog.close()
+    else:
+        state.apply(log.frames[4:])
+    assert state.applied == 10
+    assert state.producers() == log.producers()
+    assert digests(state) == applied_in_one_go(tmp_path / "other", log.frames)
+    state.close()
 
 
 def test_different_content_has_different_digests(tmp_path: Path) -> None:
@@ -259,7 +312,24 @@ def test_a_closed_state_says_so(tmp_path: Path) -> None:
     log.depot([b"b"])
     with pytest.raises(StorageError, match="is closed"):
         state.apply(log.frames[1:])
+    with pytest.raises(StorageError, match="is closed"):
+        state.checkpoint()
     state.close()
+
+
+def test_states_may_share_the_threads_they_commit_on(tmp_path: Path) -> None:
+    log = Log()
+    for number in range(6):
+        log.depot([b"%d" % number], task=number % 3)
+    with ThreadPoolExecutor(2) as pool:
+        states = [AppliedState.open(tmp_path / name, TASKS, pool=pool) for name in ("a", "b")]
+        for state in states:
+            state.apply(log.frames)
+            assert state.checkpoint() == 6
+        assert digests(states[0]) == digests(states[1])
+        states[0].close()
+        states[1].apply([log.depot([b"x"], task=0), log.depot([b"y"], task=1)])
+        states[1].close()
 
 
 def test_a_state_of_another_format_or_task_is_refused_with_a_sentence(tmp_path: Path) -> None:
