@@ -99,6 +99,9 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     def end_offset(self) -> Offset:
         return self.header.end_offset
 
+    def __repr__(self) -> str:
+        return f"Frame({self.header}, {self.size_bytes} bytes)"
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the whole frame, header and trailer included."""

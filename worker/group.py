@@ -176,6 +176,8 @@ class Group:
                 host.sample(self, request)
             case effects.ServeState(to=to):
                 host.serve_state(self, to)
+            case effects.InstallState():
+                self.step(events.TransferFailed())
             case effects.SetAside(why=why):
                 host.replica_stopped(self, why, renew=True)
             case effects.Stop(why=why, renew=renew):

@@ -52,7 +52,8 @@ class Send:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendEntries:
     """Read whole frames from ``start``, at most ``max_bytes`` of them, send them with ``message``,
-    and say how far that went with a Sent event."""
+    and say how far that went with a Sent event. Read before any later effect is carried out: the message
+    speaks of the log as it is now."""
 
     to: WorkerId
     message: Entries
@@ -161,6 +162,16 @@ class ServeState:
     """Ship the applied state to a follower; the log stays pinned from the applied offset meanwhile."""
 
     to: WorkerId
+    epoch: Epoch
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallState:
+    """Replace log and applied state by the state that arrived, atomically; then step StateInstalled, or
+    TransferFailed if that is impossible."""
+
+    end: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +219,7 @@ Effect: TypeAlias = (
     | Sample
     | Reply
     | ServeState
+    | InstallState
     | SetAside
     | Stop
     | ForgetResign

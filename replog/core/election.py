@@ -105,7 +105,7 @@ class Election:
     def _consider(self) -> None:
         replica = self.replica
         record = replica.record
-        if record is None or replica.incarnation is None:
+        if record is None or replica.incarnation is None or replica.installing:
             return
         if self.standing is not None or self.stand_at is not None:
             return
@@ -113,7 +113,7 @@ class Election:
             return
         if replica.guards.may_stand(record, replica.member):
             self.stand_at = Millis(replica.now + self._courtesy_ms(record))
-        elif replica.settings.unclean_election and self.looking is None:
+        elif replica.guards.unclean_is_allowed(replica.settings.unclean_election) and self.looking is None:
             self.looking = replica.token()
             self.retry_at = Millis(replica.now + replica.settings.retry_ms)
             replica.emit(effects.LookForMembers(token=self.looking))
@@ -146,7 +146,7 @@ class Election:
         if record is None or replica.incarnation is None or self.standing is not None:
             return
         member_alive = any(member in alive for member in record.isr)
-        if not replica.guards.may_stand_unclean(replica.settings.unclean_election, member_alive):
+        if not replica.guards.may_stand_unclean(member_alive):
             self.retry_at = Millis(replica.now + replica.settings.retry_ms)
             return
         epoch = replica.guards.next_epoch(record.epoch)

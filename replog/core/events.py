@@ -78,8 +78,20 @@ class StateSynced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateArrived:
+    """A leader's state is here, whole and verified, and not installed. It answers one FetchState."""
+
+    epoch: Epoch
+    attempt: int
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateInstalled:
-    """A leader's state was installed atomically: applied state, producers, and an empty log at ``end``."""
+    """An InstallState was carried out, atomically: applied state, producers, and an empty log at ``end``.
+
+    The history is of the epochs that began below ``end``.
+    """
 
     end: Offset
     history: tuple[EpochStart, ...]
@@ -88,7 +100,7 @@ class StateInstalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferFailed:
-    """The leader's state did not arrive whole; the old state stands."""
+    """The leader's state did not arrive whole, or could not be installed; the old state stands."""
 
 
 # Metastore.
@@ -120,6 +132,9 @@ class MembersSeen:
 
     token: int
     alive: frozenset[Member]
+
+    def __repr__(self) -> str:
+        return f"MembersSeen(token={self.token}, alive={sorted(self.alive)})"
 
 
 class CasOutcome(enum.Enum):
@@ -205,6 +220,7 @@ Event: TypeAlias = (
     | LogCut
     | Applied
     | StateSynced
+    | StateArrived
     | StateInstalled
     | TransferFailed
     | RecordRead

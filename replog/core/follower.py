@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 from stretto.invariants import InvariantViolation, present
 from stretto.replog.core import effects, messages
 from stretto.replog.core.election import Election
-from stretto.replog.core.events import Append, CasReply, Resign, Sent, StateInstalled
+from stretto.replog.core.events import Append, CasReply, Resign, Sent, StateArrived
 from stretto.replog.core.messages import AnyMessage, RejectReason
 from stretto.replog.core.record import Member, Registration
 from stretto.replog.frame import Frame
@@ -93,6 +93,8 @@ class Follower:
         replica = self.replica
         if self.leader is None or self.leader == replica.worker or replica.incarnation is None:
             return
+        if replica.installing:
+            return
         self.attempt += 1
         self.reconciled = self.heard = self.awaits_state = False
         self.retry_at = Millis(replica.now + replica.settings.retry_ms)
@@ -155,18 +157,20 @@ class Follower:
         replica.note("asks_for_state", epoch=self.epoch, end=replica.log_end)
         self._send(messages.FetchState(self.epoch, replica.registered_as, attempt=self.attempt))
 
-    def state_installed(self, event: StateInstalled) -> None:
-        """The driver has installed it already, after asking :meth:`would_install`."""
-        self.replica.replace_state(event)
-        self.replica.note("installed_state", end=event.end)
+    def state_arrived(self, event: StateArrived) -> None:
+        replica = self.replica
+        asked_for = self.awaits_state and (event.epoch, event.attempt) == (self.epoch, self.attempt)
+        if replica.installing or not asked_for:
+            return
+        if replica.guards.may_install(event.end, replica.log_end):
+            replica.installing = True
+            replica.emit(effects.InstallState(end=event.end))
+
+    def state_replaced(self) -> None:
         self._hello()
 
-    def would_install(self, end: Offset) -> bool:
-        return self.awaits_state and self.replica.guards.may_install(end, self.replica.log_end)
-
-    def transfer_failed(self) -> None:
-        if self.awaits_state:
-            self._hello()
+    def state_failed(self) -> None:
+        self._hello()
 
     # Messages.
 
@@ -196,6 +200,8 @@ class Follower:
         replica = self.replica
         guards = replica.guards
         if not self.reconciled or message.to != replica.incarnation:
+            return
+        if frames and not guards.is_of_this_epoch(frames[-1].header.epoch, message.epoch):
             return
         self.heard = True
         self.leader_apply_offset = max(self.leader_apply_offset, message.apply_offset)
@@ -306,7 +312,9 @@ class Follower:
         self.replica.emit(effects.Reply(request=request, result=refused))
 
     def resign(self, event: Resign) -> None:
-        self.replica.emit(effects.ForgetResign(epoch=event.epoch))
+        """Not ours to carry out; ours to clear away only if its epoch is over."""
+        if event.epoch < self.epoch:
+            self.replica.emit(effects.ForgetResign(epoch=event.epoch))
 
     def sent(self, event: Sent) -> None:
         pass

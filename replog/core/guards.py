@@ -33,6 +33,11 @@ def failed_write_stops() -> bool:
     return True
 
 
+def is_same_log(generation: int, current: int) -> bool:
+    """A write that finished does not count for a log that was cut or replaced meanwhile."""
+    return generation == current
+
+
 # Rule 2: apply.
 
 
@@ -144,9 +149,14 @@ def leads_as(record: GroupRecord, worker: WorkerId, incarnation: Incarnation) ->
     return record.leader == worker and record.leader_incarnation == incarnation
 
 
-def may_stand_unclean(option: bool, member_alive: bool) -> bool:
-    """Outside the ISR only if the operator said so, and no member is there to stand."""
-    return option and not member_alive
+def unclean_is_allowed(option: bool) -> bool:
+    """Outside the ISR only if the operator said so,"""
+    return option
+
+
+def may_stand_unclean(member_alive: bool) -> bool:
+    """and only if no member is there to stand."""
+    return not member_alive
 
 
 # Rule 6: new epoch.
@@ -183,6 +193,11 @@ def entries_epoch_is_mine(theirs: Epoch, mine: Epoch) -> bool:
     return theirs == mine
 
 
+def attempt_is_current(theirs: int, current: int) -> bool:
+    """A confirmation counts only for the reconciliation it followed."""
+    return theirs == current
+
+
 def incarnation_is_known(theirs: Incarnation, known: Incarnation) -> bool:
     """A confirmation counts only from the incarnation that said hello."""
     return theirs == known
@@ -210,6 +225,11 @@ def lease_duration(session_timeout_ms: Millis, tick_ms: Millis, margin_ms: Milli
     return Millis(session_timeout_ms - tick_ms - margin_ms)
 
 
+def lease_survives_session() -> bool:
+    """Without the session there is no lease: somebody else may be elected."""
+    return False
+
+
 def renews_lease(is_write: bool) -> bool:
     """Only an acknowledged write: a ping is answered by a server that may itself be cut off."""
     return is_write
@@ -229,6 +249,16 @@ def appends_while_resigning() -> bool:
 def may_hand_over(target_end: Offset, applied: Offset, log_end: Offset) -> bool:
     """The target has everything and everything is applied: no accepted append is left in doubt."""
     return target_end >= log_end and applied >= log_end
+
+
+def may_be_target(is_listed: bool) -> bool:
+    """Only a member of the committed ISR, and not while the ISR is changing."""
+    return is_listed
+
+
+def hand_over_version(version: int) -> int | None:
+    """The hand-over is conditional on the version."""
+    return version
 
 
 def reads_while_handing_over() -> bool:
@@ -264,6 +294,11 @@ def retries_blindly() -> bool:
     return False
 
 
+def is_newer(version: int, known: int) -> bool:
+    """What a stale server shows never replaces what is known."""
+    return version > known
+
+
 def epoch_has_moved(seen: Epoch, mine: Epoch) -> bool:
     """Step down if it has."""
     return seen > mine
@@ -274,6 +309,11 @@ def epoch_has_moved(seen: Epoch, mine: Epoch) -> bool:
 
 def continues_log(first: Offset, log_end: Offset) -> bool:
     return first <= log_end
+
+
+def is_of_this_epoch(newest: Epoch, message: Epoch) -> bool:
+    """No entry is newer than the message that brings it: its sender's log changed under it otherwise."""
+    return newest <= message
 
 
 def already_held(end: Offset, log_end: Offset) -> bool:
@@ -321,6 +361,11 @@ def truncation_takes_back_sequences() -> bool:
     return True
 
 
+def is_young(age_ms: int, producer_expiry_ms: Millis) -> bool:
+    """An id is admitted only while nobody can have forgotten it: half of the expiry, either way."""
+    return -producer_expiry_ms < 2 * age_ms < producer_expiry_ms
+
+
 # Retention and far horizon.
 
 
@@ -341,6 +386,7 @@ class Guards:
     confirmable_end: Callable[[Offset, Offset], Offset] = confirmable_end
     own_end: Callable[[Offset, Offset], Offset] = own_end
     failed_write_stops: Callable[[], bool] = failed_write_stops
+    is_same_log: Callable[[int, int], bool] = is_same_log
     must_hold: Callable[[AbstractSet[Member], AbstractSet[Member]], AbstractSet[Member]] = must_hold
     held_by_all: Callable[[Sequence[Offset], int], Offset] = held_by_all
     enough_members: Callable[[int, int], bool] = enough_members
@@ -363,30 +409,37 @@ class Guards:
     election_version: Callable[[int], int | None] = election_version
     next_epoch: Callable[[Epoch], Epoch] = next_epoch
     leads_as: Callable[[GroupRecord, WorkerId, Incarnation], bool] = leads_as
-    may_stand_unclean: Callable[[bool, bool], bool] = may_stand_unclean
+    unclean_is_allowed: Callable[[bool], bool] = unclean_is_allowed
+    may_stand_unclean: Callable[[bool], bool] = may_stand_unclean
     truncation_point: Callable[[Offset, Offset], Offset] = truncation_point
     find_divergence: Callable[[History, Offset, History, Offset], Offset | None] = find_divergence
     lineage_is_current: Callable[[int, int, bool], bool] = lineage_is_current
     may_serve: Callable[[Offset, Offset], bool] = may_serve
     confirm_epoch_is_mine: Callable[[Epoch, Epoch], bool] = confirm_epoch_is_mine
     entries_epoch_is_mine: Callable[[Epoch, Epoch], bool] = entries_epoch_is_mine
+    attempt_is_current: Callable[[int, int], bool] = attempt_is_current
     incarnation_is_known: Callable[[Incarnation, Incarnation], bool] = incarnation_is_known
     lease_holds: Callable[[Millis, Millis], bool] = lease_holds
     lease_checked_after_sampling: Callable[[], bool] = lease_checked_after_sampling
     lease_end: Callable[[Millis, Millis, Millis], Millis] = lease_end
     lease_duration: Callable[[Millis, Millis, Millis], Millis] = lease_duration
+    lease_survives_session: Callable[[], bool] = lease_survives_session
     renews_lease: Callable[[bool], bool] = renews_lease
     resign_is_meant: Callable[[Epoch, Epoch], bool] = resign_is_meant
     appends_while_resigning: Callable[[], bool] = appends_while_resigning
     may_hand_over: Callable[[Offset, Offset, Offset], bool] = may_hand_over
+    may_be_target: Callable[[bool], bool] = may_be_target
+    hand_over_version: Callable[[int], int | None] = hand_over_version
     reads_while_handing_over: Callable[[], bool] = reads_while_handing_over
     resign_gave_up: Callable[[Millis, Millis], bool] = resign_gave_up
     resumes_unsettled: Callable[[], bool] = resumes_unsettled
     unknown_is_settled: Callable[[], bool] = unknown_is_settled
     settles_with_sync: Callable[[], bool] = settles_with_sync
     retries_blindly: Callable[[], bool] = retries_blindly
+    is_newer: Callable[[int, int], bool] = is_newer
     epoch_has_moved: Callable[[Epoch, Epoch], bool] = epoch_has_moved
     continues_log: Callable[[Offset, Offset], bool] = continues_log
+    is_of_this_epoch: Callable[[Epoch, Epoch], bool] = is_of_this_epoch
     already_held: Callable[[Offset, Offset], bool] = already_held
     fresh_id_when_corrupt: Callable[[], bool] = fresh_id_when_corrupt
     fresh_id_when_wiped: Callable[[], bool] = fresh_id_when_wiped
@@ -396,6 +449,7 @@ class Guards:
     refuses_gaps: Callable[[], bool] = refuses_gaps
     refuses_unknown_producers: Callable[[], bool] = refuses_unknown_producers
     truncation_takes_back_sequences: Callable[[], bool] = truncation_takes_back_sequences
+    is_young: Callable[[int, Millis], bool] = is_young
     cut_limit: Callable[[Offset, Offset], Offset] = cut_limit
     may_install: Callable[[Offset, Offset], bool] = may_install
 

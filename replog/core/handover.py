@@ -47,7 +47,8 @@ class Handover:
         record = replica.record
         if progress is None or progress.confirmed is None or record is None:
             return
-        if Member(self.target, progress.storage) not in leader.membership.committed:
+        listed = Member(self.target, progress.storage) in leader.membership.committed
+        if not replica.guards.may_be_target(listed):
             return
         if not replica.guards.may_hand_over(progress.confirmed, replica.applied, replica.log_end):
             return
@@ -57,7 +58,7 @@ class Handover:
         replica.emit(
             effects.CompareAndSet(
                 token=self.sent.token,
-                version=replica.version,
+                version=replica.guards.hand_over_version(replica.version),
                 record=self.sent.record,
                 must_exist=(progress.registration,),
             )

@@ -15,7 +15,7 @@ from stretto.invariants import check
 from stretto.replog import frame as frames_of
 from stretto.replog.core import effects, messages
 from stretto.replog.core.effects import Acked, Refusal
-from stretto.replog.core.events import Append, CasReply, Resign, Sent, StateInstalled
+from stretto.replog.core.events import Append, CasReply, Resign, Sent, StateArrived
 from stretto.replog.core.handover import Handover, refusal_of
 from stretto.replog.core.membership import Membership
 from stretto.replog.core.messages import AnyMessage, RejectReason
@@ -25,6 +25,7 @@ from stretto.replog.core.producers import (
     NewBatch,
     SequenceGap,
     UnknownProducer,
+    born_ms,
 )
 from stretto.replog.core.progress import Progress
 from stretto.replog.core.record import Member, Registration
@@ -66,14 +67,14 @@ class Leader:
         self._sampling: set[int] = set()
         #: When each producer was last heard, for expiry.
         self._producers_heard: dict[ProducerId, Millis] = {}
-        self._expiry_at = Millis(replica.now + replica.settings.producer_expiry_ms)
+        self._in_office_since = replica.now
+        self._expiry_at = self._next_expiry_check()
 
     def begin(self) -> None:
         """Open the epoch."""
         replica = self.replica
         if replica.log_end > replica.apply_offset:
             self._undecided.append((replica.log_end, replica.now))
-            self._waiting_ends.append(replica.log_end)
         self._append_entry(Kind.EPOCH)
         self._progressed()
 
@@ -105,6 +106,10 @@ class Leader:
             self._refuse(event.request, refusal)
             return
         verdict = replica.producers.judge(event.kind, event.producer, event.task, event.sequence, event.count)
+        if event.kind is Kind.PRODUCER_OPEN and isinstance(verdict, NewBatch):
+            age_ms = event.timestamp_ms - born_ms(event.producer)
+            if not guards.is_young(age_ms, replica.settings.producer_expiry_ms):
+                verdict = UnknownProducer()
         match verdict:
             case DuplicateBatch(end=end, offset=offset) if guards.recognizes_duplicates():
                 if end is None or not guards.duplicate_waits():
@@ -240,6 +245,8 @@ class Leader:
         while self._waiting_ends and self._waiting_ends[0] <= applied:
             for request, offset in self._waiting.pop(self._waiting_ends.popleft(), ()):
                 self._reply(request, Acked(offset=offset))
+        while self._timeouts and self._timeouts[0][1] <= applied:
+            heapq.heappop(self._timeouts)
         self._progressed()
 
     # Reads.
@@ -331,7 +338,8 @@ class Leader:
         if progress is None or not guards.incarnation_is_known(confirm.incarnation, progress.incarnation):
             self._reject(sender, RejectReason.STALE_INCARNATION)
             return
-        if confirm.incarnation == progress.incarnation and confirm.attempt != progress.attempt:
+        same = confirm.incarnation == progress.incarnation
+        if same and not guards.attempt_is_current(confirm.attempt, progress.attempt):
             return
         check(
             confirm.end <= replica.log_end or confirm.epoch != self.epoch,
@@ -350,7 +358,7 @@ class Leader:
         if progress.incarnation == message.incarnation:
             progress.pinned = self.replica.applied
             self.replica.note("serves_state", to=sender, at=self.replica.applied)
-            self.replica.emit(effects.ServeState(to=sender))
+            self.replica.emit(effects.ServeState(to=sender, epoch=self.epoch, attempt=message.attempt))
 
     def _reject(self, sender: WorkerId, reason: RejectReason) -> None:
         reject = messages.Reject(self.epoch, self.replica.registered_as, reason=reason)
@@ -375,7 +383,7 @@ class Leader:
             progress = self.followers.get(worker)
             confirmed = progress.confirmed if progress is not None else None
             needed = min(needed, Offset(max(confirmed or 0, within_range)))
-            if progress is not None and progress.pinned is not None:
+            if progress is not None and progress.pinned is not None and not progress.gone:
                 needed = min(needed, progress.pinned)
         return Offset(max(needed, 0))
 
@@ -405,7 +413,11 @@ class Leader:
 
     def registration_seen(self, registration: Registration, exists: bool) -> None:
         progress = self._incarnations.get(registration)
-        if progress is None or exists:
+        if progress is None:
+            return
+        progress.in_doubt = False
+        if exists:
+            self._progressed()
             return
         progress.gone = True
         alive = [
@@ -415,15 +427,27 @@ class Leader:
         ]
         if alive and self.followers[registration.worker].gone:
             self.followers[registration.worker] = alive[-1]
+        if self.followers[registration.worker] is not progress:
+            del self._incarnations[registration]
         self._progressed()
+
+    def doubt(self, registration: Registration) -> None:
+        """The metastore refused a change because of it: test it before it is named again."""
+        progress = self._incarnations.get(registration)
+        if progress is not None:
+            progress.in_doubt = True
+            self.replica.emit(effects.CheckRegistration(registration=registration))
 
     def members_seen(self, token: int, alive: frozenset[Member]) -> None:
         """An answer to a question asked as a follower."""
 
-    def state_installed(self, event: StateInstalled) -> None:
-        check(False, "a leader installed another's state", epoch=self.epoch, end=event.end)
+    def state_arrived(self, event: StateArrived) -> None:
+        """For a follower that we are no longer."""
 
-    def transfer_failed(self) -> None:
+    def state_replaced(self) -> None:
+        check(False, "a leader's state was replaced by another's", epoch=self.epoch)
+
+    def state_failed(self) -> None:
         """A transfer of an earlier epoch, when we followed."""
 
     # Resigning.
@@ -471,16 +495,18 @@ class Leader:
         replica = self.replica
         if replica.now < self._expiry_at:
             return
-        expiry_ms = replica.settings.producer_expiry_ms
-        self._expiry_at = Millis(replica.now + max(1, expiry_ms // 4))
-        if self._refusal() is not None:
-            return
+        self._expiry_at = self._next_expiry_check()
         for producer in replica.producers.open_producers():
-            heard = self._producers_heard.setdefault(producer, replica.now)
-            if replica.now - heard >= expiry_ms:
-                del self._producers_heard[producer]
+            heard = self._producers_heard.get(producer, self._in_office_since)
+            if replica.now - heard >= replica.settings.producer_expiry_ms:
+                if self._refusal() is not None:
+                    return
+                self._producers_heard.pop(producer, None)
                 replica.note("expires_producer", producer=producer)
                 self._append_entry(Kind.PRODUCER_EXPIRE, producer)
+
+    def _next_expiry_check(self) -> Millis:
+        return Millis(self.replica.now + max(1, self.replica.settings.producer_expiry_ms // 4))
 
     def next_deadline(self) -> Millis | None:
         replica = self.replica
@@ -497,6 +523,7 @@ class Leader:
         return min((each for each in deadlines if each is not None), default=None)
 
     def options_changed(self) -> None:
+        self._expiry_at = min(self._expiry_at, self._next_expiry_check())
         self._progressed()
 
     # Replies.

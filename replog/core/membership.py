@@ -57,10 +57,10 @@ class Membership:
 
     def consider(self) -> None:
         """Add who is ready, drop who is lost, if min-ISR allows; both in one compare-and-set."""
+        self.considered_at = self.replica.now
         if self.change is not None or self.leader.handover_sent:
             return
         guards = self.replica.guards
-        self.considered_at = self.replica.now
         ready = self._ready()
         lost = self._lost()
         if lost and not guards.may_replace():
@@ -87,7 +87,7 @@ class Membership:
         for progress in self.leader.followers.values():
             member = Member(progress.worker, progress.storage)
             confirmed = progress.confirmed
-            if confirmed is None or progress.gone or member in self.committed:
+            if confirmed is None or progress.gone or progress.in_doubt or member in self.committed:
                 continue
             if not guards.reached_apply_offset(confirmed, self.replica.apply_offset):
                 continue
@@ -143,7 +143,7 @@ class Membership:
             case CasOutcome.NO_REGISTRATION:
                 self.change = None
                 for registration in change.newcomers:
-                    self.replica.emit(effects.CheckRegistration(registration=registration))
+                    self.leader.doubt(registration)
             case CasOutcome.BAD_VERSION:
                 if self.replica.guards.retries_blindly():
                     self.replica.emit(

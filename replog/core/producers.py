@@ -6,7 +6,8 @@ applied yet; truncating the log takes that part back.
 
 A producer is admitted by an entry of its own and forgotten by another, decided by the leader. An unknown
 producer is refused even at sequence 0: a retry that slept past the expiry must not be taken for a
-new batch.
+new batch. For the same reason an id is never admitted twice: it carries the time of its birth, and a
+request to admit it is refused when it is old enough to have been forgotten meanwhile.
 """
 
 from __future__ import annotations
@@ -25,9 +26,20 @@ NO_PRODUCER = ProducerId(0)
 REMEMBERED_BATCHES = 5
 """Applied batches per producer and task whose position a late retry still gets."""
 
+_RANDOM_BITS = 21
+
 _LIFE = (Kind.PRODUCER_OPEN, Kind.PRODUCER_EXPIRE)
 _OPEN = -1
 """The sequence under which a producer's admission is looked up."""
+
+
+def new_producer_id(now_ms: int, random_bits: int) -> ProducerId:
+    """An id born now, told apart from others of the same millisecond by ``random_bits``."""
+    return ProducerId((now_ms << _RANDOM_BITS) | (random_bits & ((1 << _RANDOM_BITS) - 1)))
+
+
+def born_ms(producer: ProducerId) -> int:
+    return producer >> _RANDOM_BITS
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -189,6 +201,8 @@ class Producers:
         return NewBatch() if sequence == expected else SequenceGap(expected)
 
     def _judge_open(self, producer: ProducerId) -> Verdict:
+        if self._open.get(producer) is False:
+            return UnknownProducer()
         if not self.is_open(producer):
             return NewBatch()
         pending = self._by_batch.get((producer, TaskId(0), _OPEN))

@@ -45,6 +45,8 @@ class Progress:
         self.out_of_range = False
         #: Its registration was tested and is gone.
         self.gone = False
+        #: A change that named it was refused: it is being tested again.
+        self.in_doubt = False
 
     @property
     def registration(self) -> Registration:
@@ -57,7 +59,7 @@ class Progress:
         self.heard_at = now
         self.pinned = None
         if first or message.resume:
-            self.next = message.log_end
+            self.next = max(message.log_end, self.confirmed)
             self.in_flight.clear()
             self.told_apply_offset = min(self.told_apply_offset, self.known_apply_offset)
         while self.in_flight and self.in_flight[0] <= message.end:

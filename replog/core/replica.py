@@ -76,8 +76,10 @@ class Replica:
         self.storage = identity.storage
         self.replicas = identity.replicas
         self.incarnation: Incarnation | None = identity.incarnation
+        self.member = Member(identity.worker, identity.storage)
         self.guards = guards
         self.settings = settings
+        self.min_isr = settings.min_isr_of(len(identity.replicas))
 
         #: The newest record seen and its version; versions never go back.
         self.record: GroupRecord | None = None
@@ -90,6 +92,9 @@ class Replica:
         self.history = recovered.history
         #: +1 whenever the end of the log goes back or is replaced: a Persisted of an earlier one is void.
         self.generation = 0
+
+        #: The driver is replacing log and state by a leader's: until it is done nothing else is taken.
+        self.installing = False
 
         #: Decided: entries below may be applied. Never goes back.
         self.apply_offset = recovered.applied
@@ -124,6 +129,7 @@ class Replica:
             try:
                 self._dispatch(event)
             except InvariantViolation as violation:
+                self.stopped = True
                 raise InvariantViolation(violation.what, violation.values, self.told_story()) from None
         return out
 
@@ -131,7 +137,7 @@ class Replica:
         """When to step a Tick at the latest."""
         return None if self.stopped else self.role.next_deadline()
 
-    def _dispatch(self, event: Event) -> None:
+    def _dispatch(self, event: Event) -> None:  # noqa: PLR0915 - one arm for each event
         match event:
             case events.Received(sender=sender, message=message, frames=frames):
                 if self.incarnation is not None and sender in self.replicas:
@@ -139,8 +145,8 @@ class Replica:
             case events.Append():
                 self.role.append(event)
             case events.Persisted(end=end, generation=generation):
-                if generation == self.generation and end > self.durable_end:
-                    self.durable_end = end
+                if self.guards.is_same_log(generation, self.generation) and end > self.durable_end:
+                    self.durable_end = min(end, self.log_end)
                     self.role.persisted()
             case events.Sent():
                 self.role.sent(event)
@@ -159,8 +165,9 @@ class Replica:
                 self.durably_applied = max(self.durably_applied, end)
                 self.role.cut_log()
             case events.LogCut(start=start):
-                self.log_start = start
-                self.history = ending_above(self.history, start)
+                if start > self.log_start:
+                    self.log_start = start
+                    self.history = ending_above(self.history, start)
             case events.RecordRead(record=record, version=version, token=token):
                 self.adopt(record, version)
                 if token is not None and not self.stopped:
@@ -184,11 +191,15 @@ class Replica:
                 self._start_session(incarnation)
             case events.OptionsChanged(settings=settings):
                 self.settings = settings
+                self.min_isr = settings.min_isr_of(len(self.replicas))
                 self.role.options_changed()
+            case events.StateArrived():
+                self.role.state_arrived(event)
             case events.StateInstalled():
-                self.role.state_installed(event)
+                self._state_installed(event)
             case events.TransferFailed():
-                self.role.transfer_failed()
+                self.installing = False
+                self.role.state_failed()
             case events.StorageFailed(why=why, suspect=suspect):
                 self._storage_failed(why, suspect=suspect)
             case _:
@@ -198,7 +209,7 @@ class Replica:
 
     def adopt(self, record: GroupRecord, version: int) -> None:
         """Take in a record, however it was learned; older versions are ignored."""
-        if version <= self.version:
+        if not self.guards.is_newer(version, self.version):
             return
         first = self.record is None
         self.record = record
@@ -236,7 +247,8 @@ class Replica:
     def lose_session(self) -> None:
         self.note("session_expired")
         self.incarnation = None
-        self.lease_end = Millis(-1)
+        if not self.guards.lease_survives_session():
+            self.lease_end = Millis(-1)
         if isinstance(self.role, Leader):
             self.role.step_down()
         self.follow()
@@ -244,7 +256,8 @@ class Replica:
     def _start_session(self, incarnation: Incarnation) -> None:
         """A new incarnation begins as a follower whatever the record says of the old one."""
         self.incarnation = incarnation
-        self.lease_end = Millis(-1)
+        if not self.guards.lease_survives_session():
+            self.lease_end = Millis(-1)
         if isinstance(self.role, Leader):
             self.role.step_down()
         self.follow()
@@ -297,12 +310,18 @@ class Replica:
         then = events.Persisted(end=end, generation=self.generation)
         self.emit(effects.Truncate(end=end, then=then))
 
-    def replace_state(self, event: events.StateInstalled) -> None:
+    def _state_installed(self, event: events.StateInstalled) -> None:
+        """What we asked for is in place. Nothing was taken since, so nothing is lost."""
+        if not self.installing or (event.history and event.history[-1].start >= event.end):
+            raise InvariantViolation("a state was installed that was not asked for", {"end": event.end})
+        self.installing = False
         self.generation += 1
         self.log_start = self.log_end = self.durable_end = event.end
         self.apply_offset = self.applied = self.durably_applied = event.end
         self.history = event.history
         self.producers.replaced(event.producers)
+        self.note("installed_state", end=event.end)
+        self.role.state_replaced()
 
     def apply_to(self, end: Offset) -> None:
         if not self.apply_offset < end <= self.log_end:
@@ -327,14 +346,6 @@ class Replica:
     @property
     def registered_as(self) -> Incarnation:
         return present(self.incarnation, "incarnation")
-
-    @property
-    def member(self) -> Member:
-        return Member(self.worker, self.storage)
-
-    @property
-    def min_isr(self) -> int:
-        return self.settings.min_isr_of(len(self.replicas))
 
     @property
     def role_name(self) -> RoleName:

@@ -13,6 +13,7 @@ from stretto.replog.core.effects import Acked, Result
 from stretto.replog.core.leader import Leader
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.replog.core.replica import Replica
+from stretto.replog.epochs import History, starting_below
 from stretto.replog.frame import Frame, Kind, payload
 from stretto.sim.world import Violation
 from stretto.types import Epoch, Incarnation, Offset, StorageId, WorkerId
@@ -195,8 +196,22 @@ class Checkers:
         if len(holders) < len(record.isr):
             missing = sorted(member.worker for member in record.isr if member not in holders)
             raise Violation(f"{node.worker} applies up to {end} although {missing} of the ISR lack it")
+        self._hold_the_same(node, replica, record, end)
         if len(holders) < replica.min_isr:
             raise Violation(f"{node.worker} applies up to {end} with {len(holders)} holders")
+
+    def _hold_the_same(self, node: Node, replica: Replica, record: GroupRecord, end: Offset) -> None:
+        """What they hold is the leader's entry, not just something of that length."""
+        ours = _epoch_at(replica.history, end)
+        for member in record.isr:
+            other = self.simulation.nodes[member.worker]
+            if other.log is not None and other.storage == member.storage and other.log.end_offset >= end:
+                theirs = _epoch_at(other.log.history, end)
+                if theirs != ours:
+                    raise Violation(
+                        f"{node.worker} applies up to {end}, an entry of epoch {ours}; {member.worker}, "
+                        f"which is in the ISR, holds one of epoch {theirs} there"
+                    )
 
     def applied(self, node: Node, frame: Frame) -> None:
         """An entry became visible at this replica."""
@@ -302,3 +317,9 @@ class Checkers:
                 known = self._visible.get(header.offset)
                 if not self.unclean and (known is None or known[0] != header.epoch):
                     raise Violation(f"{node.worker} holds {header} where {known} is visible")
+
+
+def _epoch_at(history: History, end: Offset) -> Epoch | None:
+    """Of the entry just below ``end``."""
+    before = starting_below(history, end)
+    return before[-1].epoch if before else None

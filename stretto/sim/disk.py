@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from stretto.replog.frame import Buffer
+from stretto.replog.identity import ASIDE_PREFIX
 
 
 class SimFile:
@@ -95,6 +96,14 @@ class SimFolder:
         self.fail_if_told()
         if not self.lazy:
             self._durable_names = dict(self._files)
+
+    # What a world knows of it.
+
+    def segments(self) -> list[str]:
+        """Names of the log's segments, without what was set aside."""
+        return [
+            name for name in self._files if name.endswith(".replog") and not name.startswith(ASIDE_PREFIX)
+        ]
 
     # What goes wrong.
 

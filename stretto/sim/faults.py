@@ -68,6 +68,8 @@ class Plan:
     proof_of_death: float
     """How often a supervisor sees a process die and removes its registration at once."""
     interrupted_install: float
+    slow_driver: float
+    """How often what a driver's threads hand back takes its time."""
     unlucky_commit: float
     """How often a change of the record cuts its writer off before it hears of it."""
     nap: float
@@ -110,6 +112,7 @@ class Plan:
             max_time_lag_ms=random.choice((150, 400)),
             proof_of_death=random.choice((0.0, 0.5, 1.0)),
             interrupted_install=random.choice((0.0, 0.2)),
+            slow_driver=random.choice((0.0, 0.1, 0.5)),
             unlucky_commit=random.choice((0.0, 0.0, 0.1, 0.4)),
             nap=random.choice((0.0, 0.005, 0.02)),
             fsync_interval=random.random() < 0.15,
@@ -133,7 +136,8 @@ class Plan:
             f"slow_request={manners.slow_request} late_watch={manners.late_watch} late_ms={manners.late_ms} "
             f"unlucky_commit={self.unlucky_commit}\n"
             f"  nodes     drift={self.drift} near_lag={self.max_near_lag} time_lag_ms={self.max_time_lag_ms} "
-            f"proof_of_death={self.proof_of_death} interrupted_install={self.interrupted_install} "
+            f"slow_driver={self.slow_driver} proof_of_death={self.proof_of_death} "
+            f"interrupted_install={self.interrupted_install} "
             f"fsync={'interval' if self.fsync_interval else 'always'} dead_for_good={self.dead_for_good}\n"
             f"  load      producers={self.producers} produce_every_ms={self.produce_every_ms} "
             f"read_every_ms={self.read_every_ms} max_pending={self.max_pending} nap={self.nap}"
@@ -216,7 +220,7 @@ class Faults:
 
     def wipe_disk(self, node: Node) -> None:
         self.simulation.totals["wipes"] += 1
-        node.replace_disk(fresh_id=self.simulation.guards.fresh_id_when_wiped())
+        node.replace_disk()
 
     def _bit_flip(self, node: Node) -> None:
         if self.may_lose(node) and node.folder.flip_a_bit(self.world.random) is not None:
@@ -260,7 +264,7 @@ class Faults:
 
     def _possible_records(self) -> list[GroupRecord]:
         """The true one, and those that a compare-and-set under way would make."""
-        records = [self.simulation.metastore.record]
+        records = [self.simulation.metastore.record, *self.simulation.metastore.under_way]
         for node in self.simulation.nodes.values():
             role = node.replica.role if node.replica is not None else None
             if isinstance(role, Leader):

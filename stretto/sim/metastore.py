@@ -106,6 +106,8 @@ class Metastore:
         self.expiries = 0
         #: Workers whose next change of the record commits while the reply is lost.
         self.lose_next_reply: set[WorkerId] = set()
+        #: Records that a compare-and-set on its way would write, also of processes that are gone.
+        self.under_way: list[GroupRecord] = []
         self._writer: WorkerId | None = None
 
     # What is true, for the checkers and the operator.
@@ -279,6 +281,8 @@ class Metastore:
     def _request_arrives(
         self, session: Session, lost: Lost, carry_out: Callable[..., Event], args: tuple[Any, ...]
     ) -> None:
+        if carry_out == self._do_compare_and_set:
+            self.under_way.remove(args[2])
         if not session.alive:
             if session.link is Link.UP:
                 self._tell_expired(session)
@@ -326,6 +330,7 @@ class Metastore:
         must_exist: tuple[Registration, ...],
     ) -> None:
         lost = CasReply(token=token, outcome=CasOutcome.UNKNOWN)
+        self.under_way.append(record)
         self._request(session, lost, self._do_compare_and_set, token, version, record, must_exist)
 
     def _do_compare_and_set(

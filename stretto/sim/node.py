@@ -15,7 +15,6 @@ from stretto.errors import StorageCorrupt, StorageError
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Effect
 from stretto.replog.core.events import Event
-from stretto.replog.core.follower import Follower
 from stretto.replog.core.leader import Leader
 from stretto.replog.core.lineage import History
 from stretto.replog.core.messages import AnyMessage
@@ -24,11 +23,13 @@ from stretto.replog.core.record import Member
 from stretto.replog.core.replica import Recovered, Replica
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import Frame, Header, decode
+from stretto.replog.identity import Identity as FolderIdentity
+from stretto.replog.identity import open_identity
 from stretto.replog.log import Replog
 from stretto.sim.disk import SimFolder
 from stretto.sim.metastore import Link, Session
 from stretto.sim.world import Violation
-from stretto.types import Incarnation, Millis, Offset, StorageId, WorkerId
+from stretto.types import Epoch, Incarnation, Millis, Offset, StorageId, WorkerId
 
 if TYPE_CHECKING:
     from stretto.sim.simulation import Simulation
@@ -71,6 +72,8 @@ class AppliedState:
 class Snapshot:
     """What a far follower receives."""
 
+    epoch: Epoch
+    attempt: int
     end: Offset
     history: History
     producers: ProducerTable
@@ -85,7 +88,8 @@ class Node:
         # The machine.
         self.folder = SimFolder()
         self.state = AppliedState()
-        self.storage = self._new_storage_id()
+        self.storage = StorageId("")
+        self._boots = 0
         self.must_renew: str | None = None
         #: Nobody damaged what this disk holds since it got its storage id.
         self.intact = True
@@ -101,6 +105,7 @@ class Node:
         self.replica: Replica | None = None
         self.log: Replog | None = None
         self._unapplied: tuple[Header, ...] = ()
+        self._arrived: Snapshot | None = None
         self.session: Session | None = None
         self.link = Link.UP
         self.life = 0
@@ -134,51 +139,79 @@ class Node:
             return
         self.up = True
         self.life += 1
-        self._renew_if_told()
         self._open_storage()
         self._register()
 
-    def _renew_if_told(self) -> None:
-        if self.must_renew is not None:
-            self.world.trace(self.worker, "renews", self.must_renew)
-            self.must_renew = None
-            self.replace_disk(fresh_id=True)
-
-    def replace_disk(self, *, fresh_id: bool) -> None:
-        """An empty folder: another storage id, unless a mutant keeps the old one."""
+    def replace_disk(self) -> None:
+        """An empty folder; the next process finds out by itself that it is a new one."""
         self.folder = SimFolder()
         self.folder.lazy = self.simulation.plan.fsync_interval
         self.state = AppliedState()
-        if fresh_id:
-            self.storage = self._new_storage_id()
-            self.intact = True
+        self.intact = False
 
     def _new_storage_id(self) -> StorageId:
         return StorageId(f"{self.worker}-{self.simulation.next_id()}")
 
     def _open_storage(self) -> None:
+        """As a worker does: the identity first, then the log; what cannot be trusted is set aside."""
+        guards = self.simulation.guards
+        identity = open_identity(
+            self.folder,
+            cluster="sim",
+            group="group",
+            fsync="interval" if self.folder.lazy else "always",
+            boot_id=f"{self.worker} {self._boots}",
+            new_storage_id=self._new_storage_id,
+        )
+        if identity.fresh is not None:
+            unclean = self.folder.lazy and bool(self.folder.segments())
+            self._take_id(
+                identity, guards.fresh_id_when_unclean() if unclean else guards.fresh_id_when_wiped()
+            )
+        if self.must_renew is not None:
+            self._renew(identity, self.must_renew, fresh_id=True)
         try:
-            self.log = self._open_log()
-            self._unapplied = self._read_unapplied(self.log)
-            self._scrub(self.log)
+            self._open_log(identity)
         except StorageCorrupt as corrupt:
             self.simulation.totals["corruptions"] += 1
-            self.world.trace(self.worker, "corrupt", corrupt)
-            self.replace_disk(fresh_id=self.simulation.guards.fresh_id_when_corrupt())
-            self.log = self._open_log()
-            self._unapplied = ()
-        log, state = self.log, self.state
-        if state.applied > log.end_offset and self.folder.lazy:
-            self.replace_disk(fresh_id=True)
-            log = self.log = self._open_log()
-            self._unapplied = ()
-            state = self.state
+            self._renew(identity, str(corrupt), fresh_id=guards.fresh_id_when_corrupt())
+            self._open_log(identity)
+        if self.folder.lazy and self.state.applied > self._storage().end_offset:
+            self._renew(identity, "the state is ahead of the log", fresh_id=True)
+            self._open_log(identity)
+        log, state = self._storage(), self.state
         if not log.start_offset <= state.applied <= log.end_offset:
             raise Violation(
                 f"{self.worker} recovered a state applied up to {state.applied} "
                 f"and a log of [{log.start_offset}, {log.end_offset})"
             )
+        identity.mark_fsync("interval" if self.folder.lazy else "always")
         self.simulation.checkers.recovered(self)
+
+    def _renew(self, identity: FolderIdentity, why: str, *, fresh_id: bool) -> None:
+        self.world.trace(self.worker, "renews", why)
+        self.must_renew = None
+        identity.renew(why)
+        self._take_id(identity, fresh_id)
+
+    def _take_id(self, identity: FolderIdentity, fresh_id: bool) -> None:
+        """Take the folder's new id, and begin again if its log is gone; a mutant keeps the old id."""
+        self.intact = True
+        if not self.folder.segments():
+            self.state = AppliedState()
+        if fresh_id or not self.storage:
+            self.storage = identity.storage_id
+
+    def _open_log(self, identity: FolderIdentity) -> None:
+        log = Replog.open(
+            self.folder,
+            segment_bytes=SEGMENT_BYTES,
+            index_interval_bytes=256,
+            create=identity.fresh is not None,
+        )
+        self._unapplied = self._read_unapplied(log)
+        self._scrub(log)
+        self.log = log
 
     def _scrub(self, log: Replog) -> None:
         """After damage, read everything; some of it does no harm."""
@@ -193,9 +226,6 @@ class Node:
         if not log.start_offset <= applied < log.end_offset:
             return ()
         return tuple(log.headers(applied))
-
-    def _open_log(self) -> Replog:
-        return Replog.open(self.folder, segment_bytes=SEGMENT_BYTES, index_interval_bytes=256)
 
     def _register(self) -> None:
         """Connect to the metastore; the replica exists from then on."""
@@ -258,6 +288,7 @@ class Node:
         self._backlog.clear()
         self._stale_now = None
         self._then = None
+        self._arrived = None
         self._applying = False
         self._tick_at = None
         self.folder.breaks = None
@@ -269,9 +300,9 @@ class Node:
     def lose_power(self) -> None:
         self.folder.lose_power(self.world.random)
         self.state.lose_power()
-        if self.folder.lazy and self.simulation.guards.fresh_id_when_unclean():
-            self.storage = self._new_storage_id()
-            self.intact = True
+        self._boots += 1
+        if self.folder.lazy:
+            self.intact = False
 
     def stop(self, why: str, *, renew: bool) -> None:
         """The replica must not go on: the process ends and its supervisor starts another."""
@@ -429,13 +460,17 @@ class Node:
             case effects.Sample(request=request):
                 simulation.workload.sampled(request, self.state.applied)
                 self._soon(events.Sampled(request=request))
-            case effects.ServeState(to=to):
+            case effects.ServeState(to=to, epoch=epoch, attempt=attempt):
                 snapshot = Snapshot(
+                    epoch,
+                    attempt,
                     self.state.applied,
                     tuple(each for each in replica.history if each.start < self.state.applied),
                     self.state.producers.copy(),
                 )
                 simulation.send_state(self.worker, to, snapshot)
+            case effects.InstallState(end=end):
+                self.world.after(self.world.random.randint(1, 120), self._install, self.life, end)
             case effects.SetAside(why=why):
                 self.stop(why, renew=True)
             case effects.Stop(why=why, renew=renew):
@@ -446,8 +481,10 @@ class Node:
                 assert_never(effect)
 
     def _soon(self, event: Event) -> None:
-        """A driver hands these back in the same turn of its loop, with the clock read anew."""
-        self.world.after(0, self._deliver_in_life, self.life, event)
+        """What a driver hands back comes at once, or after its threads have found the time."""
+        slow = self.world.chance(self.simulation.plan.slow_driver)
+        delay = self.world.random.randrange(40) if slow else 0
+        self.world.after(delay, self._deliver_in_life, self.life, event)
 
     def _deliver_in_life(self, life: int, event: Event) -> None:
         if self.life == life:
@@ -483,7 +520,7 @@ class Node:
             self._storage_failed(error)
             return
         self.simulation.checkers.synced(self, end)
-        self.deliver(then)
+        self._soon(then)
 
     def _storage_failed(self, error: StorageError | StorageCorrupt) -> None:
         corrupt = isinstance(error, StorageCorrupt)
@@ -532,7 +569,7 @@ class Node:
                 self.simulation.checkers.applied(self, frame)
                 state.producers.apply(frame.header)
                 state.applied = frame.end_offset
-        self.deliver(events.Applied(end=end))
+        self._soon(events.Applied(end=end))
 
     def _sync_state(self, life: int) -> None:
         if self.life == life and self.up:
@@ -549,17 +586,23 @@ class Node:
     # Far horizon.
 
     def receive_state(self, snapshot: Snapshot) -> None:
-        """Install atomically, or not at all."""
-        if not self.up or self.paused or self.replica is None:
+        self._arrived = snapshot
+        self.deliver(events.StateArrived(epoch=snapshot.epoch, attempt=snapshot.attempt, end=snapshot.end))
+
+    def _install(self, life: int, end: Offset) -> None:
+        """Atomically, or not at all: a crash leaves the old state or the new one."""
+        snapshot = self._arrived
+        if self.life != life or snapshot is None:
             return
-        role = self.replica.role
-        if not isinstance(role, Follower) or not role.would_install(snapshot.end):
+        if self.paused:
+            self.world.after(20, self._install, life, end)
             return
-        fate = self.world.random.random()
-        if fate < self.simulation.plan.interrupted_install:
-            self.simulation.totals["interrupted installs"] += 1
-            self.crash(power_loss=fate < self.simulation.plan.interrupted_install / 2)
-            self.world.after(200, self.start)
+        before, after = self._fate(), self._fate()
+        if before is not None:
+            self._interrupted(power_loss=before)
+            return
+        if snapshot.end != end:
+            self.deliver(events.TransferFailed())
             return
         self._then = None
         try:
@@ -569,11 +612,25 @@ class Node:
             return
         self.state.install(snapshot.end, snapshot.producers.copy())
         self.simulation.checkers.installed(self, snapshot.end)
+        if after is not None:
+            self._interrupted(power_loss=after)
+            return
         self.deliver(
             events.StateInstalled(
                 end=snapshot.end, history=snapshot.history, producers=snapshot.producers.copy()
             )
         )
+
+    def _fate(self) -> bool | None:
+        """Whether the process ends here, and whether by a power loss."""
+        if not self.world.chance(self.simulation.plan.interrupted_install):
+            return None
+        return self.world.chance(0.5)
+
+    def _interrupted(self, *, power_loss: bool) -> None:
+        self.simulation.totals["interrupted installs"] += 1
+        self.crash(power_loss=power_loss)
+        self.world.after(200, self.start)
 
     # For workload, faults and checkers.
 

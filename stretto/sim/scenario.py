@@ -114,6 +114,7 @@ def calm_plan(factor: int, *, fsync_interval: bool = False) -> Plan:
         max_time_lag_ms=400,
         proof_of_death=0.0,
         interrupted_install=0.0,
+        slow_driver=0.0,
         unlucky_commit=0.0,
         nap=0.0,
         fsync_interval=fsync_interval,

@@ -133,6 +133,9 @@ class Simulation:
         """Cheap test of what the checkers demand at the end."""
         record = self.metastore.record
         alive = [node for node in self.nodes.values() if not node.dead_for_good]
+        leader = self.nodes.get(record.leader) if record.leader is not None else None
+        if leader is None or not leader.is_leader:
+            return False
         if len(record.isr) < len(alive) or not self.workload.is_settled:
             return False
         replicas = [node.replica for node in alive]

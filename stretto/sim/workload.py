@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from stretto.replog.core import events
 from stretto.replog.core.effects import Acked, ReadServed, Refusal, Refused, Result
+from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind
 from stretto.types import Offset, ProducerId, TaskId, WorkerId
 
@@ -76,7 +77,7 @@ class Workload:
         self.given_up = 0
 
     def _new_producer_id(self) -> ProducerId:
-        return ProducerId(self.world.random.getrandbits(60) + 1)
+        return new_producer_id(self.world.now, self.world.random.getrandbits(21))
 
     def begin(self) -> None:
         for producer in self.producers:
