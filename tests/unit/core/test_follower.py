@@ -472,8 +472,8 @@ def test_without_a_record_clients_are_told_that_no_leader_is_known() -> None:
     assert refusal(subject.step(append_event())) is Refusal.NOT_LEADER
 
 
-def test_a_resign_request_at_a_follower_is_stale_and_deleted() -> None:
-    subject = reconciled_follower()
+def test_a_resign_request_of_an_earlier_epoch_is_stale_and_deleted() -> None:
+    subject = reconciled_follower(epoch=2)
     happened = subject.step(events.Resign(epoch=Epoch(1), target=W2))
     assert only(happened, effects.ForgetResign).epoch == 1
 

@@ -321,6 +321,16 @@ def test_a_follower_that_missed_something_is_sent_all_from_where_it_resumes() ->
     assert only(happened, effects.SendEntries).start == 2
 
 
+@pytest.mark.xfail(reason="attempts begin at 1 in every life, and only they are compared", strict=False)
+def test_what_was_sent_to_an_earlier_incarnation_does_not_count_for_the_next() -> None:
+    subject = serving_leader((W0, W1), replicas=(W0, W1))
+    late = subject.append(1)
+    subject.join(W1, 0, life=2)
+    assert subject.role.followers[W1].next == 0
+    subject.sent(late)
+    assert subject.role.followers[W1].next == 0
+
+
 def test_a_new_apply_offset_is_told_when_there_is_nothing_else_to_send() -> None:
     subject = serving_leader((W0, W1), replicas=(W0, W1))
     subject.sent(subject.append(1))
@@ -526,7 +536,7 @@ def test_a_leader_never_installs_anothers_state() -> None:
     event = events.StateInstalled(
         end=Offset(9), history=history((1, 0)), producers=subject.replica.producers.table
     )
-    with pytest.raises(InvariantViolation, match="a leader installed another's state"):
+    with pytest.raises(InvariantViolation, match="installed"):
         subject.step(event)
 
 

@@ -242,6 +242,14 @@ def test_a_registration_that_is_missing_refuses_the_expansion_and_is_tested() ->
     assert every(subject.gone(registration(W2)), effects.CompareAndSet) == []
 
 
+@pytest.mark.xfail(
+    reason="it is proposed again at once, for as long as the test is not answered", strict=False
+)
+def test_a_newcomer_whose_registration_was_missing_is_not_proposed_again_before_it_was_tested() -> None:
+    subject, cas = expanding()
+    assert every(subject.cas(cas, CasOutcome.NO_REGISTRATION), effects.CompareAndSet) == []
+
+
 # Answers.
 
 
