@@ -26,9 +26,6 @@ class PunctualReplica(Replica):
         return happened
 
 
-@pytest.mark.xfail(
-    reason="a stall timer that expires while a change is under way is not heeded", strict=False
-)
 @pytest.mark.parametrize("first", range(0, 12, 4))
 def test_after_a_tick_the_next_deadline_lies_ahead(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "Replica", PunctualReplica)

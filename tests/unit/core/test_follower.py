@@ -276,6 +276,13 @@ def test_a_persisted_of_before_a_truncation_is_void() -> None:
     assert last_confirm(subject.persisted()).end == 4
 
 
+def test_entries_newer_than_the_message_that_brings_them_are_not_taken() -> None:
+    """Their sender's log was replaced between making the message and reading the entries."""
+    subject = reconciled_follower(epoch=1)
+    assert subject.entries(entries(0, 2, epoch=2)) == []
+    assert subject.replica.log_end == 0
+
+
 # Applying.
 
 
@@ -432,15 +439,53 @@ def test_a_failed_transfer_begins_again_at_once() -> None:
     subject = new_follower((W0, W2), epoch=4, log=entries(0, 3), applied=2)
     out_of_reach(subject)
     assert len(sent(subject.step(events.TransferFailed()), messages.Hello)) == 1
-    assert subject.step(events.TransferFailed()) == []
+
+
+def arrived(subject: FollowerSubject, end: int, *, attempt: int = 1, epoch: int = 4) -> list[effects.Effect]:
+    return subject.step(events.StateArrived(epoch=Epoch(epoch), attempt=attempt, end=Offset(end)))
+
+
+def far_follower() -> FollowerSubject:
+    """It has applied [0, 2) and waits for the state of epoch 4."""
+    subject = new_follower((W0, W2), epoch=4, log=entries(0, 3), applied=2)
+    out_of_reach(subject)
+    return subject
+
+
+def installed(end: int) -> events.StateInstalled:
+    table = ProducerTable({PRODUCER: {}})
+    return events.StateInstalled(end=Offset(end), history=history((4, 30)), producers=table)
+
+
+def test_a_state_that_was_asked_for_is_installed() -> None:
+    assert arrived(far_follower(), 50) == [effects.InstallState(end=Offset(50))]
+
+
+@pytest.mark.parametrize(("attempt", "epoch"), [(2, 4), (1, 3)])
+def test_a_state_that_answers_another_request_is_not_installed(attempt: int, epoch: int) -> None:
+    assert arrived(far_follower(), 50, attempt=attempt, epoch=epoch) == []
+
+
+def test_a_state_behind_the_log_is_not_installed() -> None:
+    assert arrived(far_follower(), 1) == []
+
+
+def test_a_state_that_nobody_waits_for_is_not_installed() -> None:
+    assert arrived(reconciled_follower(epoch=4), 50) == []
+    with pytest.raises(InvariantViolation, match="not asked for"):
+        far_follower().step(installed(50))
+
+
+def test_a_state_is_installed_once() -> None:
+    subject = far_follower()
+    arrived(subject, 50)
+    assert arrived(subject, 60) == []
 
 
 def test_an_installed_state_replaces_log_producers_and_offsets_and_a_hello_follows() -> None:
-    subject = new_follower((W0, W2), epoch=4, log=entries(0, 3), applied=2)
-    out_of_reach(subject)
-    table = ProducerTable({PRODUCER: {}})
-    installed = events.StateInstalled(end=Offset(50), history=history((4, 30)), producers=table)
-    (hello,) = sent(subject.step(installed), messages.Hello)
+    subject = far_follower()
+    arrived(subject, 50)
+    (hello,) = sent(subject.step(installed(50)), messages.Hello)
     replica = subject.replica
     assert hello.end == 50
     assert (replica.log_start, replica.log_end, replica.durable_end) == (50, 50, 50)
@@ -449,12 +494,22 @@ def test_an_installed_state_replaces_log_producers_and_offsets_and_a_hello_follo
     assert last_confirm(subject.lineage((4, 30), start=40, end=60, apply_offset=60)).end == 50
 
 
-def test_a_state_is_installed_only_if_awaited_and_not_behind_the_log() -> None:
-    subject = new_follower((W0, W2), epoch=4, log=entries(0, 3), applied=2)
-    assert not subject.role.would_install(Offset(50))
-    out_of_reach(subject)
-    assert subject.role.would_install(Offset(2))
-    assert not subject.role.would_install(Offset(1))
+def test_while_a_state_is_installed_it_greets_nobody_and_does_not_stand() -> None:
+    subject = far_follower()
+    arrived(subject, 50)
+    assert sent(subject.tick(after=SETTINGS.state_timeout_ms), messages.Hello) == []
+    assert sent(subject.see(record(5, W2)), messages.Hello) == []
+    subject.gone(registration(W2))
+    assert every(subject.tick(after=10_000), effects.CompareAndSet) == []
+    (hello,) = sent(subject.step(installed(50)), messages.Hello, to=W2)
+    assert (hello.epoch, hello.end) == (5, 50)
+
+
+def test_an_installation_that_failed_begins_again() -> None:
+    subject = far_follower()
+    arrived(subject, 50)
+    (hello,) = sent(subject.step(events.TransferFailed()), messages.Hello)
+    assert (hello.attempt, hello.end) == (2, 2)
 
 
 # Clients and operators.

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stretto.invariants import InvariantViolation
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.effects import Acked, Refusal
 from stretto.replog.core.messages import RejectReason
+from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind, payload
 from stretto.types import Epoch, Millis, Offset
 from tests.unit.core.group import (
@@ -16,6 +19,7 @@ from tests.unit.core.group import (
     W2,
     LeaderSubject,
     Subject,
+    append_event,
     entries,
     every,
     history,
@@ -240,6 +244,19 @@ def test_gaps_and_unknown_producers_are_refused() -> None:
     assert refusal(subject.append(1, producer=PRODUCER)) is Refusal.UNKNOWN_PRODUCER
     subject.open_producer()
     assert refusal(subject.append(1, producer=PRODUCER, sequence=1)) is Refusal.SEQUENCE_GAP
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "admitted"), [(0, True), (29_999, True), (30_000, False), (-30_000, False)]
+)
+def test_an_id_is_admitted_only_while_nobody_can_have_forgotten_it(age_ms: int, admitted: bool) -> None:
+    subject = serving_leader()
+    born = 1_000_000
+    event = replace(
+        append_event(1, kind=Kind.PRODUCER_OPEN, producer=new_producer_id(born, 5)),
+        timestamp_ms=born + age_ms,
+    )
+    assert bool(every(subject.step(event), effects.Persist)) is admitted
 
 
 def test_a_silent_producer_is_expired_by_an_entry() -> None:

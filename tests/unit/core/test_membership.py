@@ -242,9 +242,6 @@ def test_a_registration_that_is_missing_refuses_the_expansion_and_is_tested() ->
     assert every(subject.gone(registration(W2)), effects.CompareAndSet) == []
 
 
-@pytest.mark.xfail(
-    reason="it is proposed again at once, for as long as the test is not answered", strict=False
-)
 def test_a_newcomer_whose_registration_was_missing_is_not_proposed_again_before_it_was_tested() -> None:
     subject, cas = expanding()
     assert every(subject.cas(cas, CasOutcome.NO_REGISTRATION), effects.CompareAndSet) == []
@@ -325,9 +322,6 @@ def test_a_reply_to_an_earlier_change_is_ignored() -> None:
     assert subject.role.membership.change is not None
 
 
-@pytest.mark.xfail(
-    reason="a stall timer that expires while a change is under way is not heeded", strict=False
-)
 def test_a_stall_timer_that_expires_while_a_change_is_under_way_does_not_ask_for_a_past_deadline() -> None:
     subject, _ = expanding()
     subject.append(1)

@@ -135,16 +135,10 @@ def test_a_batch_behind_its_producers_expiry_leaves_no_trace() -> None:
     assert producers.table == ProducerTable({})
 
 
-@pytest.mark.xfail(reason="an expiry that is applied forgets the reopening behind it", strict=False)
-def test_a_duplicate_of_a_reopening_waits_for_it_although_the_expiry_before_it_is_applied() -> None:
-    producers = producers_after([opening(0), expiry(1), opening(2)], applied=2)
-    assert judge_open(producers) == DuplicateBatch(Offset(3), None)
-
-
-@pytest.mark.xfail(reason="sequences of the life that is about to end are still looked up", strict=False)
-def test_a_reopened_producer_starts_at_zero_before_its_expiry_is_applied() -> None:
-    producers = producers_after([opening(0), batch(1, 0, 3), expiry(4), opening(5)], applied=4)
-    assert judge(producers, 0, 1) == NewBatch()
+@pytest.mark.parametrize("applied", [1, 2])
+def test_an_id_that_is_about_to_be_forgotten_is_not_admitted_again(applied: int) -> None:
+    producers = producers_after([opening(0), batch(1, 0), expiry(2)], applied=applied)
+    assert judge_open(producers) == UnknownProducer()
 
 
 # Truncation and replacement.

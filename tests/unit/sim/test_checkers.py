@@ -19,7 +19,7 @@ from stretto.replog.frame import Frame, Kind
 from stretto.sim import checkers as checkers_module
 from stretto.sim.world import Violation
 from stretto.types import Epoch, Incarnation, Offset, ProducerId, StorageId, WorkerId
-from tests.unit.core.group import append_event, entry
+from tests.unit.core.group import append_event, entry, history
 from tests.unit.sim.calm import Calm, replica_of
 
 W0, W1, W2, W9 = (WorkerId(name) for name in ("w0", "w1", "w2", "w9"))
@@ -194,6 +194,13 @@ def test_a_decision_about_entries_that_a_member_lacks(calm: Calm) -> None:
     calm.checkers.truncated(calm.follower, Offset(2))
     with violation(r"although \['w1'\] of the ISR lack it"):
         calm.checkers.decided(calm.leader, replica_of(calm.leader), Offset(3))
+
+
+def test_a_decision_about_an_entry_that_a_member_holds_of_another_epoch(calm: Calm) -> None:
+    replica = replica_of(calm.leader)
+    replica.history = history((9, 0))
+    with violation("an entry of epoch 9; w0, which is in the ISR, holds one of epoch 1 there"):
+        calm.checkers.decided(calm.leader, replica, Offset(3))
 
 
 def test_a_decision_with_fewer_holders_than_min_isr(calm: Calm) -> None:

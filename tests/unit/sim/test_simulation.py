@@ -31,7 +31,6 @@ def test_a_group_that_has_not_recovered_is_not_quiet(trouble: str) -> None:
     assert not calm._is_quiet()
 
 
-@pytest.mark.xfail(reason="it ends a run between the hand-over and the new leader's first step", strict=False)
 def test_a_group_whose_new_leader_does_not_know_it_yet_is_not_quiet() -> None:
     calm = Calm()
     calm.append(b"a")
