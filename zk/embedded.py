@@ -118,6 +118,8 @@ class EmbeddedZooKeeper:
         self._quorum = quorum
         self._process: subprocess.Popen[bytes] | None = None
         self._deadline = 0.0
+        self._log = folder / "zookeeper.log"
+        self._log_start = 0
 
     @property
     def address(self) -> str:
@@ -136,8 +138,17 @@ class EmbeddedZooKeeper:
 
     def start(self, timeout_seconds: float = START_SECONDS) -> None:
         """Returns when it serves requests."""
-        self.launch(timeout_seconds)
-        self.wait_until_serving()
+        for _ in range(_PORT_ATTEMPTS):
+            self.launch(timeout_seconds)
+            try:
+                self.wait_until_serving()
+            except PortInUse:
+                # Somebody took the free port before the JVM did.
+                if not self._any_port:
+                    raise
+            else:
+                return
+        raise PortInUse(self.port)
 
     def launch(self, timeout_seconds: float = START_SECONDS) -> None:
         """Begin to start; :meth:`wait_until_serving` ends it."""
@@ -145,22 +156,18 @@ class EmbeddedZooKeeper:
             return
         self._release()
         self._deadline = time.monotonic() + timeout_seconds
-        for _ in range(_PORT_ATTEMPTS):
-            if self._any_port:
-                self.port = free_ports(1)[0]
-            try:
-                _check_port(self.port)
-            except PortInUse:
-                if not self._any_port:
-                    raise
-            else:
-                break
+        if self._any_port:
+            self.port = free_ports(1)[0]
+        else:
+            _check_port(self.port)
         self._spawn()
 
     def wait_until_serving(self) -> None:
         while self.mode() is None:
             if not self.is_running:
                 self._release()
+                if any("BindException" in line for line in self._said()):
+                    raise PortInUse(self.port)
                 raise ZooKeeperFailed(f"ZooKeeper ended while it started: {self._last_words()}")
             if time.monotonic() > self._deadline:
                 self.stop()
@@ -203,7 +210,9 @@ class EmbeddedZooKeeper:
             return
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._process.wait(_STOP_SECONDS)
+        if not self.wait(_STOP_SECONDS):
+            self._process.kill()
+            self._process.wait()
         self._release()
 
     def _release(self) -> None:
@@ -227,7 +236,8 @@ class EmbeddedZooKeeper:
             str(self.folder / "zoo.cfg"),
         ]
         try:
-            with (self.folder / "zookeeper.log").open("ab") as output:
+            with self._log.open("ab") as output:
+                self._log_start = output.tell()
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", guardian.__file__, *command],
                     stdin=subprocess.PIPE,
@@ -282,15 +292,18 @@ class EmbeddedZooKeeper:
             lines += ["initLimit=20", "syncLimit=10", *(address.line() for address in self._quorum)]
         return "\n".join(lines) + "\n"
 
+    def _said(self) -> list[str]:
+        """The lines of its log since it was launched."""
+        try:
+            data = self._log.read_bytes()
+        except OSError:
+            return []
+        return data[self._log_start :].decode(errors="replace").splitlines()
+
     def _last_words(self) -> str:
         """What its log ends with, for the one sentence a person sees."""
-        path = self.folder / "zookeeper.log"
-        try:
-            lines = path.read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        said = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", " "))]
-        return f"{said[-1]} (see {path})" if said else f"see {path}"
+        said = [line.strip() for line in self._said() if line.strip() and not line.startswith(("\t", " "))]
+        return f"{said[-1]} (see {self._log})" if said else f"see {self._log}"
 
 
 def _escaped(path: Path) -> str:

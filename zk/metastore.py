@@ -94,7 +94,8 @@ class Metastore:
         #: Its registration is there and was told.
         self._is_registered = False
         self._registration_changed = False
-        self._is_pulsing = False
+        #: The renewal on its way, by when it was sent.
+        self._pulse_sent_ms: Millis | None = None
         self._groups: dict[GroupKey, FollowedGroup] = {}
         self._registrations = WatchedRegistrations(self)
         self._later: list[Callable[[], None]] = []
@@ -217,14 +218,13 @@ class Metastore:
             return
         session.registration_path = path
         self._is_registered = True
-        self._is_pulsing = False
         log.info("session_started", worker=self._worker, incarnation=session.incarnation)
         self._listener.session_started(session.incarnation)
         self._resume(session, new_session=True)
 
     def _resume(self, session: Session, *, new_session: bool) -> None:
         """The lease first: it is what a leader serves by."""
-        self._is_pulsing = False
+        self._pulse_sent_ms = None
         self._pulse(session)
         if self._registration_changed:
             self._write_registration()
@@ -261,6 +261,7 @@ class Metastore:
                     again()
                 if self._session is not None and self._is_registered:
                     self._pulse(self._session)
+                    self._expect_pulse(self._session)
                 self._complain()
 
     def _complain(self) -> None:
@@ -271,19 +272,29 @@ class Metastore:
             log.warning("metastore_unreachable", hosts=self._hosts, worker=self._worker)
 
     def _pulse(self, session: Session) -> None:
-        """At most one is on its way, so that silence is noticed and nothing piles up."""
-        if self._is_pulsing or not session.is_connected:
+        """At most one is on its way: they need not pile up."""
+        if self._pulse_sent_ms is not None or not session.is_connected:
             return
-        self._is_pulsing = True
-        sent_at_ms = boot_time_ms()
+        self._pulse_sent_ms = sent_at_ms = boot_time_ms()
 
         def answered(_: Any, error: Exception | None) -> None:
             if session is self._session and self._is_registered:
-                self._is_pulsing = False
+                if self._pulse_sent_ms == sent_at_ms:
+                    self._pulse_sent_ms = None
                 if error is None:
                     self._listener.lease_renewed(sent_at_ms)
 
         session.pulse(answered)
+
+    def _expect_pulse(self, session: Session) -> None:
+        """Silence for two thirds of the time-out: try another server while the session still lives."""
+        sent_ms = self._pulse_sent_ms
+        if sent_ms is None or not session.is_connected:
+            return
+        silent_ms = boot_time_ms() - sent_ms
+        if silent_ms * 3 > session.negotiated_timeout_ms * 2:
+            log.warning("metastore_silent", hosts=self._hosts, worker=self._worker, silent_ms=silent_ms)
+            session.drop_connection()
 
     # What the groups of this worker share.
 

@@ -21,7 +21,10 @@ no connection requests fail at once: the owner asks again when there is one.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import secrets
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -48,6 +51,10 @@ from stretto.errors import RetriableError, UsageError
 from stretto.types import Incarnation, Millis
 
 log = structlog.get_logger()
+
+#: Every failed attempt to connect is a warning to kazoo; here one line per transition is enough.
+_kazoo_log = logging.getLogger("stretto.zk.kazoo")
+_kazoo_log.setLevel(logging.ERROR)
 
 WINDOW = 64
 
@@ -104,6 +111,13 @@ class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo is published
             self.negotiated_timeout_ms = answer[0].time_out
         return answer
 
+    def drop(self) -> None:
+        """Break the connection, so that another one is made."""
+        sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
 
 class _Client(KazooClient):  # type: ignore[misc] # kazoo is published without types
     def __init__(self, hosts: str, timeout_ms: int, credentials: Credentials | None) -> None:
@@ -116,6 +130,7 @@ class _Client(KazooClient):  # type: ignore[misc] # kazoo is published without t
             timeout=timeout_ms / 1000,
             # As long as it takes, and often enough to be back before the session expires.
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=0.5),
+            logger=_kazoo_log,
             **auth,
         )
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
@@ -124,6 +139,9 @@ class _Client(KazooClient):  # type: ignore[misc] # kazoo is published without t
     def negotiated_timeout_ms(self) -> int:
         negotiated: int = self._connection.negotiated_timeout_ms
         return negotiated
+
+    def drop_connection(self) -> None:
+        self._connection.drop()
 
 
 class Session:
@@ -183,6 +201,10 @@ class Session:
     def session_id(self) -> int | None:
         client_id = self._client.client_id
         return None if client_id is None else client_id[0]
+
+    def drop_connection(self) -> None:
+        """For who knows that it is dead: kazoo takes whatever it *sends* for a sign of life."""
+        self._client.drop_connection()
 
     # Requests.
 

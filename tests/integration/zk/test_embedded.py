@@ -14,6 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from stretto.errors import StrettoError
+from stretto.zk import embedded
 from stretto.zk.embedded import EmbeddedZooKeeper, PortInUse, ZooKeeperFailed, free_ports
 from tests.integration.zk.waiting import wait_until
 
@@ -116,6 +117,18 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
         with pytest.raises(PortInUse, match=f"port {port} .* is in use"):
             EmbeddedZooKeeper(tmp_path, port).start()
     assert processes_of(tmp_path) == []
+
+
+def test_a_free_port_that_is_taken_meanwhile_is_given_up_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupant:
+        taken = occupant.getsockname()[1]
+        ports = iter([[taken], free_ports(1)])
+        monkeypatch.setattr(embedded, "free_ports", lambda _: next(ports))
+        with EmbeddedZooKeeper(tmp_path) as server:
+            assert server.port != taken
+            assert server.mode() == "standalone"
 
 
 def test_a_folder_has_one_server(tmp_path: Path) -> None:

@@ -22,10 +22,17 @@ CREATED = GroupRecord(epoch=Epoch(0), leader=None, leader_incarnation=None, isr=
 
 
 @pytest.fixture(scope="module")
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEnsemble]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEnsemble]:
     folder: Path = tmp_path_factory.mktemp("ensemble")
     with EmbeddedEnsemble(folder, fsync=False) as ensemble:
         yield ensemble
+
+
+@pytest.fixture
+def ensemble(servers: EmbeddedEnsemble) -> EmbeddedEnsemble:
+    """Whole, whatever the test before did to it."""
+    servers.start()
+    return servers
 
 
 def _is_answer_to(token: int, reply: CasReply) -> bool:
@@ -111,9 +118,6 @@ def test_changes_go_on_over_the_loss_of_the_ensembles_leader(
 
 
 def test_a_worker_that_loses_the_quorum_has_no_lease(ensemble: EmbeddedEnsemble, workers: Workers) -> None:
-    for server in ensemble.servers:
-        if not server.is_running:
-            server.start()
     metastore, recorder = workers.open(ensemble.hosts, "a")
     leader = ensemble.leader()
     others = [server for server in ensemble.servers if server is not leader]

@@ -7,6 +7,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from stretto.errors import UsageError
+from stretto.replog.core.effects import ReadRecord
 from stretto.replog.core.events import RegistrationSeen
 from stretto.replog.core.record import Registration
 from stretto.types import StorageId, WorkerId
@@ -149,6 +150,25 @@ def _suspended(recorder: Recorder, cut_at: int) -> bool:
     """No renewal for so long that the one on its way must be lost."""
     heard = [each.heard_at for each in recorder.of(Renewed)]
     return boot_time_ms() - max([cut_at, *heard]) > SESSION_TIMEOUT_MS // 4
+
+
+def test_silence_is_noticed_however_much_is_asked(proxy: Proxy, workers: Workers) -> None:
+    """What is sent proves nothing: only answers do."""
+    metastore, recorder = workers.open(proxy.address, "a")
+    session = metastore._session
+    assert session is not None
+    renewed_after(recorder, boot_time_ms())
+    proxy.silence()
+    cut_at = boot_time_ms()
+
+    def is_suspended() -> bool:
+        """Asks ten times a second: never so much that kazoo has nothing more to send."""
+        if len(session._in_flight) < (boot_time_ms() - cut_at) // 100:
+            metastore.read(GROUP, ReadRecord(token=1, sync=False))
+        return not session.is_connected
+
+    wait_until("it is suspended", is_suspended)
+    assert boot_time_ms() - cut_at < 1.5 * SESSION_TIMEOUT_MS
 
 
 def test_a_deleted_registration_ends_the_session(
