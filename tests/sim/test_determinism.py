@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,22 +32,11 @@ def digest(trace: bytes) -> str:
     return hashlib.sha256(trace).hexdigest()
 
 
-@pytest.mark.xfail(reason="a trace tells the address in memory of a frame's bytes", strict=False)
-def test_a_seed_writes_the_same_trace_in_every_process(tmp_path: Path) -> None:
-    one = traced(3, tmp_path / "one", hash_seed=1)
-    other = traced(3, tmp_path / "other", hash_seed=4_242)
-    assert digest(one) == digest(other)
-
-
-@pytest.mark.parametrize("seed", [0, 17, 42])
-def test_a_seed_tells_the_same_events_in_every_process(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [0, 3, 17, 42])
+def test_a_seed_writes_the_same_trace_in_every_process(seed: int, tmp_path: Path) -> None:
     one = traced(seed, tmp_path / "one", hash_seed=1)
     other = traced(seed, tmp_path / "other", hash_seed=4_242)
-    assert digest(without_addresses(one)) == digest(without_addresses(other))
-
-
-def without_addresses(trace: bytes) -> bytes:
-    return re.sub(rb"<memory at 0x[0-9a-f]+>", b"<memory>", trace)
+    assert digest(one) == digest(other)
 
 
 def test_tracing_changes_nothing() -> None:
