@@ -14,7 +14,7 @@ class Road(enum.Enum):
     CUT = "cut"
     """Connections are broken, and new ones are as soon as they are made."""
     SILENT = "silent"
-    """Nothing passes in either direction, and nobody is told."""
+    """Nothing passes in either direction, not even that the other side has hung up."""
     ONE_WAY = "one_way"
     """Requests pass, replies are swallowed."""
 
@@ -110,9 +110,10 @@ class Proxy:
             while data := source.recv(65536):
                 if self._road not in blocked:
                     sink.sendall(data)
-        for each in (source, sink):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        if self._road is not Road.SILENT:
+            for each in (source, sink):
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
         with self._lock:
             open_ends[0] -= 1
             if open_ends[0] == 0:
