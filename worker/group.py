@@ -246,7 +246,7 @@ class Group:
             end, blob = chunk.end, b"".join(chunk.buffers)
             self._last_blob = (effect.start, end, blob)
         self.host.send(effect.to, wire.Replicate(self.key, effect.message), blob)
-        self.step(events.Sent(to=effect.to, attempt=effect.attempt, end=end))
+        self.step(events.Sent(to=effect.to, incarnation=effect.message.to, attempt=effect.attempt, end=end))
 
     # The applied state.
 

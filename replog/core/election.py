@@ -145,6 +145,8 @@ class Election:
         self.looking = None
         if record is None or replica.incarnation is None or self.standing is not None:
             return
+        if not replica.guards.unclean_is_allowed(replica.settings.unclean_election):
+            return
         member_alive = any(member in alive for member in record.isr)
         if not replica.guards.may_stand_unclean(member_alive):
             self.retry_at = Millis(replica.now + replica.settings.retry_ms)

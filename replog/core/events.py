@@ -32,6 +32,8 @@ class Sent:
     """A SendEntries went out and carried entries up to ``end``."""
 
     to: WorkerId
+    incarnation: Incarnation
+    """Of the receiver: ``message.to``."""
     attempt: int
     end: Offset
 

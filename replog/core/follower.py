@@ -170,7 +170,8 @@ class Follower:
         self._hello()
 
     def state_failed(self) -> None:
-        self._hello()
+        if self.awaits_state or not self.reconciled:
+            self._hello()
 
     # Messages.
 
@@ -201,7 +202,9 @@ class Follower:
         guards = replica.guards
         if not self.reconciled or message.to != replica.incarnation:
             return
-        if frames and not guards.is_of_this_epoch(frames[-1].header.epoch, message.epoch):
+        if frames and frames[-1].header.epoch > message.epoch:
+            # No leader holds entries of a later epoch: its log changed under the message it sent.
+            replica.note("refuses_newer_entries", epoch=self.epoch, theirs=frames[-1].header.epoch)
             return
         self.heard = True
         self.leader_apply_offset = max(self.leader_apply_offset, message.apply_offset)

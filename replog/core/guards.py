@@ -193,11 +193,6 @@ def entries_epoch_is_mine(theirs: Epoch, mine: Epoch) -> bool:
     return theirs == mine
 
 
-def attempt_is_current(theirs: int, current: int) -> bool:
-    """A confirmation counts only for the reconciliation it followed."""
-    return theirs == current
-
-
 def incarnation_is_known(theirs: Incarnation, known: Incarnation) -> bool:
     """A confirmation counts only from the incarnation that said hello."""
     return theirs == known
@@ -225,11 +220,6 @@ def lease_duration(session_timeout_ms: Millis, tick_ms: Millis, margin_ms: Milli
     return Millis(session_timeout_ms - tick_ms - margin_ms)
 
 
-def lease_survives_session() -> bool:
-    """Without the session there is no lease: somebody else may be elected."""
-    return False
-
-
 def renews_lease(is_write: bool) -> bool:
     """Only an acknowledged write: a ping is answered by a server that may itself be cut off."""
     return is_write
@@ -249,11 +239,6 @@ def appends_while_resigning() -> bool:
 def may_hand_over(target_end: Offset, applied: Offset, log_end: Offset) -> bool:
     """The target has everything and everything is applied: no accepted append is left in doubt."""
     return target_end >= log_end and applied >= log_end
-
-
-def may_be_target(is_listed: bool) -> bool:
-    """Only a member of the committed ISR, and not while the ISR is changing."""
-    return is_listed
 
 
 def hand_over_version(version: int) -> int | None:
@@ -294,11 +279,6 @@ def retries_blindly() -> bool:
     return False
 
 
-def is_newer(version: int, known: int) -> bool:
-    """What a stale server shows never replaces what is known."""
-    return version > known
-
-
 def epoch_has_moved(seen: Epoch, mine: Epoch) -> bool:
     """Step down if it has."""
     return seen > mine
@@ -309,11 +289,6 @@ def epoch_has_moved(seen: Epoch, mine: Epoch) -> bool:
 
 def continues_log(first: Offset, log_end: Offset) -> bool:
     return first <= log_end
-
-
-def is_of_this_epoch(newest: Epoch, message: Epoch) -> bool:
-    """No entry is newer than the message that brings it: its sender's log changed under it otherwise."""
-    return newest <= message
 
 
 def already_held(end: Offset, log_end: Offset) -> bool:
@@ -417,18 +392,15 @@ class Guards:
     may_serve: Callable[[Offset, Offset], bool] = may_serve
     confirm_epoch_is_mine: Callable[[Epoch, Epoch], bool] = confirm_epoch_is_mine
     entries_epoch_is_mine: Callable[[Epoch, Epoch], bool] = entries_epoch_is_mine
-    attempt_is_current: Callable[[int, int], bool] = attempt_is_current
     incarnation_is_known: Callable[[Incarnation, Incarnation], bool] = incarnation_is_known
     lease_holds: Callable[[Millis, Millis], bool] = lease_holds
     lease_checked_after_sampling: Callable[[], bool] = lease_checked_after_sampling
     lease_end: Callable[[Millis, Millis, Millis], Millis] = lease_end
     lease_duration: Callable[[Millis, Millis, Millis], Millis] = lease_duration
-    lease_survives_session: Callable[[], bool] = lease_survives_session
     renews_lease: Callable[[bool], bool] = renews_lease
     resign_is_meant: Callable[[Epoch, Epoch], bool] = resign_is_meant
     appends_while_resigning: Callable[[], bool] = appends_while_resigning
     may_hand_over: Callable[[Offset, Offset, Offset], bool] = may_hand_over
-    may_be_target: Callable[[bool], bool] = may_be_target
     hand_over_version: Callable[[int], int | None] = hand_over_version
     reads_while_handing_over: Callable[[], bool] = reads_while_handing_over
     resign_gave_up: Callable[[Millis, Millis], bool] = resign_gave_up
@@ -436,10 +408,8 @@ class Guards:
     unknown_is_settled: Callable[[], bool] = unknown_is_settled
     settles_with_sync: Callable[[], bool] = settles_with_sync
     retries_blindly: Callable[[], bool] = retries_blindly
-    is_newer: Callable[[int, int], bool] = is_newer
     epoch_has_moved: Callable[[Epoch, Epoch], bool] = epoch_has_moved
     continues_log: Callable[[Offset, Offset], bool] = continues_log
-    is_of_this_epoch: Callable[[Epoch, Epoch], bool] = is_of_this_epoch
     already_held: Callable[[Offset, Offset], bool] = already_held
     fresh_id_when_corrupt: Callable[[], bool] = fresh_id_when_corrupt
     fresh_id_when_wiped: Callable[[], bool] = fresh_id_when_wiped

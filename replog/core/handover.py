@@ -47,8 +47,7 @@ class Handover:
         record = replica.record
         if progress is None or progress.confirmed is None or record is None:
             return
-        listed = Member(self.target, progress.storage) in leader.membership.committed
-        if not replica.guards.may_be_target(listed):
+        if Member(self.target, progress.storage) not in leader.membership.committed:
             return
         if not replica.guards.may_hand_over(progress.confirmed, replica.applied, replica.log_end):
             return

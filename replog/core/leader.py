@@ -110,6 +110,8 @@ class Leader:
             age_ms = event.timestamp_ms - born_ms(event.producer)
             if not guards.is_young(age_ms, replica.settings.producer_expiry_ms):
                 verdict = UnknownProducer()
+        if event.producer != NO_PRODUCER:
+            self._producers_heard[event.producer] = replica.now
         match verdict:
             case DuplicateBatch(end=end, offset=offset) if guards.recognizes_duplicates():
                 if end is None or not guards.duplicate_waits():
@@ -127,8 +129,6 @@ class Leader:
                 pass
             case _:
                 assert_never(verdict)
-        if event.producer != NO_PRODUCER:
-            self._producers_heard[event.producer] = replica.now
         offset = replica.log_end
         self._append_entry(
             event.kind,
@@ -339,7 +339,7 @@ class Leader:
             self._reject(sender, RejectReason.STALE_INCARNATION)
             return
         same = confirm.incarnation == progress.incarnation
-        if same and not guards.attempt_is_current(confirm.attempt, progress.attempt):
+        if same and confirm.attempt != progress.attempt:
             return
         check(
             confirm.end <= replica.log_end or confirm.epoch != self.epoch,
@@ -366,7 +366,9 @@ class Leader:
 
     def sent(self, event: Sent) -> None:
         progress = self.followers.get(event.to)
-        if progress is not None and progress.attempt == event.attempt:
+        if progress is None or progress.incarnation != event.incarnation:
+            return
+        if progress.attempt == event.attempt:
             progress.sending = False
             progress.next = event.end
             progress.in_flight.append(event.end)

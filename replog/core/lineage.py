@@ -49,4 +49,5 @@ def divergence(mine: History, my_end: Offset, theirs: History, their_end: Offset
             return min(my_epoch_end, shared_end)
         if theirs and mine[index].epoch < theirs[0].epoch and theirs[0].start > 0:
             return None
-    return mine[0].start
+    # Nothing in common, and theirs is whole: it parts where mine begins, or where theirs has ended before.
+    return min(mine[0].start, their_end)

@@ -101,7 +101,7 @@ class Replica:
         #: Visible: entries below are in the applied state.
         self.applied = recovered.applied
         #: Survives a power loss. Retention stays below it.
-        self.durably_applied = recovered.applied
+        self.durably_applied = recovered.log_start
         self.producers = Producers(recovered.producers, recovered.unapplied)
 
         #: On our clock; in the past means no lease.
@@ -146,7 +146,7 @@ class Replica:
                 self.role.append(event)
             case events.Persisted(end=end, generation=generation):
                 if self.guards.is_same_log(generation, self.generation) and end > self.durable_end:
-                    self.durable_end = min(end, self.log_end)
+                    self.durable_end = end
                     self.role.persisted()
             case events.Sent():
                 self.role.sent(event)
@@ -209,7 +209,7 @@ class Replica:
 
     def adopt(self, record: GroupRecord, version: int) -> None:
         """Take in a record, however it was learned; older versions are ignored."""
-        if not self.guards.is_newer(version, self.version):
+        if version <= self.version:
             return
         first = self.record is None
         self.record = record
@@ -247,8 +247,7 @@ class Replica:
     def lose_session(self) -> None:
         self.note("session_expired")
         self.incarnation = None
-        if not self.guards.lease_survives_session():
-            self.lease_end = Millis(-1)
+        self.lease_end = Millis(-1)
         if isinstance(self.role, Leader):
             self.role.step_down()
         self.follow()
@@ -256,8 +255,7 @@ class Replica:
     def _start_session(self, incarnation: Incarnation) -> None:
         """A new incarnation begins as a follower whatever the record says of the old one."""
         self.incarnation = incarnation
-        if not self.guards.lease_survives_session():
-            self.lease_end = Millis(-1)
+        self.lease_end = Millis(-1)
         if isinstance(self.role, Leader):
             self.role.step_down()
         self.follow()

@@ -543,7 +543,9 @@ class Node:
             self._storage_failed(corrupt)
             return
         self.simulation.send(self.worker, effect.to, effect.message, b"".join(chunk.buffers))
-        self._soon(events.Sent(to=effect.to, attempt=effect.attempt, end=chunk.end))
+        self._soon(
+            events.Sent(to=effect.to, incarnation=effect.message.to, attempt=effect.attempt, end=chunk.end)
+        )
 
     def _schedule_apply(self) -> None:
         if not self._applying:

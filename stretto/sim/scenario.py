@@ -10,6 +10,7 @@ Nothing goes wrong that the script does not say. At its end everything is healed
 ``append NAME [to WORKER]``            a producer sends a batch with that payload and keeps retrying it
 ``again NAME [to WORKER]``             the same batch once more, at once
 ``nap MS``                             the producer neither sends nor hears for a while
+``late-open``                          a copy of the request that admitted the producer arrives now
 ``new-producer``                       the producer gives up its id and opens another
 ``read WORKER``                        a reader asks; its answer is what ``expect read`` looks at
 ``run MS``                             let time pass
@@ -257,6 +258,12 @@ class Scenario:
 
     def _do_release_reversed(self, sender: str, receiver: str) -> None:
         self.simulation.network.release(WorkerId(sender), WorkerId(receiver), newest_first=True)
+
+    def _do_late_open(self) -> None:
+        """A copy of the request that admitted the producer arrives now."""
+        late = Batch(Kind.PRODUCER_OPEN, self.simulation.first_task, 0, 1, b"")
+        self._aim(())
+        self.simulation.workload.send_copy(self.producer, late)
 
     def _do_new_producer(self) -> None:
         self.simulation.workload.reopen(self.producer)

@@ -127,6 +127,9 @@ class Workload:
         if self.world.now < producer.asleep_until and self.running:
             self.world.at(producer.asleep_until, self.send, producer, batch)
             return
+        self.send_copy(producer, batch)
+
+    def send_copy(self, producer: Producer, batch: Batch) -> None:
         batch.attempt += 1
         self._request += 1
         request = self._request

@@ -340,7 +340,9 @@ class LeaderSubject(Subject):
         out: list[Effect] = []
         for effect in every(happened, effects.SendEntries):
             upto = self.replica.log_end if end is None else Offset(end)
-            out += self.step(events.Sent(to=effect.to, attempt=effect.attempt, end=upto))
+            out += self.step(
+                events.Sent(to=effect.to, incarnation=effect.message.to, attempt=effect.attempt, end=upto)
+            )
         return out
 
     def open_producer(self, producer: ProducerId = PRODUCER) -> None:

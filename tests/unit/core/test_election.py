@@ -261,7 +261,6 @@ def test_the_option_takes_effect_on_a_group_that_is_already_offline() -> None:
     assert len(every(subject.step(events.OptionsChanged(settings=UNCLEAN)), effects.LookForMembers)) == 1
 
 
-@pytest.mark.xfail(reason="the option is not looked at any more once members were looked for", strict=False)
 def test_the_option_taken_back_stops_an_unclean_election() -> None:
     subject, happened = outsider(options=UNCLEAN)
     look = only(happened, effects.LookForMembers)

@@ -293,7 +293,6 @@ def test_a_new_leader_gives_producers_it_inherited_their_full_time() -> None:
     assert subject.replica.producers.is_open(PRODUCER)
 
 
-@pytest.mark.xfail(reason="only new batches count as a sign of life", strict=False)
 def test_a_producer_that_retries_is_not_silent() -> None:
     subject = serving_leader(options=settings(producer_expiry_ms=Millis(4_000)))
     subject.open_producer()
@@ -338,7 +337,6 @@ def test_a_follower_that_missed_something_is_sent_all_from_where_it_resumes() ->
     assert only(happened, effects.SendEntries).start == 2
 
 
-@pytest.mark.xfail(reason="attempts begin at 1 in every life, and only they are compared", strict=False)
 def test_what_was_sent_to_an_earlier_incarnation_does_not_count_for_the_next() -> None:
     subject = serving_leader((W0, W1), replicas=(W0, W1))
     late = subject.append(1)

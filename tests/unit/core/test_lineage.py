@@ -96,7 +96,6 @@ def test_a_pruned_log_that_still_knows_my_last_epoch_knows() -> None:
     assert part(history((4, 40)), 60, history((1, 0), (4, 40)), 45) == 45
 
 
-@pytest.mark.xfail(reason="parts at 40, beyond the end of the other log, when mine is pruned", strict=False)
 def test_a_pruned_log_never_parts_from_a_shorter_one_beyond_its_end() -> None:
     """After an unclean election the leader may be a replica that was empty."""
     parting = part(history((5, 40)), 50, history((9, 0)), 1)
