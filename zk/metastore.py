@@ -261,7 +261,7 @@ class Metastore:
                     again()
                 if self._session is not None and self._is_registered:
                     self._pulse(self._session)
-                    self._expect_pulse(self._session)
+                    self._expect_answers(self._session)
                 self._complain()
 
     def _complain(self) -> None:
@@ -286,13 +286,10 @@ class Metastore:
 
         session.pulse(answered)
 
-    def _expect_pulse(self, session: Session) -> None:
+    def _expect_answers(self, session: Session) -> None:
         """Silence for two thirds of the time-out: try another server while the session still lives."""
-        sent_ms = self._pulse_sent_ms
-        if sent_ms is None or not session.is_connected:
-            return
-        silent_ms = boot_time_ms() - sent_ms
-        if silent_ms * 3 > session.negotiated_timeout_ms * 2:
+        silent_ms = session.silent_ms
+        if session.is_connected and silent_ms * 3 > session.negotiated_timeout_ms * 2:
             log.warning("metastore_silent", hosts=self._hosts, worker=self._worker, silent_ms=silent_ms)
             session.drop_connection()
 

@@ -14,9 +14,10 @@ All of it arrives on kazoo's threads. One lock, shared with the owner, is held f
 while waiting for anything; LOST is taken in under it before kazoo empties its queues, so that no request
 can slip from a dead session into kazoo's next one.
 
-Requests go out in the order they were made, at most :data:`WINDOW` at a time: kazoo wakes its connection
-through a socket whose buffer holds few hundred bytes, and a caller blocks when it is full. While there is
-no connection requests fail at once: the owner asks again when there is one.
+Requests go out in the order they were made (only the renewal of the lease goes before those that wait), at
+most :data:`WINDOW` at a time: kazoo wakes its connection through a socket whose buffer holds few hundred
+bytes, and a caller blocks when it is full. While there is no connection requests fail at once: the owner
+asks again when there is one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import logging
 import secrets
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -166,6 +168,8 @@ class Session:
         self._owner = owner
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[_Request, None] = {}
+        #: When something was last heard, or asked when nothing else was.
+        self._heard_at = 0.0
         #: The latest one made. As long as it waits here, it is a barrier for whatever is asked.
         self._barrier = _Barrier(is_sent=True)
         try:
@@ -202,20 +206,29 @@ class Session:
         client_id = self._client.client_id
         return None if client_id is None else client_id[0]
 
+    @property
+    def silent_ms(self) -> int:
+        """How long requests have waited without an answer to any."""
+        return int((time.monotonic() - self._heard_at) * 1000) if self._in_flight else 0
+
     def drop_connection(self) -> None:
         """For who knows that it is dead: kazoo takes whatever it *sends* for a sign of life."""
         self._client.drop_connection()
 
     # Requests.
 
-    def submit(self, send: Send, done: Done) -> None:
-        """``done`` is called once, at once if there is no connection."""
+    def submit(self, send: Send, done: Done, *, at_once: bool = False) -> None:
+        """``done`` is called once, immediately if there is no connection."""
         if self.is_over:
             done(None, SessionExpiredError())
         elif not self.is_connected:
             done(None, ConnectionLoss())
         else:
-            self._waiting.append(_Request(send, done))
+            request = _Request(send, done)
+            if at_once:
+                self._waiting.appendleft(request)
+            else:
+                self._waiting.append(request)
             self._pump()
 
     def submit_synced(self, send: Send, done: Done) -> None:
@@ -251,13 +264,14 @@ class Session:
     def pulse(self, done: Done) -> None:
         """The smallest write through the ensemble; it changes nothing and wakes nobody.
 
-        A transaction of a single check, which also proves that our registration is still there.
+        A transaction of a single check, which also proves that our registration is still there. It goes
+        before whatever waits: a lease must not lapse because much is asked.
         """
 
         def answered(value: Any, error: Exception | None) -> None:
             done(None, error or self._refusal(value))
 
-        self.submit(self._write, answered)
+        self.submit(self._write, answered, at_once=True)
 
     def _write(self, client: KazooClient) -> Any:
         transaction = client.transaction()
@@ -275,6 +289,8 @@ class Session:
     def _pump(self) -> None:
         while self._waiting and len(self._in_flight) < WINDOW:
             request = self._waiting.popleft()
+            if not self._in_flight:
+                self._heard_at = time.monotonic()
             self._in_flight[request] = None
             try:
                 result = request.send(self._client)
@@ -285,6 +301,7 @@ class Session:
 
     def _answered(self, request: _Request, result: Any) -> None:
         with self._lock:
+            self._heard_at = time.monotonic()
             if result.successful():
                 self._finish(request, result.value, None)
             else:

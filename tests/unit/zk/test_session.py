@@ -139,6 +139,31 @@ def test_few_requests_are_on_their_way_and_in_order(driven: Driven) -> None:
     assert driven.answers == [(name, int(name)) for name in names]
 
 
+def test_the_renewal_of_the_lease_goes_before_what_waits(driven: Driven) -> None:
+    for number in range(2 * WINDOW):
+        driven.ask(str(number))
+    driven.session.pulse(lambda *_: None)
+    driven.client.calls[0][1].give()
+    assert driven.client.names[WINDOW] == "write"
+
+
+def test_a_busy_server_is_not_a_silent_one(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("stretto.zk.session.time.monotonic", lambda: now)
+    assert driven.session.silent_ms == 0
+    for number in range(3):
+        driven.ask(str(number))
+    for number in range(2):
+        now += 1.0
+        driven.client.calls[number][1].give()
+        assert driven.session.silent_ms == 0
+    now += 1.5
+    assert driven.session.silent_ms == 1500
+    driven.client.calls[2][1].give()
+    now += 1.0
+    assert driven.session.silent_ms == 0
+
+
 def test_a_synced_read_comes_after_a_write_of_its_own_time(driven: Driven) -> None:
     driven.ask("read", synced=True)
     driven.ask("again", synced=True)
