@@ -15,6 +15,7 @@ from stretto.errors import StorageError
 from stretto.replog.core import events
 from stretto.replog.frame import Frame
 from stretto.types import Offset
+from stretto.worker.environment import StateCorrupt
 
 if TYPE_CHECKING:
     from stretto.loop import Loop
@@ -94,7 +95,8 @@ class Applier:
             self._loop.call_soon(group.step, events.StateSynced(end=end))
 
     def _fail(self, group: Group, error: StorageError) -> None:
-        self._loop.call_soon(group.step, events.StorageFailed(why=str(error), suspect=False))
+        suspect = isinstance(error, StateCorrupt)
+        self._loop.call_soon(group.step, events.StorageFailed(why=str(error), suspect=suspect))
 
     def _read_all(self) -> None:
         while (item := self._reads.get()) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from stretto.worker.applier import Applier
 from stretto.worker.clients import Clients
 from stretto.worker.group import Group
 from stretto.worker.plan import GroupPlan
-from stretto.worker.storage import ReplicaStorage, lock_folder, open_replica, set_aside
+from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
 from stretto.worker.transport import Connection, Transport
 from stretto.zk.metastore import Metastore
 from stretto.zk.paths import GroupKey, Paths
@@ -42,6 +43,7 @@ CHECKPOINT_MS = 2_000
 FLUSH_MS = 1_000
 REOPEN_MS = 1_000
 PEERS_MS = 500
+COMMIT_THREADS = 8
 HAND_OVER_MS = 8_000
 LEASE_TICK_MS = Millis(500)
 LEASE_MARGIN = 0.1
@@ -73,6 +75,7 @@ class Worker:
         self.worker = config.worker
         self.fsync_always = config.fsync == "always"
         self._lock = lock_folder(config.data_dir)
+        self._pool = ThreadPoolExecutor(COMMIT_THREADS, "commit")
         self.loop = Loop()
         self.commit = GroupCommit(self._committed, deliver=self.loop.call_soon)
         self.applier = Applier(self.loop)
@@ -125,13 +128,14 @@ class Worker:
 
     # Storage.
 
-    def _folder(self, key: GroupKey) -> Path:
-        return self.config.data_dir / "groups" / f"{key.module}-{key.generation}-{key.group}"
+    def _folder(self, plan: GroupPlan) -> ReplicaFolder:
+        module, generation, group = plan.key
+        path = self.config.data_dir / "groups" / f"{module}-{generation}-{group}"
+        config = self.config
+        return ReplicaFolder(path, plan, cluster=config.cluster, fsync=config.fsync, pool=self._pool)
 
     def _open(self, plan: GroupPlan) -> None:
-        self._storages[plan.key] = open_replica(
-            self._folder(plan.key), plan, cluster=self.config.cluster, fsync=self.config.fsync
-        )
+        self._storages[plan.key] = self._folder(plan).open()
 
     def _registration(self, incarnation: Incarnation) -> WorkerRegistration:
         """Called from the metastore's threads."""
@@ -159,13 +163,7 @@ class Worker:
             return
         try:
             if renew:
-                self._storages[plan.key] = set_aside(
-                    self._folder(plan.key),
-                    plan,
-                    cluster=self.config.cluster,
-                    fsync=self.config.fsync,
-                    why=why,
-                )
+                self._storages[plan.key] = self._folder(plan).renew(why)
             else:
                 self._open(plan)
         except (StrettoError, OSError) as error:
@@ -335,6 +333,7 @@ class Worker:
             group.state.checkpoint()
             group.close()
             self._storages[key].identity.mark_clean()
+        self._pool.shutdown()
         self.transport.close()
         self.loop.close()
         os.close(self._lock)

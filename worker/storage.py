@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import structlog
 
 from stretto.errors import StorageCorrupt, UsageError
 from stretto.replog.folder import OsFolder
-from stretto.replog.identity import Fsync, Identity, open_identity
+from stretto.replog.identity import ASIDE_PREFIX, Fsync, Identity, open_identity
 from stretto.replog.log import Replog
 from stretto.types import StorageId
 from stretto.worker.plan import GroupPlan
@@ -47,6 +48,8 @@ def lock_folder(path: Path) -> int:
 
 @dataclass
 class ReplicaStorage:
+    """An opened replica."""
+
     identity: Identity
     log: Replog
     state: AppliedState
@@ -56,64 +59,70 @@ class ReplicaStorage:
         return self.identity.storage_id
 
 
-def open_replica(path: Path, plan: GroupPlan, *, cluster: str, fsync: Fsync) -> ReplicaStorage:
-    """Open what is there, or begin. Raises UsageError for a folder of another cluster or group."""
-    folder, identity = _identify(path, plan, cluster, fsync)
-    try:
-        return _open(path, folder, plan, identity, fsync)
-    except (StorageCorrupt, StateCorrupt, LogTooShort) as error:
-        return _renew(path, folder, plan, identity, fsync=fsync, why=str(error))
+class ReplicaFolder:
+    """Where the replica of one group lives on this worker."""
 
+    def __init__(self, path: Path, plan: GroupPlan, *, cluster: str, fsync: Fsync, pool: Executor) -> None:
+        self._path = path
+        self._plan = plan
+        self._cluster = cluster
+        self._fsync: Fsync = fsync
+        self._pool = pool
 
-def set_aside(path: Path, plan: GroupPlan, *, cluster: str, fsync: Fsync, why: str) -> ReplicaStorage:
-    """Begin again with a folder that cannot be trusted any more."""
-    folder, identity = _identify(path, plan, cluster, fsync)
-    return _renew(path, folder, plan, identity, fsync=fsync, why=why)
-
-
-def _identify(path: Path, plan: GroupPlan, cluster: str, fsync: Fsync) -> tuple[OsFolder, Identity]:
-    (path / "replog").mkdir(parents=True, exist_ok=True)
-    folder = OsFolder(path / "replog")
-    identity = open_identity(
-        folder,
-        cluster=cluster,
-        group=str(plan.key),
-        fsync=fsync,
-        boot_id=boot_id(),
-        new_storage_id=lambda: StorageId(secrets.token_hex(8)),
-    )
-    return folder, identity
-
-
-def _open(path: Path, folder: OsFolder, plan: GroupPlan, identity: Identity, fsync: Fsync) -> ReplicaStorage:
-    fresh = identity.fresh is not None
-    if fresh and not any(name.endswith(".replog") for name in folder.names()):
-        _set_aside(path / "state", identity.storage_id)
-    replog = Replog.open(folder, create=fresh)
-    identity.mark_fsync(fsync)
-    try:
-        state = AppliedState.open(path / "state", plan.tasks)
+    def open(self) -> ReplicaStorage:
+        """What is there, or a beginning. Raises UsageError for a folder of another cluster or group."""
+        folder, identity = self._identify()
         try:
-            state.recover(replog)
+            return self._open(folder, identity)
+        except (StorageCorrupt, StateCorrupt, LogTooShort) as error:
+            return self._renew(folder, identity, str(error))
+
+    def renew(self, why: str) -> ReplicaStorage:
+        """A beginning, because what is there cannot be trusted any more."""
+        return self._renew(*self._identify(), why)
+
+    def _identify(self) -> tuple[OsFolder, Identity]:
+        (self._path / "replog").mkdir(parents=True, exist_ok=True)
+        folder = OsFolder(self._path / "replog")
+        identity = open_identity(
+            folder,
+            cluster=self._cluster,
+            group=str(self._plan.key),
+            fsync=self._fsync,
+            boot_id=boot_id(),
+            new_storage_id=lambda: StorageId(secrets.token_hex(8)),
+        )
+        return folder, identity
+
+    def _open(self, folder: OsFolder, identity: Identity) -> ReplicaStorage:
+        fresh = identity.fresh is not None
+        if fresh and not _has_segments(folder):
+            self._set_state_aside(identity.storage_id)
+        replog = Replog.open(folder, create=fresh)
+        identity.mark_fsync(self._fsync)
+        try:
+            state = AppliedState.open(self._path / "state", self._plan.tasks, pool=self._pool)
+            try:
+                state.recover(replog)
+            except BaseException:
+                state.close()
+                raise
         except BaseException:
-            state.close()
+            replog.close()
             raise
-    except BaseException:
-        replog.close()
-        raise
-    return ReplicaStorage(identity, replog, state)
+        return ReplicaStorage(identity, replog, state)
+
+    def _renew(self, folder: OsFolder, identity: Identity, why: str) -> ReplicaStorage:
+        log.error("replica_set_aside", group=str(self._plan.key), why=why, folder=str(self._path))
+        identity.renew(why)
+        self._set_state_aside(identity.storage_id)
+        return self._open(folder, identity)
+
+    def _set_state_aside(self, storage_id: StorageId) -> None:
+        state = self._path / "state"
+        if state.exists():
+            state.rename(self._path / f"{ASIDE_PREFIX}{storage_id}.state")
 
 
-def _renew(
-    path: Path, folder: OsFolder, plan: GroupPlan, identity: Identity, *, fsync: Fsync, why: str
-) -> ReplicaStorage:
-    """Set everything aside and begin again under a fresh storage id."""
-    log.error("replica_set_aside", group=str(plan.key), why=why, folder=str(path))
-    identity.renew(why)
-    _set_aside(path / "state", identity.storage_id)
-    return _open(path, folder, plan, identity, fsync)
-
-
-def _set_aside(state: Path, storage_id: StorageId) -> None:
-    if state.exists():
-        state.rename(state.with_name(f"aside.{storage_id}.{state.name}"))
+def _has_segments(folder: OsFolder) -> bool:
+    return any(name.endswith(".replog") and not name.startswith(ASIDE_PREFIX) for name in folder.names())

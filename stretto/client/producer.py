@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, Self
@@ -19,6 +20,7 @@ from stretto.client.network import Network
 from stretto.errors import OutcomeUnknown, StrettoError, UsageError
 from stretto.records import RECORD_BYTES_MAX, pack
 from stretto.replog.core.effects import Refusal
+from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind
 from stretto.types import ProducerId, TaskId
 from stretto.zk.paths import GroupKey
@@ -165,7 +167,7 @@ class Producer:
         self._max_in_flight = max_in_flight
         self._max_buffered_bytes = max_buffered_bytes
         self._timeout_ms = timeout_ms
-        self._id = ProducerId(secrets.randbits(63) | 1)
+        self._id = _new_id()
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._buffered_bytes = 0
@@ -397,7 +399,17 @@ class Producer:
             for lane in self._lanes.values():
                 self._pump(lane)
         else:
+            if (
+                isinstance(reply, wire.Refused)
+                and reply.reason is Refusal.UNKNOWN_PRODUCER
+                and not self._opened
+            ):
+                self._id = _new_id()  # too old by now to be admitted, and nothing was sent under it
             self._open_again(group)
 
     def _open_again(self, group: GroupKey) -> None:
         self._network.loop.call_after(RETRY_MS, self._network.refresh, lambda: self._open(group))
+
+
+def _new_id() -> ProducerId:
+    return new_producer_id(time.time_ns() // 1_000_000, secrets.randbits(32))

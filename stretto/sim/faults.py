@@ -412,6 +412,7 @@ class Faults:
         for node in simulation.nodes.values():
             node.sync_ms = QUICK_SYNC_MS
             node.apply_ms = QUICK_APPLY_MS
+            node.hand_back_ms = 0
             node.folder.breaks = None
             node.set_clock_rate(1.0)
             node.set_link(Link.UP)

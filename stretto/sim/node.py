@@ -95,6 +95,8 @@ class Node:
         self.intact = True
         self.sync_ms = QUICK_SYNC_MS
         self.apply_ms = QUICK_APPLY_MS
+        #: How much longer than usual its driver's threads take to tell what they have done.
+        self.hand_back_ms = 0
         self.clock_rate = 1.0
         self._clock_origin = 0
         self._clock_start = self.world.random.randrange(10_000_000)
@@ -483,7 +485,7 @@ class Node:
     def _soon(self, event: Event) -> None:
         """What a driver hands back comes at once, or after its threads have found the time."""
         slow = self.world.chance(self.simulation.plan.slow_driver)
-        delay = self.world.random.randrange(40) if slow else 0
+        delay = self.hand_back_ms + (self.world.random.randrange(40) if slow else 0)
         self.world.after(delay, self._deliver_in_life, self.life, event)
 
     def _deliver_in_life(self, life: int, event: Event) -> None:

@@ -29,6 +29,7 @@ Nothing goes wrong that the script does not say. At its end everything is healed
 ``expire W``                           W's session expires now
 ``lose-reply W``                       W's next change of the record commits, and W does not hear of it
 ``disk W slow|normal``                 the speed of its fdatasync; ``apply W slow|normal``: of its applying
+``driver W slow|normal``               how soon it hears of what is written or applied
 ``clock W RATE``                       the rate of its clock
 ``resign W to V``                      the operator asks W, which leads, to hand over to V
 =====================================  =================================================================
@@ -293,6 +294,9 @@ class Scenario:
 
     def _do_apply(self, worker: str, speed: str) -> None:
         self._node(worker).apply_ms = {"slow": (10_000, 10_000), "normal": QUICK_APPLY_MS}[speed]
+
+    def _do_driver(self, worker: str, speed: str) -> None:
+        self._node(worker).hand_back_ms = {"slow": 300, "normal": 0}[speed]
 
     def _do_clock(self, worker: str, rate: str) -> None:
         self._node(worker).set_clock_rate(float(rate))
