@@ -1,0 +1,97 @@
+"""Workers that die, freeze, restart or lose their disks while records are appended."""
+
+from __future__ import annotations
+
+from tests.integration.cluster import Cluster
+from tests.integration.load import Load, check_history
+from tests.integration.zk.waiting import wait_until
+
+
+def wait_for_more(load: Load, records: int = 200) -> None:
+    """Until so many more records are acknowledged."""
+    target = load.acked_so_far() + records
+    wait_until(f"{target} records are acknowledged", lambda: load.acked_so_far() >= target, 40.0)
+
+
+def test_records_survive_kill_9_of_the_leader(cluster: Cluster) -> None:
+    with Load(cluster.connect()) as load:
+        wait_for_more(load)
+        leader, epoch = cluster.leader(), cluster.record().epoch
+        survivors = set(cluster.workers) - {leader.name}
+        leader.kill()
+        cluster.wait_led_by(survivors, above_epoch=epoch)
+        wait_for_more(load)
+    assert check_history(cluster, load)["failed"] == 0
+
+
+def test_records_survive_kill_9_of_a_follower(cluster: Cluster) -> None:
+    with Load(cluster.connect()) as load:
+        wait_for_more(load)
+        victim = cluster.followers()[0]
+        victim.kill()
+        cluster.wait_isr(set(cluster.workers) - {victim.name})
+        wait_for_more(load)
+        victim.start()
+        cluster.wait_healed()
+        wait_for_more(load)
+    assert check_history(cluster, load)["failed"] == 0
+
+
+def test_records_survive_kill_9_of_all_workers(cluster: Cluster) -> None:
+    with Load(cluster.connect()) as load:
+        wait_for_more(load)
+        for worker in cluster.workers.values():
+            worker.kill()
+        for worker in cluster.workers.values():
+            worker.start()
+        wait_for_more(load)
+    assert check_history(cluster, load)["failed"] == 0
+
+
+def test_a_leader_frozen_for_longer_than_its_session_comes_back_as_a_follower(cluster: Cluster) -> None:
+    with Load(cluster.connect()) as load:
+        wait_for_more(load)
+        leader, epoch = cluster.leader(), cluster.record().epoch
+        others = set(cluster.workers) - {leader.name}
+        leader.pause()
+        cluster.wait_led_by(others, above_epoch=epoch)
+        wait_for_more(load)
+        leader.resume()
+        cluster.wait_healed()
+        wait_for_more(load)
+    assert check_history(cluster, load)["failed"] == 0
+
+
+def test_a_wiped_follower_comes_back_into_the_isr_by_itself(cluster: Cluster) -> None:
+    with Load(cluster.connect()) as load:
+        wait_for_more(load)
+        victim = cluster.followers()[0]
+        before = {member.worker: member.storage for member in cluster.record().isr}
+        victim.kill()
+        victim.wipe()
+        victim.start()
+        wait_until(
+            "the wiped follower is in the ISR under a fresh storage id",
+            lambda: any(
+                member.worker == victim.name and member.storage != before[member.worker]
+                for member in cluster.record().isr
+            ),
+            40.0,
+        )
+        wait_for_more(load)
+    assert check_history(cluster, load)["failed"] == 0
+
+
+def test_sigterm_hands_leadership_over_and_no_append_fails(cluster: Cluster) -> None:
+    with Load(cluster.connect()) as load:
+        wait_for_more(load)
+        leader, epoch = cluster.leader(), cluster.record().epoch
+        leader.terminate()
+        assert leader.wait() == 0
+        record = cluster.record()
+        assert record.epoch > epoch
+        assert record.leader != leader.name
+        assert leader.said('"hands_over"'), "it went without handing over"
+        wait_for_more(load)
+    outcomes = check_history(cluster, load)
+    assert outcomes.keys() == {"acked"}, f"some appends were not acknowledged: {outcomes}"

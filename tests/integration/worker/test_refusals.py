@@ -1,0 +1,262 @@
+"""Workers that cannot start say why in one sentence; running ones outlive whatever is sent to them."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stretto import wire
+from stretto.records import BATCH_BYTES_MAX, pack
+from stretto.replog.core import messages
+from stretto.replog.frame import Header, Kind, encode
+from stretto.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
+from tests.integration.cluster import MODULE, Cluster, free_port
+from tests.integration.wires import Wire
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Exit code and what it said on stderr, which is one sentence."""
+    done = subprocess.run(
+        [sys.executable, "-m", "stretto", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("stretto: ")]
+    assert len(said) == 1, f"not one sentence: {done.stderr!r}"
+    return done.returncode, said[0]
+
+
+def worker_arguments(running: Cluster, data_dir: Path, **options: str) -> list[str]:
+    given = {
+        "id": "w0",
+        "module": MODULE,
+        "data-dir": str(data_dir),
+        "zookeeper": running.zookeeper,
+        "root": running.paths.root,
+    } | {name.replace("_", "-"): value for name, value in options.items()}
+    return ["worker", *(part for name, value in given.items() for part in (f"--{name}", value))]
+
+
+def test_a_folder_in_use_by_another_process_is_named(calm: Cluster) -> None:
+    folder = calm.workers["w0"].data_dir
+    code, said = run(*worker_arguments(calm, folder))
+    assert code in (1, 2)
+    assert f"{folder} is in use" in said
+
+
+def test_a_folder_of_another_cluster_is_refused(calm: Cluster, tmp_path: Path) -> None:
+    code, said = run(*worker_arguments(calm, _folder_of(calm, tmp_path), cluster="another"))
+    assert code in (1, 2)
+    assert "another" in said
+    assert "stretto" in said.removeprefix("stretto: ")
+
+
+def _folder_of(cluster: Cluster, folder: Path) -> Path:
+    """A copy of the identity of a worker's replicas."""
+    source = cluster.workers["w0"].data_dir
+    for identity in source.glob("groups/*/replog/*"):
+        if not identity.name.endswith(".replog"):
+            target = folder / identity.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(identity.read_bytes())
+    return folder
+
+
+def test_an_unreachable_zookeeper_is_named(calm: Cluster, tmp_path: Path) -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    code, said = run(*worker_arguments(calm, tmp_path, zookeeper=nowhere))
+    assert code in (1, 2)
+    assert nowhere in said
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "10.1.2.3:7000", "[::]:0", "example.org:7000"])
+def test_an_address_that_others_can_reach_needs_the_cluster_key(
+    calm: Cluster, tmp_path: Path, address: str
+) -> None:
+    code, said = run(*worker_arguments(calm, tmp_path, address=address))
+    assert code in (1, 2)
+    assert "needs the cluster key" in said
+    assert address in said
+
+
+def test_a_key_file_that_is_no_key_is_refused(calm: Cluster, tmp_path: Path) -> None:
+    bad = tmp_path / "key"
+    bad.write_text("not a key")
+    code, said = run(*worker_arguments(calm, tmp_path, key=str(bad)))
+    assert code in (1, 2)
+    assert "not a cluster key" in said
+    code, said = run(*worker_arguments(calm, tmp_path, key=str(tmp_path / "missing")))
+    assert code in (1, 2)
+    assert "missing" in said
+
+
+# Messages.
+
+GARBAGE_SEED = 20_240_601
+HELLO = wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(""), Incarnation(""))
+
+
+def proper_messages(cluster: Cluster) -> list[bytes]:
+    key = cluster.key_of(0)
+    return [
+        wire.encode(wire.GetMetadata(1)),
+        wire.encode(wire.AppendBatch(2, key, Kind.DEPOT, TaskId(0), ProducerId(7), 0, 1)),
+        wire.encode(wire.ReadDepot(3, key, TaskId(0), "events", 0, 1 << 20, True)),
+        wire.encode(wire.FindOffset(4, key, TaskId(0), "events", None)),
+    ]
+
+
+def check_alive(cluster: Cluster) -> None:
+    for worker in cluster.workers.values():
+        assert worker.is_running, f"{worker.name} ended"
+        with Wire(worker.address) as caller:
+            assert isinstance(caller.ask(wire.GetMetadata(caller.number())), wire.Metadata)
+
+
+def test_random_bytes_do_not_kill_a_worker(calm: Cluster) -> None:
+    dice = random.Random(GARBAGE_SEED)
+    for worker in calm.workers.values():
+        for hello in (True, False):
+            with Wire(worker.address, hello=hello) as caller:
+                for _ in range(200):
+                    parts = [dice.randbytes(dice.randrange(60)) for _ in range(dice.randrange(1, 4))]
+                    caller.send_raw(*parts)
+    check_alive(calm)
+
+
+def test_messages_cut_short_or_changed_do_not_kill_a_worker(calm: Cluster) -> None:
+    dice = random.Random(GARBAGE_SEED)
+    for worker in calm.workers.values():
+        with Wire(worker.address) as caller:
+            for message in proper_messages(calm):
+                for end in range(len(message)):
+                    caller.send_raw(message[:end])
+                for _ in range(100):
+                    changed = bytearray(message)
+                    changed[dice.randrange(len(changed))] = dice.randrange(256)
+                    caller.send_raw(bytes(changed), dice.randbytes(20))
+                    # It is not trusted any more after a malformed message: say hello again.
+                    caller.send(HELLO)
+    check_alive(calm)
+
+
+def test_damaged_frames_from_a_worker_do_not_kill_a_worker(calm: Cluster) -> None:
+    dice = random.Random(GARBAGE_SEED)
+    key, record = calm.key_of(0), calm.record()
+    leader, incarnation = record.leader, record.leader_incarnation
+    assert leader is not None
+    assert incarnation is not None
+    frame = b"".join(
+        encode(
+            Header(
+                offset=Offset(1),
+                epoch=record.epoch,
+                kind=Kind.DEPOT,
+                task=TaskId(0),
+                producer=ProducerId(0),
+                sequence=0,
+                timestamp_ms=0,
+                count=1,
+            ),
+            pack("events", [b"record"]),
+        ).parts
+    )
+    message = messages.Entries(
+        epoch=record.epoch,
+        incarnation=incarnation,
+        to=Incarnation("somebody"),
+        apply_offset=Offset(0),
+        log_end=Offset(1),
+        retain_offset=Offset(0),
+        probe=False,
+    )
+    for follower in calm.followers():
+        with Wire(follower.address, worker=leader) as caller:
+            hello = wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(leader), incarnation)
+            for at in range(0, len(frame), 3):
+                damaged = bytearray(frame)
+                damaged[at] ^= 1 << dice.randrange(8)
+                caller.send(wire.Replicate(key, message), bytes(damaged))
+                caller.send(wire.Replicate(key, message), frame[:at])
+                caller.send(hello)
+    check_alive(calm)
+
+
+ABSURD = (-1, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_appends_with_absurd_numbers_do_not_kill_a_worker(calm: Cluster, kind: Kind) -> None:
+    body = pack("events", [b"record"])
+    with Wire(calm.leader().address) as caller:
+        for field in ("task", "producer", "sequence", "count"):
+            for number in ABSURD:
+                message = wire.AppendBatch(
+                    caller.number(), calm.key_of(0), kind, TaskId(0), ProducerId(1), 0, 1
+                )
+                caller.send(msgspec.structs.replace(message, **{field: number}), body)
+    check_alive(calm)
+
+
+def test_reads_with_absurd_numbers_do_not_kill_a_worker(calm: Cluster) -> None:
+    key = calm.key_of(0)
+    with Wire(calm.leader().address) as caller:
+        for number in ABSURD:
+            for message in (
+                wire.ReadDepot(caller.number(), key, TaskId(number), "events", 0, 1, True),
+                wire.ReadDepot(caller.number(), key, TaskId(0), "events", number, 1, False),
+                wire.ReadDepot(caller.number(), key, TaskId(0), "events", 0, number, True),
+                wire.FindOffset(caller.number(), key, TaskId(number), "events", 0),
+                wire.FindOffset(caller.number(), key, TaskId(0), "events", number),
+                wire.FindOffset(caller.number(), key, TaskId(0), "\0", number),
+            ):
+                assert isinstance(caller.ask(message), wire.Failed | wire.DepotBatches | wire.DepotOffsets)
+    check_alive(calm)
+
+
+def test_an_append_that_can_never_be_taken_is_answered_with_a_sentence(calm: Cluster) -> None:
+    key = calm.key_of(0)
+    proper = pack("events", [b"record"])
+    with Wire(calm.leader().address) as caller:
+        for body, why in (
+            (b"", "batch"),
+            (proper[:-1], "add up"),
+            (proper + b"x", "add up"),
+            (bytes(BATCH_BYTES_MAX + 1), "beyond the limit"),
+        ):
+            message = wire.AppendBatch(caller.number(), key, Kind.DEPOT, TaskId(0), ProducerId(1), 0, 1)
+            answer = caller.ask(message, body)
+            assert isinstance(answer, wire.Failed)
+            assert re.search(why, answer.why), answer.why
+    check_alive(calm)
+
+
+def test_nothing_is_answered_before_a_hello_of_this_protocol(calm: Cluster) -> None:
+    address = calm.leader().address
+    with Wire(address, hello=False) as caller:
+        assert isinstance(caller.ask(wire.GetMetadata(1)), wire.HelloRefused)
+        assert isinstance(caller.ask(msgspec.structs.replace(HELLO, version=99)), wire.HelloRefused)
+        assert isinstance(caller.ask(msgspec.structs.replace(HELLO, cluster="other")), wire.HelloRefused)
+        assert isinstance(caller.ask(HELLO), wire.Welcome)
+        assert isinstance(caller.ask(wire.GetMetadata(1)), wire.Metadata)
+
+
+def test_a_client_cannot_speak_for_a_worker(calm: Cluster) -> None:
+    reject = messages.Reject(
+        epoch=Epoch(99), incarnation=Incarnation("x"), reason=messages.RejectReason.STALE_EPOCH
+    )
+    before = calm.record()
+    with Wire(calm.leader().address) as caller:
+        caller.send(wire.Replicate(calm.key_of(0), reject))
+        assert isinstance(caller.ask(wire.GetMetadata(1)), wire.HelloRefused)
+    assert calm.record() == before
+    check_alive(calm)
