@@ -203,13 +203,13 @@ class Cluster:
             self._operator.close()
             self._operator = None
 
-    def stop_cleanly(self) -> None:
-        """SIGTERM to all at once; each must say goodbye with exit code 0."""
+    def kill_at_once(self) -> None:
+        """Frozen first, so that none sees another one go and hands over, elects or shrinks an ISR."""
         running = [worker for worker in self.workers.values() if worker.is_running]
         for worker in running:
-            worker.terminate()
-        codes = {worker.name: worker.wait() for worker in running}
-        assert not any(codes.values()), f"exit codes of workers that were told to stop: {codes}"
+            worker.pause()
+        for worker in running:
+            worker.kill()
 
     # Looking.
 
@@ -298,15 +298,14 @@ class Cluster:
     # After the end.
 
     def check_replicas_agree(self) -> None:
-        """Stops everything, and compares the replicas of each group at the highest offset any applied.
+        """Kills all workers, and compares the replicas of each group at the highest offset any applied.
 
         Every entry below it was decided, so each member of the ISR has it in its log: those that had not
         applied it yet do so here.
         """
-        records = {number: self.record(number) for number in range(len(self.plans))}
-        self.stop_cleanly()
+        self.kill_at_once()
         for number, plan in enumerate(self.plans):
-            members = [member.worker for member in records[number].isr]
+            members = sorted(self.isr(number))
             assert set(members) == set(plan.replicas), f"group {number} is not whole: {members}"
             with contextlib.ExitStack() as closing:
                 replicas = {name: self._open_replica(name, plan, closing) for name in members}
