@@ -51,7 +51,9 @@ class Membership:
         return member in self.committed or member in self.proposed
 
     def is_short(self) -> bool:
-        return not self.replica.guards.enough_members(len(self.committed), self.replica.min_isr)
+        """Fewer than min-ISR members, or perhaps fewer: a shrink that is under way may have committed."""
+        fewest = min(len(self.committed), len(self.proposed))
+        return not self.replica.guards.enough_members(fewest, self.replica.min_isr)
 
     # Proposing.
 

@@ -36,8 +36,7 @@ class SimFile:
 
     def fdatasync(self) -> None:
         self.folder.fail_if_told()
-        if not self.folder.lazy:
-            self.durable = bytes(self.data)
+        self.durable = bytes(self.data)
 
     def truncate(self, size: int) -> None:
         self.folder.fail_if_told()
@@ -61,8 +60,6 @@ class SimFolder:
         self._durable_names: dict[str, SimFile] = {}
         #: Asked before each write and sync whether it fails, as on a broken disk.
         self.breaks: Callable[[], bool] | None = None
-        #: ``replication.fsync=interval``: fdatasync returns at once, and :meth:`flush` does the work.
-        self.lazy = False
 
     def fail_if_told(self) -> None:
         if self.breaks is not None and self.breaks():
@@ -94,8 +91,7 @@ class SimFolder:
 
     def sync(self) -> None:
         self.fail_if_told()
-        if not self.lazy:
-            self._durable_names = dict(self._files)
+        self._durable_names = dict(self._files)
 
     # What a world knows of it.
 
@@ -106,11 +102,6 @@ class SimFolder:
         ]
 
     # What goes wrong.
-
-    def flush(self) -> None:
-        for file in self._files.values():
-            file.durable = bytes(file.data)
-        self._durable_names = dict(self._files)
 
     def lose_power(self, random: Random) -> None:
         """Keep what was synced, and of the rest as much as the disk happened to write."""

@@ -200,7 +200,7 @@ class Faults:
         self._end_process(node, power_loss=False)
 
     def _power_loss(self, node: Node) -> None:
-        if node.folder.lazy and not self.may_lose(node):
+        if self.plan.fsync_interval and not self.may_lose(node):
             return
         self._end_process(node, power_loss=True)
 

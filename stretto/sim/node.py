@@ -23,8 +23,8 @@ from stretto.replog.core.record import Member
 from stretto.replog.core.replica import Recovered, Replica
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import Frame, Header, decode
+from stretto.replog.identity import Fsync, open_identity
 from stretto.replog.identity import Identity as FolderIdentity
-from stretto.replog.identity import open_identity
 from stretto.replog.log import Replog
 from stretto.sim.disk import SimFolder
 from stretto.sim.metastore import Link, Session
@@ -101,6 +101,9 @@ class Node:
         self._clock_origin = 0
         self._clock_start = self.world.random.randrange(10_000_000)
 
+        self._syncs_later = simulation.plan.fsync_interval
+        self._fsync: Fsync = "interval" if self._syncs_later else "always"
+
         # The process.
         self.up = False
         self.dead_for_good = False
@@ -147,7 +150,6 @@ class Node:
     def replace_disk(self) -> None:
         """An empty folder; the next process finds out by itself that it is a new one."""
         self.folder = SimFolder()
-        self.folder.lazy = self.simulation.plan.fsync_interval
         self.state = AppliedState()
         self.intact = False
 
@@ -161,12 +163,12 @@ class Node:
             self.folder,
             cluster="sim",
             group="group",
-            fsync="interval" if self.folder.lazy else "always",
+            fsync=self._fsync,
             boot_id=f"{self.worker} {self._boots}",
             new_storage_id=self._new_storage_id,
         )
         if identity.fresh is not None:
-            unclean = self.folder.lazy and bool(self.folder.segments())
+            unclean = self._syncs_later and bool(self.folder.segments())
             self._take_id(
                 identity, guards.fresh_id_when_unclean() if unclean else guards.fresh_id_when_wiped()
             )
@@ -178,7 +180,7 @@ class Node:
             self.simulation.totals["corruptions"] += 1
             self._renew(identity, str(corrupt), fresh_id=guards.fresh_id_when_corrupt())
             self._open_log(identity)
-        if self.folder.lazy and self.state.applied > self._storage().end_offset:
+        if self._syncs_later and self.state.applied > self._storage().end_offset:
             self._renew(identity, "the state is ahead of the log", fresh_id=True)
             self._open_log(identity)
         log, state = self._storage(), self.state
@@ -187,7 +189,7 @@ class Node:
                 f"{self.worker} recovered a state applied up to {state.applied} "
                 f"and a log of [{log.start_offset}, {log.end_offset})"
             )
-        identity.mark_fsync("interval" if self.folder.lazy else "always")
+        identity.mark_fsync(self._fsync)
         self.simulation.checkers.recovered(self)
 
     def _renew(self, identity: FolderIdentity, why: str, *, fresh_id: bool) -> None:
@@ -263,7 +265,7 @@ class Node:
         self.replica = Replica(identity, recovered, self._settings(), self.simulation.guards)
         self.simulation.checkers.booted(self)
         self.world.after(STATE_SYNC_MS, self._sync_state, self.life)
-        if self.folder.lazy:
+        if self._syncs_later:
             self.world.after(FLUSH_MS, self._flush, self.life)
         self.deliver(events.Tick())
 
@@ -303,7 +305,7 @@ class Node:
         self.folder.lose_power(self.world.random)
         self.state.lose_power()
         self._boots += 1
-        if self.folder.lazy:
+        if self._syncs_later:
             self.intact = False
 
     def stop(self, why: str, *, renew: bool) -> None:
@@ -517,12 +519,23 @@ class Node:
             return
         then, self._then = self._then, None
         try:
-            end = self._storage().sync()
+            end = self._write()
         except StorageError as error:
             self._storage_failed(error)
             return
         self.simulation.checkers.synced(self, end)
         self._soon(then)
+
+    def _write(self) -> Offset:
+        """Returns the end of what may be confirmed."""
+        log = self._storage()
+        if not self._syncs_later:
+            return log.sync()
+        pending = log.take_pending(durable=False)
+        if pending is not None:
+            log.write(pending)
+            log.written(pending)
+        return log.written_end_offset
 
     def _storage_failed(self, error: StorageError | StorageCorrupt) -> None:
         corrupt = isinstance(error, StorageCorrupt)
@@ -584,8 +597,15 @@ class Node:
 
     def _flush(self, life: int) -> None:
         if self.life == life and self.up:
-            self.folder.flush()
+            if not self.paused:
+                self._flush_log()
             self.world.after(FLUSH_MS, self._flush, life)
+
+    def _flush_log(self) -> None:
+        try:
+            self._storage().sync()
+        except StorageError as error:
+            self._storage_failed(error)
 
     # Far horizon.
 

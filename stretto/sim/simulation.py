@@ -114,7 +114,6 @@ class Simulation:
     def begin(self) -> None:
         """All replicas registered their storage ids; the conductor creates the record."""
         for node in self.nodes.values():
-            node.folder.lazy = self.plan.fsync_interval
             node.start()
         members = tuple(sorted(Member(node.worker, node.storage) for node in self.nodes.values()))
         self.metastore.create(GroupRecord(epoch=Epoch(0), leader=None, leader_incarnation=None, isr=members))

@@ -103,20 +103,6 @@ def test_what_survived_one_power_loss_survives_the_next() -> None:
         assert (content(folder), folder.names()) == left
 
 
-def test_a_lazy_folder_forgets_what_was_not_flushed() -> None:
-    def write(folder: SimFolder) -> None:
-        folder.lazy = True
-        synced_file(folder)
-
-    def flush(folder: SimFolder) -> None:
-        write(folder)
-        folder.flush()
-
-    assert None in outcomes(write, content)
-    assert b"" in outcomes(write, content)
-    assert outcomes(flush, content) == {b"synced"}
-
-
 def test_a_flip_changes_one_bit_for_good_and_says_where() -> None:
     for seed in SEEDS:
         folder = SimFolder()
