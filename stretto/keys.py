@@ -83,7 +83,7 @@ class _Only:
     """Admits one public key."""
 
     def __init__(self, public: bytes) -> None:
-        self._public = zmq.utils.z85.decode(public)
+        self._public = public
 
     def callback(self, _domain: str, key: bytes) -> bool:
         return key == self._public

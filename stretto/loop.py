@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -33,6 +34,9 @@ class Loop:
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._woken = False
+        #: A late caller must not write to a descriptor that is closed, or somebody else's by now.
+        self._waking = threading.Lock()
+        self._closed = False
         self._timers: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._timer_count = 0
         self._poller = zmq.Poller()
@@ -48,7 +52,9 @@ class Loop:
         self._calls.append((function, args))
         if not self._woken:
             self._woken = True
-            os.eventfd_write(self._wake, 1)
+            with self._waking:
+                if not self._closed:
+                    os.eventfd_write(self._wake, 1)
 
     # From the loop's own thread.
 
@@ -90,7 +96,9 @@ class Loop:
         self._running = False
 
     def close(self) -> None:
-        os.close(self._wake)
+        with self._waking:
+            self._closed = True
+            os.close(self._wake)
 
     def _patience_ms(self) -> int:
         if self._calls:

@@ -57,6 +57,12 @@ class Applier:
     # The threads.
 
     def _apply_all(self) -> None:
+        try:
+            self._apply_until_closed()
+        except BaseException as error:  # noqa: BLE001 - the loop's thread ends the process with it
+            self._loop.call_soon(_raise, error)
+
+    def _apply_until_closed(self) -> None:
         while True:
             batch = [self._todo.get()]
             while not self._todo.empty():
@@ -79,6 +85,8 @@ class Applier:
 
     def _apply(self, work: dict[Group, list[Frame]], ends: dict[Group, Offset]) -> None:
         for group, frames in work.items():
+            if group.apply_failed:
+                continue
             try:
                 group.state.apply(frames)
             except StorageError as error:
@@ -87,6 +95,8 @@ class Applier:
                 self._loop.call_soon(group.applied, ends[group])
 
     def _checkpoint(self, group: Group) -> None:
+        if group.apply_failed or group.closed:
+            return
         try:
             end = group.state.checkpoint()
         except StorageError as error:
@@ -95,6 +105,7 @@ class Applier:
             self._loop.call_soon(group.step, events.StateSynced(end=end))
 
     def _fail(self, group: Group, error: StorageError) -> None:
+        group.apply_failed = True
         suspect = isinstance(error, StateCorrupt)
         self._loop.call_soon(group.step, events.StorageFailed(why=str(error), suspect=suspect))
 
@@ -106,3 +117,7 @@ class Applier:
             except Exception as error:  # noqa: BLE001 - the reader is told, on the loop
                 result = error
             self._loop.call_soon(then, result)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -152,20 +152,7 @@ class Clients:
     # Who leads what.
 
     def _tell(self, sender: Connection, request: int) -> None:
-        views = []
-        for group in self._worker.groups.values():
-            record = group.replica.record
-            if record is not None:
-                views.append(
-                    wire.GroupView(
-                        group.key,
-                        group.plan.tasks,
-                        group.plan.replicas,
-                        record.epoch,
-                        record.leader,
-                        tuple(member.worker for member in record.isr),
-                    )
-                )
+        views = [_view(group) for group in self._worker.groups.values()]
         self._worker.transport.reply(sender, wire.Metadata(request, self.addresses, tuple(views)))
 
 
@@ -238,3 +225,16 @@ def _served(request: int, sampled: Any) -> tuple[wire.ToClient, tuple[bytes, ...
             return wire.Failed(request, str(sampled)), ()
         case _:
             return wire.Failed(request, "nothing was read"), ()
+
+
+def _view(group: Group) -> wire.GroupView:
+    """Also of a group whose record this worker has not read yet: nobody leads it then."""
+    record = group.replica.record
+    return wire.GroupView(
+        group.key,
+        group.plan.tasks,
+        group.plan.replicas,
+        record.epoch if record else Epoch(0),
+        record.leader if record else None,
+        tuple(member.worker for member in record.isr) if record else (),
+    )

@@ -8,6 +8,7 @@ write in flight, and what follows it must not overtake it.
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, assert_never
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from stretto.worker.state import AppliedState
 
 READ_BYTES = 4 * 1024 * 1024
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class Metastore(Protocol):
@@ -94,6 +96,8 @@ class Group:
         self.log = log
         self.state = state
         self.closed = False
+        #: Set by the applier: what comes after a failed batch must not be applied.
+        self.apply_failed = False
         self._log = structlog.get_logger().bind(group=str(plan.key), worker=host.worker)
         #: In the log and not yet handed to the applier.
         self._unapplied: deque[Frame] = deque(_frames_from(log, state.applied))
@@ -130,9 +134,8 @@ class Group:
             while self._effects and not self._waits and not self.closed:
                 self._carry_out(self._effects.popleft())
         except StorageError as error:
-            self._effects.appendleft(effects.Note(event="write_failed", fields={"why": str(error)}))
             self._running = False
-            self.step(events.StorageFailed(why=str(error), suspect=False))
+            self.step(events.StorageFailed(why=str(error), suspect=not is_lack_of_space(error)))
             return
         except StorageCorrupt as error:
             self._running = False
@@ -207,7 +210,7 @@ class Group:
     def committed(self, end: Offset | StorageError) -> None:
         """The committer finished a round. Of what it covers, only the last need be told."""
         if isinstance(end, StorageError):
-            self.step(events.StorageFailed(why=str(end), suspect=True))
+            self.step(events.StorageFailed(why=str(end), suspect=not is_lack_of_space(end)))
             return
         confirmed = end if self.host.fsync_always else self.log.written_end_offset
         reached: events.Persisted | None = None
@@ -228,7 +231,7 @@ class Group:
         try:
             self.log.truncate(end)
         except StorageError as error:
-            self.step(events.StorageFailed(why=str(error), suspect=True))
+            self.step(events.StorageFailed(why=str(error), suspect=not is_lack_of_space(error)))
             return
         if self.log.durable_end_offset >= then.end:
             self.step(then)
@@ -277,6 +280,12 @@ class Group:
         self.closed = True
         self.log.close()
         self.state.close()
+
+
+def is_lack_of_space(error: StorageError) -> bool:
+    """Nothing that was written is in doubt, and it passes when there is space again."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _NO_SPACE
 
 
 def _frames_from(log: Replog, start: Offset) -> list[Frame]:

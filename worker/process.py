@@ -93,6 +93,8 @@ class Worker:
         self.groups: dict[GroupKey, Group] = {}
         self._by_log: dict[Replog, Group] = {}
         self._incarnation: Incarnation | None = None
+        #: Under which incarnation a reopened replica must not begin.
+        self._barred: dict[GroupKey, Incarnation] = {}
         self._stopping_at: int | None = None
         for plan in config.plans:
             self._open(plan)
@@ -152,6 +154,12 @@ class Worker:
         log.error("replica_stopped", group=str(group.key), why=why, renew=renew)
         group.closed = True
         del self.groups[group.key]
+        del self._storages[group.key]
+        if group.replica.led_epoch and self._incarnation is not None:
+            # Reopened, it must not lead an epoch again that it has led: let the others elect, and come
+            # back as a new incarnation.
+            self._barred[group.key] = self._incarnation
+            self.metastore.reincarnate()
         self.commit.when_quiet(group.log, lambda: self._close_stopped(group, why, renew=renew))
 
     def _close_stopped(self, group: Group, why: str, *, renew: bool) -> None:
@@ -215,7 +223,9 @@ class Worker:
                 group.step(events.OptionsChanged(settings=self._settings()))
 
     def _begin(self, plan: GroupPlan, incarnation: Incarnation) -> None:
-        storage = self._storages[plan.key]
+        storage = self._storages.get(plan.key)
+        if storage is None or self._barred.get(plan.key) == incarnation:
+            return
         identity = Identity(
             worker=self.worker,
             storage=storage.storage_id,

@@ -23,6 +23,7 @@ from stretto.types import Incarnation, WorkerId
 
 MESSAGE_BYTES_MAX = 80 * 1024 * 1024
 HIGH_WATER_MARK = 1_000
+HELLO_AGAIN_MS = 20
 HEARTBEAT_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 8_000
 
@@ -69,11 +70,11 @@ class Transport:
         self._router.router_mandatory = True
         if key is not None:
             key.serve_with(self._router)
-        self.address = self._bind(address)
         #: Who said hello: a worker, or a client (None).
         self._greeted: dict[Connection, WorkerId | None] = {}
         self._peers: dict[WorkerId, _Peer] = {}
         self.dropped = 0
+        self.address = self._bind(address)
         loop.register(self._router, self._receive)
 
     def _configure(self, socket: zmq.Socket[bytes]) -> None:
@@ -183,7 +184,7 @@ class Transport:
             refusal = wire.decode_to_client(answer)
             if isinstance(refusal, wire.HelloRefused):
                 log.info("peer_refused_us", why=refusal.why)
-                self._say_hello(socket)
+                self._loop.call_after(HELLO_AGAIN_MS, self._say_hello, socket)
         return True
 
     def send(self, to: WorkerId, message: wire.ToWorker, bodies: Sequence[Buffer] = ()) -> None:

@@ -184,6 +184,14 @@ class Metastore:
             self._registration_changed = True
             self._write_registration()
 
+    def reincarnate(self) -> None:
+        """Give up the registration; a fresh incarnation follows, as after an expiry."""
+        with self._lock:
+            session = self._session
+            if session is not None and self._is_registered and session.registration_path is not None:
+                path = session.registration_path
+                session.submit(lambda client: client.delete_async(path), lambda *_: self._pulse(session))
+
     def _register(self, session: Session) -> None:
         """Idempotent: done again on every connection until it is known to be there."""
         if session is not self._session or self._is_registered:

@@ -51,6 +51,8 @@ class Leader:
         self.gone_predecessor: WorkerId | None = None
         if replica.gone_leader is not None and replica.gone_leader[1] == self.epoch - 1:
             self.gone_predecessor = replica.gone_leader[0].worker
+        #: Who handed over to us. It may be on its way out, and never say Hello.
+        self._predecessor = self._handed_over_by()
         self.membership = Membership(self)
         self.handover: Handover | None = None
         #: The stall timer expired and min-ISR forbids to drop the laggards.
@@ -70,9 +72,19 @@ class Leader:
         self._in_office_since = replica.now
         self._expiry_at = self._next_expiry_check()
 
+    def _handed_over_by(self) -> Registration | None:
+        before = self.replica.previous_record
+        if before is None or before.epoch != self.epoch - 1 or before.leader_incarnation is None:
+            return None
+        if before.leader is None or before.leader == self.replica.worker:
+            return None
+        return Registration(before.leader, before.leader_incarnation)
+
     def begin(self) -> None:
         """Open the epoch."""
         replica = self.replica
+        if self._predecessor is not None and self.gone_predecessor is None:
+            replica.emit(effects.CheckRegistration(registration=self._predecessor))
         if replica.log_end > replica.apply_offset:
             self._undecided.append((replica.log_end, replica.now))
         self._append_entry(Kind.EPOCH)
@@ -414,6 +426,9 @@ class Leader:
         self._progressed()
 
     def registration_seen(self, registration: Registration, exists: bool) -> None:
+        if registration == self._predecessor and not exists:
+            self.gone_predecessor = registration.worker
+            self._progressed()
         progress = self._incarnations.get(registration)
         if progress is None:
             return

@@ -83,6 +83,7 @@ class Replica:
 
         #: The newest record seen and its version; versions never go back.
         self.record: GroupRecord | None = None
+        self.previous_record: GroupRecord | None = None
         self.version = -1
 
         #: log_start <= applied <= apply_offset <= log_end, and durable_end <= log_end.
@@ -212,6 +213,7 @@ class Replica:
         if version <= self.version:
             return
         first = self.record is None
+        self.previous_record = self.record
         self.record = record
         self.version = version
         leads = self.incarnation is not None and self.guards.leads_as(record, self.worker, self.incarnation)

@@ -51,7 +51,10 @@ def worker(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    client = KazooClient(zookeeper)
+    try:
+        client = KazooClient(zookeeper)
+    except ValueError:
+        raise UsageError(f"--zookeeper takes HOST:PORT[,HOST:PORT...], not {zookeeper!r}") from None
     try:
         client.start(ZOOKEEPER_SECONDS)
     except KazooTimeoutError:

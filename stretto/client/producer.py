@@ -17,7 +17,8 @@ from typing import Any, Self
 
 from stretto import wire
 from stretto.client.network import Network
-from stretto.errors import OutcomeUnknown, StrettoError, UsageError
+from stretto.errors import OutcomeUnknown, RetriableError, StrettoError, UsageError
+from stretto.loop import clock_ms
 from stretto.records import RECORD_BYTES_MAX, pack
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import new_producer_id
@@ -42,6 +43,7 @@ class _Batch:
         "is_settled",
         "offset",
         "request",
+        "sealed_at",
         "sequence",
     )
 
@@ -50,6 +52,7 @@ class _Batch:
         self.count = 0
         self.sequence = 0
         self.request = 0
+        self.sealed_at = 0
         self.first_sent_at: int | None = None
         self.offset: int | None = None
         self.error: StrettoError | None = None
@@ -255,13 +258,13 @@ class Producer:
     def _seal(self, lane: _Lane) -> None:
         """With the lock: number the batch, and let the client's thread send it."""
         batch, records = lane.gathering, lane.records
-        lane.gathering, lane.records = _Batch(), []
-        self._buffered_bytes += lane.records_bytes
-        lane.records_bytes = 0
+        lane.gathering, lane.records, lane.records_bytes = _Batch(), [], 0
         batch.body = pack(self._depot, records)
         batch.count = len(records)
+        self._buffered_bytes += len(batch.body)
         batch.sequence = lane.next_sequence
         lane.next_sequence += batch.count
+        batch.sealed_at = clock_ms()
         self._unsettled += 1
         self._current = (self._current + 1) % len(self._tasks)
         lane.waiting.append(batch)
@@ -323,7 +326,8 @@ class Producer:
                 self._finish(lane, batch, None)
                 self._pump(lane)
             case wire.Failed(why=why):
-                self._finish(lane, batch, UsageError(why))
+                # Its sequence numbers will never be used, so none of the later ones can be either.
+                self._give_up(lane, UsageError(why))
             case wire.Refused(reason=Refusal.UNKNOWN_PRODUCER):
                 self._lost_identity(lane)
             case _:
@@ -337,7 +341,7 @@ class Producer:
         with self._lock:
             batch.settle(error)
             self._unsettled -= 1
-            self._buffered_bytes -= min(size, self._buffered_bytes)
+            self._buffered_bytes -= size
             self._room.notify_all()
             if self._unsettled == 0:
                 self._idle.notify_all()
@@ -359,13 +363,14 @@ class Producer:
 
     def _lost_identity(self, lane: _Lane) -> None:
         """The cluster has forgotten this producer: whether these batches were applied cannot be known."""
-        unknown = OutcomeUnknown(
-            "this producer was silent for so long that the cluster forgot it; open another"
-        )
-        for batch in [*lane.in_flight, *lane.waiting]:
-            self._finish(lane, batch, unknown)
-        lane.waiting.clear()
+        why = "this producer was silent so long that the cluster forgot it; open another"
+        self._give_up(lane, OutcomeUnknown(why))
+
+    def _give_up(self, lane: _Lane, error: StrettoError) -> None:
         self._closed = True
+        for batch in [*lane.in_flight, *lane.waiting]:
+            self._finish(lane, batch, error)
+        lane.waiting.clear()
 
     # Admission, once per group.
 
@@ -408,7 +413,18 @@ class Producer:
             self._open_again(group)
 
     def _open_again(self, group: GroupKey) -> None:
+        self._expire_waiting(group)
         self._network.loop.call_after(RETRY_MS, self._network.refresh, lambda: self._open(group))
+
+    def _expire_waiting(self, group: GroupKey) -> None:
+        """What has waited too long to be sent for the first time certainly has had no effect."""
+        now = self._network.loop.now
+        for lane in self._lanes.values():
+            if self._network.view.of_task.get((self._module, lane.task)) != group:
+                continue
+            while lane.waiting and lane.waiting[0].sealed_at + self._timeout_ms < now:
+                why = f"nobody who leads group {group} could be reached in time; nothing was appended"
+                self._finish(lane, lane.waiting.popleft(), RetriableError(why))
 
 
 def _new_id() -> ProducerId:

@@ -244,7 +244,7 @@ class Cluster:
         """Closed with the cluster at the latest."""
         key = ClusterKey.load(self.key) if self.key is not None else None
         client = connect(self.addresses(names), key=key, timeout=DEADLINE_SECONDS)
-        self._closing.callback(_close, client)
+        self._closing.callback(client._network.close)  # without waiting for what it has under way
         return client
 
     # Waiting.
@@ -346,12 +346,6 @@ class Cluster:
             lines += [f"--- {worker.name} {state}; the end of {worker.log_path}:"]
             lines += worker.log()[-LOG_LINES_SHOWN:]
         return "\n".join(lines)
-
-
-def _close(client: Client) -> None:
-    """Without waiting for what it has under way."""
-    with contextlib.suppress(OSError):
-        client._network.close()
 
 
 def bring_to(state: AppliedState, log: Replog, end: Offset) -> None:

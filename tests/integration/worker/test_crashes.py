@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.integration.cluster import Cluster
+import resource
+
+from tests.integration.cluster import Cluster, WorkerProcess
 from tests.integration.load import Load, check_history
 from tests.integration.zk.waiting import wait_until
 
@@ -95,3 +97,26 @@ def test_sigterm_hands_leadership_over_and_no_append_fails(cluster: Cluster) -> 
         wait_for_more(load)
     outcomes = check_history(cluster, load)
     assert outcomes.keys() == {"acked"}, f"some appends were not acknowledged: {outcomes}"
+
+
+def _check_disk_full(cluster: Cluster, load: Load, worker: WorkerProcess) -> None:
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+    wait_until("it says so", lambda: worker.said("replica_stopped") > 0, 30.0)
+    wait_for_more(load, 100)
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    cluster.wait_healed()
+    wait_for_more(load, 100)
+
+
+def test_a_full_disk_of_a_follower_is_told_and_overcome(cluster: Cluster) -> None:
+    with Load(cluster.connect()) as load:
+        wait_for_more(load, 400)
+        _check_disk_full(cluster, load, cluster.followers()[0])
+    assert check_history(cluster, load)["failed"] == 0
+
+
+def test_a_full_disk_of_the_leader_is_told_and_overcome(cluster: Cluster) -> None:
+    with Load(cluster.connect()) as load:
+        wait_for_more(load, 400)
+        _check_disk_full(cluster, load, cluster.leader())
+    assert check_history(cluster, load)["failed"] == 0

@@ -11,11 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stretto import wire
+from stretto import connect, wire
+from stretto.errors import StrettoError
+from stretto.keys import ClusterKey
 from stretto.records import BATCH_BYTES_MAX, pack
 from stretto.replog.core import messages
 from stretto.replog.frame import Header, Kind, encode
 from stretto.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
+from stretto.zk.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import MODULE, Cluster, free_port
 from tests.integration.wires import Wire
 
@@ -86,6 +89,32 @@ def test_an_address_that_others_can_reach_needs_the_cluster_key(
     assert code in (1, 2)
     assert "needs the cluster key" in said
     assert address in said
+
+
+def test_a_port_in_use_is_named(calm: Cluster, tmp_path: Path) -> None:
+    taken = calm.addresses(["w0"])[0]
+    code, said = run(*worker_arguments(calm, tmp_path, address=taken))
+    assert code in (1, 2)
+    assert taken in said
+
+
+def test_a_connection_string_that_is_none_is_refused(calm: Cluster, tmp_path: Path) -> None:
+    code, said = run(*worker_arguments(calm, tmp_path, zookeeper="127.0.0.1:port"))
+    assert code in (1, 2)
+    assert "127.0.0.1:port" in said
+
+
+def test_only_who_has_the_key_gets_in(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> None:
+    key = tmp_path / "cluster.key"
+    ClusterKey.generate().save(key)
+    with Cluster(tmp_path, zookeeper.address, groups=1, key=key) as cluster:
+        client = cluster.connect()
+        client.producer(MODULE, "events").append(b"secret", task=0).result(30)
+        assert client.reader(MODULE, "events").read(0, 0).records[0].data == b"secret"
+        for stranger in (None, ClusterKey.generate()):
+            with pytest.raises(StrettoError, match="no worker answered") as refusal:
+                connect(cluster.addresses(), key=stranger, timeout=2)
+            assert len(str(refusal.value).splitlines()) == 1
 
 
 def test_a_key_file_that_is_no_key_is_refused(calm: Cluster, tmp_path: Path) -> None:
