@@ -155,9 +155,9 @@ class Worker:
         group.closed = True
         del self.groups[group.key]
         del self._storages[group.key]
-        if group.replica.led_epoch and self._incarnation is not None:
-            # Reopened, it must not lead an epoch again that it has led: let the others elect, and come
-            # back as a new incarnation.
+        if self._incarnation is not None:
+            # Reopened, it has forgotten what it did in this incarnation: which epoch it led, which Hello it
+            # sent. So it comes back as another one, and the others need not wait for this one.
             self._barred[group.key] = self._incarnation
             self.metastore.reincarnate()
         self.commit.when_quiet(group.log, lambda: self._close_stopped(group, why, renew=renew))
@@ -170,12 +170,13 @@ class Worker:
         if self._stopping_at is not None:
             return
         try:
+            self._folder(plan).check_room()
             if renew:
                 self._storages[plan.key] = self._folder(plan).renew(why)
             else:
                 self._open(plan)
         except (StrettoError, OSError) as error:
-            log.error("replica_cannot_be_opened", group=str(plan.key), why=str(error))
+            log.error("replica_cannot_be_opened", group=str(plan.key), why=str(error), retry_ms=REOPEN_MS)
             self.loop.call_after(REOPEN_MS, lambda: self._reopen(plan, why, renew=renew))
             return
         self.metastore.update_registration()

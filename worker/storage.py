@@ -26,6 +26,8 @@ from stretto.worker.state import AppliedState, LogTooShort, StateCorrupt
 
 log = structlog.get_logger()
 
+ROOM_BYTES = 1 << 20
+
 
 def boot_id() -> str:
     """Changes with every start of the machine."""
@@ -76,6 +78,17 @@ class ReplicaFolder:
             return self._open(folder, identity)
         except (StorageCorrupt, StateCorrupt, LogTooShort) as error:
             return self._renew(folder, identity, str(error))
+
+    def check_room(self) -> None:
+        """Raises OSError unless there is room for a while: a replica that stopped for lack of space must not
+        come back only to stand for leader and stop again."""
+        probe = self._path / "room"
+        try:
+            with probe.open("wb") as file:
+                file.write(bytes(ROOM_BYTES))
+                os.fsync(file.fileno())
+        finally:
+            probe.unlink(missing_ok=True)
 
     def renew(self, why: str) -> ReplicaStorage:
         """A beginning, because what is there cannot be trusted any more."""
