@@ -184,7 +184,7 @@ class Cluster:
         self.stop()
 
     def start(self) -> None:
-        """Returns when every group has a leader and a full ISR."""
+        """Returns when every group has a full ISR and a leader that serves."""
         self._operator = KazooClient(self.zookeeper)
         self._operator.start(DEADLINE_SECONDS)
         write_assignment(self._operator, self.paths, MODULE, self.assignment)
@@ -192,6 +192,9 @@ class Cluster:
             worker.start()
         create_groups(self._operator, self.paths, MODULE, DEADLINE_SECONDS)
         self.wait_healed()
+        reader = self.connect().reader(MODULE, "events")
+        for task in reader.tasks:
+            reader.bounds(task)
 
     def stop(self) -> None:
         """By force; nothing is left."""
