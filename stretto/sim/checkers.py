@@ -244,6 +244,9 @@ class Checkers:
         return [content for _, content in sorted((at, content) for content, at in self._payload_at.items())]
 
     def began_serving(self, node: Node, replica: Replica) -> None:
+        """A leader that was deposed and has not heard of it is held back by its lease, not by this."""
+        if replica.known_record.epoch != self.simulation.metastore.record.epoch:
+            return
         if replica.applied < self.visible_end and not self.unclean:
             raise Violation(
                 f"{node.worker} serves epoch {replica.known_record.epoch} with {replica.applied} applied "
