@@ -8,6 +8,7 @@ running the same seed again, and the same seed writes the same trace, byte for b
 ``disk``         a folder that loses what was not synced, tears writes, is wiped or rots
 ``network``      links that delay, lose, double and reorder messages, part, and reset
 ``metastore``    sessions that expire, watches that come late, reads that are stale until ``sync``
+``machine``      what outlives a process: disk, applied state, identity, clock
 ``node``         the driver: one worker process with one replica, run over the parts above
 ``workload``     producers that retry, readers
 ``faults``       what goes wrong, drawn from the seed

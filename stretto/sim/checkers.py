@@ -19,6 +19,7 @@ from stretto.sim.world import Violation
 from stretto.types import Epoch, Incarnation, Offset, StorageId, WorkerId
 
 if TYPE_CHECKING:
+    from stretto.sim.machine import Machine
     from stretto.sim.node import Node
     from stretto.sim.simulation import Simulation
     from stretto.sim.workload import Batch, Producer
@@ -103,7 +104,7 @@ class Checkers:
     def booted(self, node: Node) -> None:
         self._apply_offset.pop(node.worker, None)
 
-    def recovered(self, node: Node) -> None:
+    def recovered(self, node: Machine) -> None:
         log = node.log
         self._held_end[node.storage] = log.durable_end_offset if log is not None else Offset(0)
 

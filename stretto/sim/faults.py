@@ -16,9 +16,9 @@ from stretto.replog.core import events
 from stretto.replog.core.follower import Follower
 from stretto.replog.core.leader import Leader
 from stretto.replog.core.record import GroupRecord
+from stretto.sim.machine import QUICK_APPLY_MS, QUICK_SYNC_MS
 from stretto.sim.metastore import Link, Manners
 from stretto.sim.network import Weather
-from stretto.sim.node import QUICK_APPLY_MS, QUICK_SYNC_MS
 from stretto.types import Millis
 
 if TYPE_CHECKING:

@@ -1,14 +1,14 @@
 """One worker process with one replica: the driver of the core in the virtual world.
 
-What survives the process is the machine's: the folder of the log, the applied state, the storage id.
-A process crash keeps what the kernel has; a power loss keeps what was synced.
+It carries out the effects of each step over a disk, a network and a metastore that are not to be trusted, and
+hands back what they did, sometimes late. :mod:`stretto.sim.machine` is what outlives it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from stretto.errors import StorageCorrupt, StorageError
@@ -16,100 +16,34 @@ from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Effect
 from stretto.replog.core.events import Event
 from stretto.replog.core.leader import Leader
-from stretto.replog.core.lineage import History
 from stretto.replog.core.messages import AnyMessage
-from stretto.replog.core.producers import ProducerTable
 from stretto.replog.core.record import Member
 from stretto.replog.core.replica import Recovered, Replica
 from stretto.replog.core.settings import Identity, Settings
-from stretto.replog.frame import Frame, Header, decode
-from stretto.replog.identity import Fsync, open_identity
-from stretto.replog.identity import Identity as FolderIdentity
-from stretto.replog.log import Replog
-from stretto.sim.disk import SimFolder
+from stretto.replog.frame import Frame, decode
+from stretto.sim.machine import Machine, Snapshot
 from stretto.sim.metastore import Link, Session
-from stretto.sim.world import Violation
-from stretto.types import Epoch, Incarnation, Millis, Offset, StorageId, WorkerId
+from stretto.types import Incarnation, Millis, Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.sim.simulation import Simulation
 
-SEGMENT_BYTES = 1500
 SESSION_TIMEOUT_MS = 3_000
 TICK_MS = 150
 LEASE_MARGIN_MS = 350
 HEARTBEAT_MS = 700
 STATE_SYNC_MS = 150
 FLUSH_MS = 400
-QUICK_SYNC_MS = (1, 4)
-QUICK_APPLY_MS = (1, 6)
 
 
-@dataclass
-class AppliedState:
-    """Stands for the LMDB files: their content is a function of the offset, so the offset is enough."""
+class Node(Machine):
+    """A process on its machine; the machine outlives it."""
 
-    applied: Offset = Offset(0)
-    producers: ProducerTable = field(default_factory=lambda: ProducerTable({}))
-    durable_applied: Offset = Offset(0)
-    durable_producers: ProducerTable = field(default_factory=lambda: ProducerTable({}))
-
-    def sync(self) -> None:
-        self.durable_applied = self.applied
-        self.durable_producers = self.producers.copy()
-
-    def lose_power(self) -> None:
-        self.applied = self.durable_applied
-        self.producers = self.durable_producers.copy()
-
-    def install(self, end: Offset, producers: ProducerTable) -> None:
-        self.applied = end
-        self.producers = producers
-        self.sync()
-
-
-@dataclass
-class Snapshot:
-    """What a far follower receives."""
-
-    epoch: Epoch
-    attempt: int
-    end: Offset
-    history: History
-    producers: ProducerTable
-
-
-class Node:
     def __init__(self, simulation: Simulation, worker: WorkerId) -> None:
-        self.simulation = simulation
-        self.world = simulation.world
-        self.worker = worker
-
-        # The machine.
-        self.folder = SimFolder()
-        self.state = AppliedState()
-        self.storage = StorageId("")
-        self._boots = 0
-        self.must_renew: str | None = None
-        #: Nobody damaged what this disk holds since it got its storage id.
-        self.intact = True
-        self.sync_ms = QUICK_SYNC_MS
-        self.apply_ms = QUICK_APPLY_MS
-        #: How much longer than usual its driver's threads take to tell what they have done.
-        self.hand_back_ms = 0
-        self.clock_rate = 1.0
-        self._clock_origin = 0
-        self._clock_start = self.world.random.randrange(10_000_000)
-
-        self._syncs_later = simulation.plan.fsync_interval
-        self._fsync: Fsync = "interval" if self._syncs_later else "always"
-
-        # The process.
+        super().__init__(simulation, worker)
         self.up = False
         self.dead_for_good = False
         self.replica: Replica | None = None
-        self.log: Replog | None = None
-        self._unapplied: tuple[Header, ...] = ()
         self._arrived: Snapshot | None = None
         self.session: Session | None = None
         self.link = Link.UP
@@ -122,20 +56,6 @@ class Node:
         self._applying = False
         self._tick_at: int | None = None
 
-    # Clock.
-
-    def clock(self) -> Millis:
-        elapsed = self.world.now - self._clock_origin
-        return Millis(self._clock_start + int(elapsed * self.clock_rate))
-
-    def set_clock_rate(self, rate: float) -> None:
-        self._clock_start = self.clock()
-        self._clock_origin = self.world.now
-        self.clock_rate = rate
-
-    def _real_delay(self, local_ms: int) -> int:
-        return max(1, int(local_ms / self.clock_rate) + 1)
-
     # Life and death.
 
     def start(self) -> None:
@@ -144,92 +64,8 @@ class Node:
             return
         self.up = True
         self.life += 1
-        self._open_storage()
+        self.open_storage()
         self._register()
-
-    def replace_disk(self) -> None:
-        """An empty folder; the next process finds out by itself that it is a new one."""
-        self.folder = SimFolder()
-        self.state = AppliedState()
-        self.intact = False
-
-    def _new_storage_id(self) -> StorageId:
-        return StorageId(f"{self.worker}-{self.simulation.next_id()}")
-
-    def _open_storage(self) -> None:
-        """As a worker does: the identity first, then the log; what cannot be trusted is set aside."""
-        guards = self.simulation.guards
-        identity = open_identity(
-            self.folder,
-            cluster="sim",
-            group="group",
-            fsync=self._fsync,
-            boot_id=f"{self.worker} {self._boots}",
-            new_storage_id=self._new_storage_id,
-        )
-        if identity.fresh is not None:
-            unclean = self._syncs_later and bool(self.folder.segments())
-            self._take_id(
-                identity, guards.fresh_id_when_unclean() if unclean else guards.fresh_id_when_wiped()
-            )
-        if self.must_renew is not None:
-            self._renew(identity, self.must_renew, fresh_id=True)
-        try:
-            self._open_log(identity)
-        except StorageCorrupt as corrupt:
-            self.simulation.totals["corruptions"] += 1
-            self._renew(identity, str(corrupt), fresh_id=guards.fresh_id_when_corrupt())
-            self._open_log(identity)
-        if self._syncs_later and self.state.applied > self._storage().end_offset:
-            self._renew(identity, "the state is ahead of the log", fresh_id=True)
-            self._open_log(identity)
-        log, state = self._storage(), self.state
-        if not log.start_offset <= state.applied <= log.end_offset:
-            raise Violation(
-                f"{self.worker} recovered a state applied up to {state.applied} "
-                f"and a log of [{log.start_offset}, {log.end_offset})"
-            )
-        identity.mark_fsync(self._fsync)
-        self.simulation.checkers.recovered(self)
-
-    def _renew(self, identity: FolderIdentity, why: str, *, fresh_id: bool) -> None:
-        self.world.trace(self.worker, "renews", why)
-        self.must_renew = None
-        identity.renew(why)
-        self._take_id(identity, fresh_id)
-
-    def _take_id(self, identity: FolderIdentity, fresh_id: bool) -> None:
-        """Take the folder's new id, and begin again if its log is gone; a mutant keeps the old id."""
-        self.intact = True
-        if not self.folder.segments():
-            self.state = AppliedState()
-        if fresh_id or not self.storage:
-            self.storage = identity.storage_id
-
-    def _open_log(self, identity: FolderIdentity) -> None:
-        log = Replog.open(
-            self.folder,
-            segment_bytes=SEGMENT_BYTES,
-            index_interval_bytes=256,
-            create=identity.fresh is not None,
-        )
-        self._unapplied = self._read_unapplied(log)
-        self._scrub(log)
-        self.log = log
-
-    def _scrub(self, log: Replog) -> None:
-        """After damage, read everything; some of it does no harm."""
-        if not self.intact:
-            at = log.start_offset
-            while at < log.end_offset:
-                at = log.read(at, log.end_offset, 1 << 20).end
-            self.intact = True
-
-    def _read_unapplied(self, log: Replog) -> tuple[Header, ...]:
-        applied = self.state.applied
-        if not log.start_offset <= applied < log.end_offset:
-            return ()
-        return tuple(log.headers(applied))
 
     def _register(self) -> None:
         """Connect to the metastore; the replica exists from then on."""
@@ -247,7 +83,7 @@ class Node:
             self.deliver(events.SessionStarted(incarnation=incarnation))
 
     def _boot(self, incarnation: Incarnation) -> None:
-        log, state = self._storage(), self.state
+        log, state = self.opened_log(), self.state
         identity = Identity(
             worker=self.worker,
             storage=self.storage,
@@ -260,12 +96,12 @@ class Node:
             history=log.history,
             applied=state.applied,
             producers=state.producers.copy(),
-            unapplied=self._unapplied,
+            unapplied=self.unapplied,
         )
         self.replica = Replica(identity, recovered, self._settings(), self.simulation.guards)
         self.simulation.checkers.booted(self)
         self.world.after(STATE_SYNC_MS, self._sync_state, self.life)
-        if self._syncs_later:
+        if self.syncs_later:
             self.world.after(FLUSH_MS, self._flush, self.life)
         self.deliver(events.Tick())
 
@@ -300,13 +136,6 @@ class Node:
             self.session.closed = True
         if power_loss:
             self.lose_power()
-
-    def lose_power(self) -> None:
-        self.folder.lose_power(self.world.random)
-        self.state.lose_power()
-        self._boots += 1
-        if self._syncs_later:
-            self.intact = False
 
     def stop(self, why: str, *, renew: bool) -> None:
         """The replica must not go on: the process ends and its supervisor starts another."""
@@ -355,7 +184,7 @@ class Node:
             return
         if not self.paused:
             self.simulation.metastore.heartbeat(session, self.clock())
-        self.world.after(self._real_delay(HEARTBEAT_MS), self._heartbeat, session)
+        self.world.after(self.real_delay(HEARTBEAT_MS), self._heartbeat, session)
 
     def lease_answered(self, session: Session, sent_at: int, *, is_write: bool) -> None:
         if session is self.session and self.simulation.guards.renews_lease(is_write):
@@ -415,7 +244,7 @@ class Node:
         deadline = replica.next_deadline() if replica is not None else None
         if deadline is None:
             return
-        due = self.world.now + self._real_delay(deadline - self.clock())
+        due = self.world.now + self.real_delay(deadline - self.clock())
         if self._tick_at is None or due < self._tick_at or self._tick_at <= self.world.now:
             self._tick_at = due
             self.world.at(due, self._tick, self.life, due)
@@ -496,13 +325,8 @@ class Node:
 
     # Disk.
 
-    def _storage(self) -> Replog:
-        if self.log is None:
-            raise Violation(f"{self.worker} uses a closed log")
-        return self.log
-
     def _persist(self, frames: tuple[Frame, ...], then: events.Persisted) -> None:
-        self._storage().append(frames)
+        self.opened_log().append(frames)
         self._sync_soon(then)
 
     def _sync_soon(self, then: events.Persisted) -> None:
@@ -519,23 +343,12 @@ class Node:
             return
         then, self._then = self._then, None
         try:
-            end = self._write()
+            end = self.write_log()
         except StorageError as error:
             self._storage_failed(error)
             return
         self.simulation.checkers.synced(self, end)
         self._soon(then)
-
-    def _write(self) -> Offset:
-        """Returns the end of what may be confirmed."""
-        log = self._storage()
-        if not self._syncs_later:
-            return log.sync()
-        pending = log.take_pending(durable=False)
-        if pending is not None:
-            log.write(pending)
-            log.written(pending)
-        return log.written_end_offset
 
     def _storage_failed(self, error: StorageError | StorageCorrupt) -> None:
         corrupt = isinstance(error, StorageCorrupt)
@@ -543,15 +356,15 @@ class Node:
         self._soon(events.StorageFailed(why=str(error), suspect=True))
 
     def _truncate(self, end: Offset, then: events.Persisted) -> None:
-        self._storage().truncate(end)
+        self.opened_log().truncate(end)
         self.simulation.checkers.truncated(self, end)
         self._sync_soon(then)
 
     def _cut(self, start: Offset) -> None:
-        self._soon(events.LogCut(start=self._storage().cut(start)))
+        self._soon(events.LogCut(start=self.opened_log().cut(start)))
 
     def _send_entries(self, effect: effects.SendEntries) -> None:
-        log = self._storage()
+        log = self.opened_log()
         try:
             chunk = log.read(effect.start, log.end_offset, effect.max_bytes)
         except StorageCorrupt as corrupt:
@@ -575,7 +388,7 @@ class Node:
             return
         self._applying = False
         end = self.replica.apply_offset
-        log, state = self._storage(), self.state
+        log, state = self.opened_log(), self.state
         while state.applied < end:
             try:
                 chunk = log.read(state.applied, end, 1 << 20)
@@ -603,7 +416,7 @@ class Node:
 
     def _flush_log(self) -> None:
         try:
-            self._storage().sync()
+            self.opened_log().sync()
         except StorageError as error:
             self._storage_failed(error)
 
@@ -630,7 +443,7 @@ class Node:
             return
         self._then = None
         try:
-            self._storage().reset(snapshot.end, snapshot.history)
+            self.opened_log().reset(snapshot.end, snapshot.history)
         except StorageError as error:
             self._storage_failed(error)
             return

@@ -55,9 +55,10 @@ from stretto.replog.core.leader import Leader
 from stretto.replog.core.record import Member
 from stretto.replog.frame import Kind
 from stretto.sim.faults import FAULTS, Plan
+from stretto.sim.machine import QUICK_APPLY_MS, QUICK_SYNC_MS
 from stretto.sim.metastore import Link, Manners
 from stretto.sim.network import Weather
-from stretto.sim.node import QUICK_APPLY_MS, QUICK_SYNC_MS, Node
+from stretto.sim.node import Node
 from stretto.sim.simulation import FAILURES, Simulation, Verdict
 from stretto.sim.workload import Batch
 from stretto.sim.world import Trace, Violation

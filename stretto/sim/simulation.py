@@ -14,9 +14,10 @@ from stretto.replog.core.record import GroupRecord, Member
 from stretto.replog.core.settings import Settings
 from stretto.sim.checkers import Checkers
 from stretto.sim.faults import Faults, Plan
+from stretto.sim.machine import Snapshot
 from stretto.sim.metastore import Metastore
 from stretto.sim.network import Network
-from stretto.sim.node import Node, Snapshot
+from stretto.sim.node import Node
 from stretto.sim.workload import Workload
 from stretto.sim.world import Trace, Violation, World
 from stretto.types import Epoch, Millis, TaskId, WorkerId
