@@ -345,7 +345,7 @@ class Faults:
 
     def _die_seen(self, node: Node, life: int, wipe: bool = False) -> None:
         """The process ends and its supervisor, which sees it, starts another at once."""
-        if node.life != life or not node.up or (wipe and not self.may_lose(node)):
+        if not self.active or node.life != life or not node.up or (wipe and not self.may_lose(node)):
             return
         registration = node.session.registration if node.session else None
         node.crash()
