@@ -10,27 +10,21 @@ from __future__ import annotations
 import heapq
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import zmq
 
-from stretto.types import Millis
+from stretto.clock import boot_time_ms
 
 RECEIVES_MAX = 256
 """Messages taken from one socket in a turn, so that no socket starves the others."""
 
 
-def clock_ms() -> Millis:
-    """Counts while the machine sleeps, unlike the monotonic clock: a lease must not outlive a suspension."""
-    return Millis(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
-
-
 class Loop:
     def __init__(self) -> None:
-        self.now = clock_ms()
+        self.now = boot_time_ms()
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._woken = False
@@ -79,7 +73,7 @@ class Loop:
         self._running = True
         while self._running:
             ready = self._poller.poll(self._patience_ms())
-            self.now = clock_ms()
+            self.now = boot_time_ms()
             for socket, _ in ready:
                 if socket is self._wake or socket == self._wake:
                     os.eventfd_read(self._wake)
@@ -105,7 +99,7 @@ class Loop:
             return 0
         if not self._timers:
             return 1_000
-        return max(0, min(1_000, self._timers[0][0] - clock_ms()))
+        return max(0, min(1_000, self._timers[0][0] - boot_time_ms()))
 
     def _run_calls(self) -> None:
         for _ in range(len(self._calls)):

@@ -26,6 +26,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
 from kazoo.protocol.states import EventType, WatchedEvent
 
+from stretto.clock import boot_time_ms
 from stretto.invariants import present
 from stretto.replog.core.effects import CompareAndSet, ReadRecord
 from stretto.replog.core.events import CasReply, Event, MembersSeen, ReadFailed, RecordRead
@@ -58,11 +59,6 @@ class MetastoreListener(Protocol):
     def lease_renewed(self, sent_at_ms: Millis) -> None: ...
 
     def group_event(self, group: GroupKey, event: Event) -> None: ...
-
-
-def boot_time_ms() -> Millis:
-    """The clock of leases: it goes on while the machine sleeps. Rounded down."""
-    return Millis(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
 
 
 class Metastore:

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 from stretto import wire
 from stretto.client.network import Network
+from stretto.clock import boot_time_ms
 from stretto.errors import OutcomeUnknown, RetriableError, StrettoError, UsageError
-from stretto.loop import clock_ms
 from stretto.records import RECORD_BYTES_MAX, pack
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import new_producer_id
@@ -264,7 +264,7 @@ class Producer:
         self._buffered_bytes += len(batch.body)
         batch.sequence = lane.next_sequence
         lane.next_sequence += batch.count
-        batch.sealed_at = clock_ms()
+        batch.sealed_at = boot_time_ms()
         self._unsettled += 1
         self._current = (self._current + 1) % len(self._tasks)
         lane.waiting.append(batch)

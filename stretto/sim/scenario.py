@@ -62,7 +62,7 @@ from stretto.sim.node import Node
 from stretto.sim.simulation import FAILURES, Simulation, Verdict
 from stretto.sim.workload import Batch
 from stretto.sim.world import Trace, Violation
-from stretto.types import Millis, WorkerId
+from stretto.types import Millis, TaskId, WorkerId
 
 UNTIL_MS = 20_000
 
@@ -166,7 +166,7 @@ class Scenario:
         return simulation.verdict(None)
 
     def _open_producer(self) -> None:
-        batch = Batch(Kind.PRODUCER_OPEN, self.simulation.first_task, 0, 1, b"")
+        batch = Batch(Kind.PRODUCER_OPEN, TaskId(0), 0, 1, b"")
         self.producer.pending.append(batch)
         self.simulation.workload.send(self.producer, batch)
         self._until("settled", [], "opening the producer")
@@ -263,7 +263,7 @@ class Scenario:
 
     def _do_late_open(self) -> None:
         """A copy of the request that admitted the producer arrives now."""
-        late = Batch(Kind.PRODUCER_OPEN, self.simulation.first_task, 0, 1, b"")
+        late = Batch(Kind.PRODUCER_OPEN, TaskId(0), 0, 1, b"")
         self._aim(())
         self.simulation.workload.send_copy(self.producer, late)
 

@@ -20,7 +20,7 @@ from stretto.sim.network import Network
 from stretto.sim.node import Node
 from stretto.sim.workload import Workload
 from stretto.sim.world import Trace, Violation, World
-from stretto.types import Epoch, Millis, TaskId, WorkerId
+from stretto.types import Epoch, Millis, WorkerId
 
 STEPS = 2_000
 LOAD_AFTER_HEALING_MS = 1_500
@@ -85,8 +85,6 @@ class Simulation:
         self.nodes = {worker: Node(self, worker) for worker in self.workers}
         self.workload = Workload(self, plan.producers)
         self.faults = Faults(self)
-
-    first_task = TaskId(0)
 
     def next_id(self) -> int:
         self._ids += 1

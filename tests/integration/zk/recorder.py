@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from stretto.clock import boot_time_ms
 from stretto.replog.core.events import Event
 from stretto.types import Incarnation, Millis
-from stretto.zk.metastore import boot_time_ms
 from stretto.zk.paths import GroupKey
 from tests.integration.zk.waiting import DEADLINE_SECONDS
 

@@ -6,13 +6,14 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
+from stretto.clock import boot_time_ms
 from stretto.errors import UsageError
 from stretto.replog.core.effects import ReadRecord
 from stretto.replog.core.events import RegistrationSeen
 from stretto.replog.core.record import Registration
 from stretto.types import StorageId, WorkerId
 from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.metastore import Metastore, boot_time_ms
+from stretto.zk.metastore import Metastore
 from stretto.zk.paths import Paths
 from stretto.zk.records import WorkerRegistration, decode
 from stretto.zk.session import Credentials
