@@ -35,8 +35,10 @@ class HelloRefused(msgspec.Struct, frozen=True, tag="hello_refused", gc=False):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", gc=False):
+    """``name`` is who answers: a worker, a supervisor, a conductor."""
+
     cluster: str
-    worker: WorkerId
+    name: str
 
 
 class Replicate(msgspec.Struct, frozen=True, tag="replicate", gc=False):
@@ -83,6 +85,13 @@ class FindOffset(msgspec.Struct, frozen=True, tag="find_offset", gc=False):
     task: TaskId
     depot: str
     timestamp_ms: int | None
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask", gc=False):
+    """A call of :mod:`stretto.admin`: rare, and made for people."""
+
+    request: int
+    call: msgspec.Raw
 
 
 # Replies.
@@ -145,9 +154,25 @@ class DepotOffsets(msgspec.Struct, frozen=True, tag="depot_offsets", gc=False):
     found: int | None
 
 
-ToWorker: TypeAlias = Hello | Replicate | GetMetadata | AppendBatch | ReadDepot | FindOffset
+class Answer(msgspec.Struct, frozen=True, tag="answer", gc=False):
+    """What a call returned; a call that fails is answered with Failed."""
+
+    request: int
+    result: msgspec.Raw
+
+
+ToWorker: TypeAlias = Hello | Replicate | GetMetadata | AppendBatch | ReadDepot | FindOffset | Ask
 ToClient: TypeAlias = (
-    Welcome | HelloRefused | Metadata | Appended | Refused | Unknown | Failed | DepotBatches | DepotOffsets
+    Welcome
+    | HelloRefused
+    | Metadata
+    | Appended
+    | Refused
+    | Unknown
+    | Failed
+    | DepotBatches
+    | DepotOffsets
+    | Answer
 )
 Any: TypeAlias = ToWorker | ToClient
 

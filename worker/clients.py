@@ -55,6 +55,8 @@ class Clients:
                 self._read(sender, message)
             case wire.GetMetadata(request=request):
                 self._tell(sender, request)
+            case wire.Ask(request=request):
+                self._worker.transport.reply(sender, wire.Failed(request, "a worker does not answer this"))
             case wire.Hello() | wire.Replicate():
                 raise PeerError("not a request of a client")
             case _:

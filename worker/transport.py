@@ -8,31 +8,24 @@ dropped, and the replication core sends again what matters.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import structlog
 import zmq
 
 from stretto import wire
-from stretto.errors import PeerError, UsageError
+from stretto.endpoint import Connection, Endpoint, OnMessage, configure
+from stretto.errors import PeerError
 from stretto.keys import ClusterKey, require_key
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
 from stretto.types import Incarnation, WorkerId
 
-MESSAGE_BYTES_MAX = 80 * 1024 * 1024
-HIGH_WATER_MARK = 1_000
+__all__ = ["Connection", "Transport"]
+
 HELLO_AGAIN_MS = 20
-HEARTBEAT_MS = 2_000
-HEARTBEAT_TIMEOUT_MS = 8_000
 
 log = structlog.get_logger()
-
-Connection: TypeAlias = bytes
-"""The routing id of whoever is connected to us."""
-
-OnMessage: TypeAlias = Callable[[Connection, "WorkerId | None", wire.ToWorker, list[memoryview]], None]
 
 
 class _Peer:
@@ -56,93 +49,18 @@ class Transport:
         key: ClusterKey | None,
         on_message: OnMessage,
     ) -> None:
-        require_key(address, key)
         self._loop = loop
         self._cluster = cluster
         self._worker = worker
         self._key = key
-        self._on_message = on_message
         self.incarnation = Incarnation("")
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._authenticator = key.authenticator(self._context) if key is not None else None
-        self._router = self._context.socket(zmq.ROUTER)
-        self._configure(self._router)
-        self._router.router_mandatory = True
-        if key is not None:
-            key.serve_with(self._router)
-        #: Who said hello: a worker, or a client (None).
-        self._greeted: dict[Connection, WorkerId | None] = {}
+        self._endpoint = Endpoint(
+            loop, address=address, cluster=cluster, name=f"worker {worker}", key=key, on_message=on_message
+        )
+        self.reply = self._endpoint.reply
+        self.address = self._endpoint.address
         self._peers: dict[WorkerId, _Peer] = {}
         self.dropped = 0
-        self.address = self._bind(address)
-        loop.register(self._router, self._receive)
-
-    def _configure(self, socket: zmq.Socket[bytes]) -> None:
-        socket.linger = 0
-        socket.sndhwm = socket.rcvhwm = HIGH_WATER_MARK
-        socket.maxmsgsize = MESSAGE_BYTES_MAX
-        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
-        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-
-    def _bind(self, address: str) -> str:
-        try:
-            self._router.bind(f"tcp://{address}")
-        except zmq.ZMQError as error:
-            self.close()
-            raise UsageError(f"cannot listen on {address}: {error.strerror}; choose another") from None
-        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        return endpoint.rstrip("\0").removeprefix("tcp://")
-
-    # Receiving.
-
-    def _receive(self) -> bool:
-        try:
-            connection, *parts = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return False
-        sender = connection.bytes
-        if not parts:
-            return True
-        try:
-            message = wire.decode_to_worker(parts[0].buffer)
-            self._dispatch(sender, message, [part.buffer for part in parts[1:]])
-        except PeerError as error:
-            self._greeted.pop(sender, None)
-            log.warning("malformed_message", why=str(error))
-        return True
-
-    def _dispatch(self, sender: Connection, message: wire.ToWorker, bodies: list[memoryview]) -> None:
-        if isinstance(message, wire.Hello):
-            self._greet(sender, message)
-        elif sender in self._greeted:
-            self._on_message(sender, self._greeted[sender], message, bodies)
-        else:
-            self.reply(sender, wire.HelloRefused("say hello first"))
-
-    def _greet(self, sender: Connection, hello: wire.Hello) -> None:
-        if hello.version != wire.PROTOCOL_VERSION:
-            why = f"this worker speaks protocol {wire.PROTOCOL_VERSION}, not {hello.version}"
-            self.reply(sender, wire.HelloRefused(why))
-        elif hello.cluster not in ("", self._cluster):
-            why = f"this worker belongs to cluster {self._cluster}, not {hello.cluster}"
-            self.reply(sender, wire.HelloRefused(why))
-        else:
-            self._greeted[sender] = hello.worker or None
-            if not hello.worker:
-                self.reply(sender, wire.Welcome(self._cluster, self._worker))
-
-    # Sending.
-
-    def reply(self, to: Connection, message: wire.ToClient, bodies: Sequence[Buffer] = ()) -> None:
-        try:
-            self._router.send_multipart([to, wire.encode(message), *bodies], zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError:
-            # Gone, or too slow to read its replies: it asks again.
-            self._greeted.pop(to, None)
-            self.dropped += 1
 
     def know(self, worker: WorkerId, address: str | None) -> None:
         """Where a peer is; None if it is nowhere any more."""
@@ -160,8 +78,8 @@ class Transport:
 
     def _connect(self, address: str) -> zmq.Socket[bytes]:
         require_key(address, self._key)
-        socket = self._context.socket(zmq.DEALER)
-        self._configure(socket)
+        socket = self._endpoint.context.socket(zmq.DEALER)
+        configure(socket)
         if self._key is not None:
             self._key.connect_with(socket)
         socket.connect(f"tcp://{address}")
@@ -198,10 +116,6 @@ class Transport:
             self.dropped += 1
 
     def close(self) -> None:
-        self._loop.unregister(self._router)
-        self._router.close(0)
         for peer in self._peers.values():
             self._disconnect(peer)
-        if self._authenticator is not None:
-            self._authenticator.stop()
-        self._context.destroy(0)
+        self._endpoint.close()

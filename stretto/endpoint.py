@@ -1,0 +1,138 @@
+"""The socket that a daemon listens on: a worker's, a supervisor's, a conductor's.
+
+A ROUTER that everybody connects to. Each connection begins with a hello that names protocol and cluster, and
+nothing else is answered before it. Delivery is never trusted: a reply that does not fit the high-water mark
+is dropped, and whoever waits for it asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import structlog
+import zmq
+
+from stretto import wire
+from stretto.errors import PeerError, UsageError
+from stretto.keys import ClusterKey, require_key
+from stretto.loop import Loop
+from stretto.replog.frame import Buffer
+from stretto.types import WorkerId
+
+MESSAGE_BYTES_MAX = 80 * 1024 * 1024
+HIGH_WATER_MARK = 1_000
+HEARTBEAT_MS = 2_000
+HEARTBEAT_TIMEOUT_MS = 8_000
+
+log = structlog.get_logger()
+
+Connection: TypeAlias = bytes
+"""The routing id of whoever is connected to us."""
+
+OnMessage: TypeAlias = Callable[[Connection, "WorkerId | None", wire.ToWorker, list[memoryview]], None]
+"""From whom, which worker that is (None: a client), what, and the bodies that came with it."""
+
+
+def configure(socket: zmq.Socket[bytes]) -> None:
+    """Explicit bounds, and heartbeats that notice a peer that is gone without a word."""
+    socket.linger = 0
+    socket.sndhwm = socket.rcvhwm = HIGH_WATER_MARK
+    socket.maxmsgsize = MESSAGE_BYTES_MAX
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL, 50)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+
+
+class Endpoint:
+    """All methods are the loop's. ``name`` is who answers, for the reader of a welcome."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        address: str,
+        cluster: str,
+        name: str,
+        key: ClusterKey | None,
+        on_message: OnMessage,
+    ) -> None:
+        require_key(address, key)
+        self._loop = loop
+        self._cluster = cluster
+        self._name = name
+        self._on_message = on_message
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._authenticator = key.authenticator(self.context) if key is not None else None
+        self._router = self.context.socket(zmq.ROUTER)
+        configure(self._router)
+        self._router.router_mandatory = True
+        if key is not None:
+            key.serve_with(self._router)
+        #: Who said hello: a worker, or a client (None).
+        self._greeted: dict[Connection, WorkerId | None] = {}
+        self.dropped = 0
+        self.address = self._bind(address)
+        loop.register(self._router, self._receive)
+
+    def _bind(self, address: str) -> str:
+        try:
+            self._router.bind(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise UsageError(f"cannot listen on {address}: {error.strerror}; choose another") from None
+        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        return endpoint.rstrip("\0").removeprefix("tcp://")
+
+    def _receive(self) -> bool:
+        try:
+            connection, *parts = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        sender = connection.bytes
+        if not parts:
+            return True
+        try:
+            message = wire.decode_to_worker(parts[0].buffer)
+            self._dispatch(sender, message, [part.buffer for part in parts[1:]])
+        except PeerError as error:
+            self._greeted.pop(sender, None)
+            log.warning("malformed_message", why=str(error))
+        return True
+
+    def _dispatch(self, sender: Connection, message: wire.ToWorker, bodies: list[memoryview]) -> None:
+        if isinstance(message, wire.Hello):
+            self._greet(sender, message)
+        elif sender in self._greeted:
+            self._on_message(sender, self._greeted[sender], message, bodies)
+        else:
+            self.reply(sender, wire.HelloRefused("say hello first"))
+
+    def _greet(self, sender: Connection, hello: wire.Hello) -> None:
+        if hello.version != wire.PROTOCOL_VERSION:
+            why = f"{self._name} speaks protocol {wire.PROTOCOL_VERSION}, not {hello.version}"
+            self.reply(sender, wire.HelloRefused(why))
+        elif hello.cluster not in ("", self._cluster):
+            why = f"{self._name} belongs to cluster {self._cluster}, not {hello.cluster}"
+            self.reply(sender, wire.HelloRefused(why))
+        else:
+            self._greeted[sender] = hello.worker or None
+            if not hello.worker:
+                self.reply(sender, wire.Welcome(self._cluster, self._name))
+
+    def reply(self, to: Connection, message: wire.ToClient, bodies: Sequence[Buffer] = ()) -> None:
+        try:
+            self._router.send_multipart([to, wire.encode(message), *bodies], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError:
+            # Gone, or too slow to read its replies: it asks again.
+            self._greeted.pop(to, None)
+            self.dropped += 1
+
+    def close(self) -> None:
+        self._loop.unregister(self._router)
+        self._router.close(0)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self.context.destroy(0)
