@@ -1,0 +1,331 @@
+"""What people and daemons ask of daemons, beside data: calls, and what they return.
+
+A call is a struct whose base names its result: ``class Launch(Call[Launched])``. It travels in
+:class:`stretto.wire.Ask` and comes back in :class:`~stretto.wire.Answer`, or as the one sentence of
+:class:`~stretto.wire.Failed`. :mod:`stretto.service` answers, :mod:`stretto.client.calls` asks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
+
+import msgspec
+
+from stretto.types import Epoch, Incarnation, Offset, WorkerId
+from stretto.zk.paths import GroupKey
+
+Result = TypeVar("Result")
+
+
+class Call(msgspec.Struct, Generic[Result], frozen=True, kw_only=True, tag_field="call", tag=True):
+    """One kind of question; the subscript of the base is what comes back."""
+
+
+def result_type(call: type[Call[Any]]) -> Any:
+    """What a kind of call returns."""
+    (base,) = call.__orig_bases__  # type: ignore[attr-defined]
+    return get_args(base)[0]
+
+
+# Asked of any daemon.
+
+
+class FindConductor(Call[str | None], frozen=True, kw_only=True):
+    """Address of the active conductor; None while there is none."""
+
+
+# Asked of the conductor: modules.
+
+
+class DepotView(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    partition_by: str | None = None
+    """The field whose hash chooses the task; None spreads records evenly."""
+
+
+class ModuleManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a module declares, told without running it."""
+
+    name: str
+    entry: str
+    """``module.path:ClassName``, as an importer of the artifact writes it."""
+    depots: tuple[DepotView, ...]
+
+
+class Launch(Call[None], frozen=True, kw_only=True):
+    """Commits when enough nodes keep the artifact; :class:`ModuleStatus` tells how it goes on."""
+
+    module: str
+    artifact: str
+    """Digest of what was uploaded."""
+    manifest: ModuleManifest
+    tasks: int
+    threads: int
+    workers: int
+    replication_factor: int
+    options: dict[str, Any] = {}
+
+
+class Destroy(Call[None], frozen=True, kw_only=True):
+    """Stops the module's workers and deletes its data, for good."""
+
+    module: str
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    worker: WorkerId
+    node: str
+    address: str | None
+    """None while it is not registered."""
+
+
+class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
+    module: str
+    state: str
+    artifact: str
+    tasks: int
+    threads: int
+    workers: int
+    replication_factor: int
+    depots: tuple[DepotView, ...]
+    processes: tuple[WorkerView, ...]
+    groups: int
+    led: int
+    """How many of its groups have a leader that is registered."""
+    problems: tuple[str, ...]
+    """One sentence each; none when all is well."""
+
+
+class Modules(Call[tuple[ModuleView, ...]], frozen=True, kw_only=True):
+    module: str | None = None
+    """Only this one; an unknown one is refused."""
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    address: str | None
+    """Of its supervisor; None while that is not registered."""
+    labels: dict[str, str]
+    workers: int
+    """Processes assigned to it."""
+    running: int
+    """Of these, how many are registered."""
+    leaders: int
+    leadership_allowed: bool
+
+
+class Nodes(Call[tuple[NodeView, ...]], frozen=True, kw_only=True):
+    pass
+
+
+# Asked of the conductor: leadership.
+
+
+class SwitchView(msgspec.Struct, frozen=True, kw_only=True):
+    group: GroupKey
+    leader: WorkerId
+    target: WorkerId
+
+
+class NodeLeaders(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    leaders: int
+    ideal: float
+    allowed: bool
+
+
+class LeadershipView(msgspec.Struct, frozen=True, kw_only=True):
+    module: str
+    state: str
+    nodes: tuple[NodeLeaders, ...]
+    leaderless: tuple[GroupKey, ...]
+    switches: tuple[SwitchView, ...]
+    """What a balancing would do now."""
+    imbalance: float
+    threshold: float
+
+
+class Leadership(Call[LeadershipView], frozen=True, kw_only=True):
+    module: str
+
+
+class Balance(Call[LeadershipView], frozen=True, kw_only=True):
+    """Balance now, whatever the threshold; returns what is about to be switched."""
+
+    module: str
+
+
+class AllowLeadership(Call[None], frozen=True, kw_only=True):
+    node: str
+
+
+class DisallowLeadership(Call[None], frozen=True, kw_only=True):
+    """Move leaders away from a node, and let none come back, until it is allowed again."""
+
+    node: str
+
+
+class ResignLeader(Call[Epoch], frozen=True, kw_only=True):
+    """Hand a group over to another member; returns the epoch that is asked to end."""
+
+    module: str
+    group: int
+    to: WorkerId
+
+
+# Asked of the conductor: options and operations.
+
+
+class OptionLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an option is set: the whole cluster, a module, or one object of a module."""
+
+    module: str | None = None
+    depot: str | None = None
+    topology: str | None = None
+    pstate: str | None = None
+
+
+class SetOption(Call[None], frozen=True, kw_only=True):
+    level: OptionLevel
+    name: str
+    value: Any
+    """Text is read as the option's type; anything else must be of it."""
+
+
+class UnsetOption(Call[None], frozen=True, kw_only=True):
+    level: OptionLevel
+    name: str
+
+
+class OptionView(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    value: Any
+    origin: str
+    default: Any
+    unit: str
+    doc: str
+
+
+class Options(Call[tuple[OptionView, ...]], frozen=True, kw_only=True):
+    level: OptionLevel
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was done to the cluster."""
+
+    at_ms: int
+    what: str
+    module: str | None = None
+    by: str = ""
+    outcome: str = "done"
+
+
+class Operations(Call[tuple[Operation, ...]], frozen=True, kw_only=True):
+    """Newest last."""
+
+    module: str | None = None
+    limit: int = 100
+
+
+# Asked of a supervisor.
+
+
+class HasArtifact(Call[bool], frozen=True, kw_only=True):
+    digest: str
+
+
+class PutArtifact(Call[bool], frozen=True, kw_only=True):
+    """A piece of an artifact, in the body of the message; True once it is whole and its digest is right."""
+
+    digest: str
+    offset: int
+    size: int
+    """Of the whole."""
+
+
+class GetArtifact(Call[int], frozen=True, kw_only=True):
+    """A piece comes in the body; returns the size of the whole."""
+
+    digest: str
+    offset: int
+
+
+# Asked of a worker.
+
+
+class FollowerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A follower as its leader knows it."""
+
+    worker: WorkerId
+    confirmed: Offset | None
+    in_isr: bool
+
+
+class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica as it knows itself."""
+
+    group: GroupKey
+    worker: WorkerId
+    incarnation: Incarnation | None
+    role: str
+    """leader, follower, candidate, near, far or stopped."""
+    epoch: Epoch
+    leader: WorkerId | None
+    isr: tuple[WorkerId, ...]
+    osr: tuple[WorkerId, ...]
+    min_isr: int
+    start: Offset
+    end: Offset
+    apply: Offset
+    """Decided; :attr:`applied` follows it."""
+    applied: Offset
+    stalled: bool
+    serving: bool
+    since_ms: int
+    """How long its role and state have been what they are."""
+    why: str = ""
+    """Why it is stopped, if it is."""
+    followers: tuple[FollowerView, ...] = ()
+
+
+class Replicas(Call[tuple[ReplicaView, ...]], frozen=True, kw_only=True):
+    module: str | None = None
+
+
+AnyCall: TypeAlias = (
+    FindConductor
+    | Launch
+    | Destroy
+    | Modules
+    | Nodes
+    | Leadership
+    | Balance
+    | AllowLeadership
+    | DisallowLeadership
+    | ResignLeader
+    | SetOption
+    | UnsetOption
+    | Options
+    | Operations
+    | HasArtifact
+    | PutArtifact
+    | GetArtifact
+    | Replicas
+)
+
+_calls: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode(value: object) -> msgspec.Raw:
+    return msgspec.Raw(_encode(value))
+
+
+def decode_call(raw: msgspec.Raw) -> AnyCall:
+    """Raises msgspec.DecodeError for what is no call."""
+    return _calls.decode(raw)
+
+
+def decode_result(call: Call[Result], raw: msgspec.Raw) -> Result:
+    result: Result = msgspec.msgpack.decode(raw, type=result_type(type(call)))
+    return result

@@ -1,0 +1,79 @@
+"""Calls to a daemon over a real socket."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from stretto import admin
+from stretto.client.calls import ask, ask_with_body
+from stretto.client.network import Network
+from stretto.errors import StrettoError, UsageError
+from stretto.loop import Loop
+from stretto.service import Service, WithBody
+
+
+@contextmanager
+def serving(handle: Callable[[admin.AnyCall, list[memoryview]], object]) -> Iterator[tuple[Network, str]]:
+    loop = Loop()
+    service = Service(loop, address="127.0.0.1:0", cluster="c", name="the conductor", key=None, handle=handle)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    network = Network([service.address], None)
+    try:
+        yield network, service.address
+    finally:
+        network.close()
+        loop.call_soon(loop.stop)
+        thread.join()
+        service.close()
+        loop.close()
+
+
+def test_a_call_comes_back_with_its_result() -> None:
+    operation = admin.Operation(at_ms=1, what="launch", module="m")
+
+    def handle(call: admin.AnyCall, _: list[memoryview]) -> object:
+        assert isinstance(call, admin.Operations)
+        return (operation,) * call.limit
+
+    with serving(handle) as (network, address):
+        assert ask(network, address, admin.Operations(limit=2)) == (operation, operation)
+
+
+def test_bodies_travel_beside_call_and_result() -> None:
+    def handle(call: admin.AnyCall, bodies: list[memoryview]) -> object:
+        assert isinstance(call, admin.PutArtifact)
+        return WithBody(True, (bytes(bodies[0])[::-1],))
+
+    with serving(handle) as (network, address):
+        call = admin.PutArtifact(digest="d", offset=0, size=3)
+        result, bodies = ask_with_body(network, address, call, (b"abc",))
+        assert (result, bytes(bodies[0])) == (True, b"cba")
+
+
+def test_a_refusal_is_raised_as_its_sentence() -> None:
+    def handle(_: admin.AnyCall, __: list[memoryview]) -> object:
+        raise UsageError("there is no module wordcont; did you mean wordcount?")
+
+    with (
+        serving(handle) as (network, address),
+        pytest.raises(StrettoError, match="did you mean wordcount"),
+    ):
+        ask(network, address, admin.Destroy(module="wordcont"))
+
+
+def test_a_bug_in_a_handler_does_not_leave_the_asker_waiting() -> None:
+    def handle(_: admin.AnyCall, __: list[memoryview]) -> object:
+        raise ZeroDivisionError
+
+    with serving(handle) as (network, address), pytest.raises(StrettoError, match="see its log"):
+        ask(network, address, admin.Nodes())
+
+
+@pytest.mark.parametrize("kind", admin.AnyCall.__args__, ids=lambda kind: kind.__name__)
+def test_every_call_says_what_it_returns(kind: type[admin.Call[object]]) -> None:
+    assert admin.result_type(kind) is not None
