@@ -19,7 +19,7 @@ from stretto.replog.core.record import GroupRecord, Member
 from stretto.types import Epoch, Incarnation, TaskId, WorkerId
 from stretto.worker.plan import GroupPlan
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import Assignment, WorkerRegistration, decode, encode
+from stretto.zk.records import Assignment, PlacedWorker, WorkerRegistration, decode, encode
 
 POLL_SECONDS = 0.05
 
@@ -29,7 +29,7 @@ def plans(module: str, assignment: Assignment) -> tuple[GroupPlan, ...]:
     return tuple(
         GroupPlan(
             GroupKey(module, assignment.generation, number),
-            tuple(TaskId(task) for task, group in enumerate(assignment.tasks) if group == number),
+            tuple(TaskId(task) for task in assignment.tasks_of(number)),
             replicas,
         )
         for number, replicas in enumerate(assignment.replicas)
@@ -37,17 +37,17 @@ def plans(module: str, assignment: Assignment) -> tuple[GroupPlan, ...]:
 
 
 def evenly(tasks: int, groups: int, workers: list[WorkerId], factor: int, generation: int = 1) -> Assignment:
-    """Tasks in equal runs, replicas and preferred leaders in turn over the workers."""
+    """For workers started by hand, each its own node: replicas and preferred leaders in turn over them."""
     if factor > len(workers):
         raise UsageError(f"{factor} replicas need {factor} workers, and there are {len(workers)}")
     if not 1 <= groups <= tasks:
         raise UsageError(f"{tasks} tasks cannot make {groups} groups")
     return Assignment(
         generation=generation,
-        tasks=tuple(task * groups // tasks for task in range(tasks)),
-        replicas=tuple(
-            tuple(workers[(group + index) % len(workers)] for index in range(factor))
-            for group in range(groups)
+        tasks=tasks,
+        workers=tuple(PlacedWorker(worker, worker) for worker in workers),
+        groups=tuple(
+            tuple((group + index) % len(workers) for index in range(factor)) for group in range(groups)
         ),
     )
 

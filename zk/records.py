@@ -71,14 +71,45 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     state: ModuleState
 
 
+class PlacedWorker(msgspec.Struct, frozen=True, array_like=True):
+    """A worker process and the node that runs it."""
+
+    worker: WorkerId
+    node: str
+
+
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tasks make a group, and which workers hold its replicas."""
+    """Which tasks make a group, which workers hold its replicas, and where these run.
+
+    Groups name their workers by position in one table, so that hundreds of groups stay a few KB.
+    """
 
     generation: int
-    tasks: tuple[int, ...]
-    """The group of each task, by task id."""
-    replicas: tuple[tuple[WorkerId, ...], ...]
-    """The workers of each group, preferred leader first, by group number."""
+    tasks: int
+    """How many; the groups share them out in contiguous runs."""
+    workers: tuple[PlacedWorker, ...]
+    groups: tuple[tuple[int, ...], ...]
+    """The replicas of each group as positions in ``workers``, preferred leader first."""
+
+    def __post_init__(self) -> None:
+        if any(not 0 <= index < len(self.workers) for group in self.groups for index in group):
+            raise ValueError(f"a group names a worker beyond the {len(self.workers)} there are")
+
+    @property
+    def replicas(self) -> tuple[tuple[WorkerId, ...], ...]:
+        """The workers of each group, preferred leader first, by group number."""
+        return tuple(tuple(self.workers[index].worker for index in group) for group in self.groups)
+
+    @property
+    def nodes(self) -> dict[WorkerId, str]:
+        """Where each worker process runs."""
+        return {placed.worker: placed.node for placed in self.workers}
+
+    def tasks_of(self, group: int) -> range:
+        """Equal runs: no group has two tasks more than another."""
+        return range(
+            -(-group * self.tasks // len(self.groups)), -(-(group + 1) * self.tasks // len(self.groups))
+        )
 
 
 class ResignRequest(msgspec.Struct, frozen=True, kw_only=True):

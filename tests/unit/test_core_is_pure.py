@@ -1,4 +1,4 @@
-"""The lint of ``replog/core`` really bans what would make the core impure."""
+"""The lint really bans what would make ``replog/core`` and the planners of the conductor impure."""
 
 from __future__ import annotations
 
@@ -73,8 +73,9 @@ def flagged_lines(source: str, path: str) -> set[int]:
     ],
     ids=["import", "import-as", "from-import", "submodules", "builtins"],
 )
-def test_every_impure_statement_is_flagged_in_the_core(statements: list[str]) -> None:
-    flagged = flagged_lines("\n".join(statements), "replog/core/x.py")
+@pytest.mark.parametrize("path", ["replog/core/x.py", "conductor/assignment.py"])
+def test_every_impure_statement_is_flagged_in_the_core(statements: list[str], path: str) -> None:
+    flagged = flagged_lines("\n".join(statements), path)
 
     missed = [statement for line, statement in enumerate(statements, start=1) if line not in flagged]
     assert missed == []
@@ -84,8 +85,9 @@ def test_the_ban_holds_in_folders_inside_the_core() -> None:
     assert flagged_lines("import time", "replog/core/roles/x.py") == {1}
 
 
-def test_the_ban_ends_at_the_core() -> None:
-    assert flagged_lines("import time\nopen('x')", "replog/x.py") == set()
+@pytest.mark.parametrize("path", ["replog/x.py", "conductor/x.py"])
+def test_the_ban_ends_at_the_core_and_the_planners(path: str) -> None:
+    assert flagged_lines("import time\nopen('x')", path) == set()
 
 
 def test_pure_imports_pass_in_the_core() -> None:
@@ -94,8 +96,9 @@ def test_pure_imports_pass_in_the_core() -> None:
     assert flagged_lines(source, "replog/core/x.py") == set()
 
 
-def test_the_core_is_pure_without_suppressions() -> None:
-    report = ruff("--select", ",".join(sorted(PURITY_RULES)), "--ignore-noqa", "replog/core")
+@pytest.mark.parametrize("path", ["replog/core", "conductor"])
+def test_the_core_is_pure_without_suppressions(path: str) -> None:
+    report = ruff("--select", ",".join(sorted(PURITY_RULES)), "--ignore-noqa", path)
 
     assert report.returncode == 0, report.stdout + report.stderr
 

@@ -13,6 +13,7 @@ from stretto.zk.records import (
     ModuleSpec,
     ModuleState,
     NodeRegistration,
+    PlacedWorker,
     ResignRequest,
     WorkerRegistration,
     ZnodeDamaged,
@@ -49,7 +50,12 @@ RECORDS: list[Any] = [
         replication_factor=3,
         state=ModuleState.LEADERSHIP_BALANCING,
     ),
-    Assignment(generation=1, tasks=(0, 1, 0, 1), replicas=((A, B), (B, A))),
+    Assignment(
+        generation=1,
+        tasks=4,
+        workers=(PlacedWorker(A, "n"), PlacedWorker(B, "m")),
+        groups=((0, 1), (1, 0)),
+    ),
     ResignRequest(epoch=Epoch(3), target=B),
 ]
 
@@ -89,3 +95,22 @@ def test_a_registration_knows_the_storage_of_its_groups_only() -> None:
     assert registration.storage_of(GROUP) == "s"
     assert registration.storage_of(GroupKey("counts", 1, 40)) is None
     assert registration.storage_of(GroupKey("counts", 2, 4)) is None
+
+
+def test_an_assignment_tells_workers_nodes_and_tasks_by_name() -> None:
+    assignment = next(record for record in RECORDS if isinstance(record, Assignment))
+    assert assignment.replicas == ((A, B), (B, A))
+    assert assignment.nodes == {A: "n", B: "m"}
+    assert [list(assignment.tasks_of(group)) for group in range(2)] == [[0, 1], [2, 3]]
+
+
+def test_tasks_that_do_not_divide_make_runs_that_differ_by_one() -> None:
+    assignment = Assignment(generation=1, tasks=8, workers=(PlacedWorker(A, "n"),), groups=((0,), (0,), (0,)))
+    assert [list(assignment.tasks_of(group)) for group in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("index", [2, -1])
+def test_an_assignment_that_names_no_worker_is_damaged(index: int) -> None:
+    fields = {"generation": 1, "tasks": 1, "workers": [["a", "n"], ["b", "m"]], "groups": [[0, index]]}
+    with pytest.raises(ZnodeDamaged, match="a group names a worker beyond the 2 there are"):
+        decode(msgspec.json.encode(fields), Assignment, "/p")

@@ -1,0 +1,105 @@
+"""Where a module runs: its worker processes on nodes, and the replicas of its groups on those.
+
+A module asks for *workers* slots; the groups of a slot live together on *factor* processes, one of each of
+*factor* nodes. Three choices are made, each even by itself:
+
+1. **How many processes a node gets.** One at a time to the node that then has the fewest, what it ran before
+   included, and never more of this module than there are slots.
+2. **Which slots they serve.** The processes are dealt to the slots in turn, node after node. A node has no
+   more processes than there are slots, so no slot gets two of the same node. Neighbouring slots share some
+   of their nodes, not all, which is what lets leaders spread from a crowded slot to the rest.
+3. **Who is the preferred leader.** Each group takes the process whose node leads the fewest so far.
+
+It is a function of its arguments: no clock, no chance, no metastore.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping
+
+from stretto.errors import UsageError
+from stretto.types import WorkerId
+from stretto.zk.records import Assignment, PlacedWorker
+
+
+def assign(
+    module: str,
+    *,
+    generation: int,
+    tasks: int,
+    threads: int,
+    workers: int,
+    factor: int,
+    processes: Mapping[str, int],
+) -> Assignment:
+    """Place ``workers`` x ``factor`` processes; ``processes`` has each node and how many it runs already."""
+    _check_shape(tasks=tasks, threads=threads, workers=workers, factor=factor)
+    if factor > len(processes):
+        raise UsageError(
+            f"a replication factor of {factor} needs {factor} nodes, and there are {len(processes)}; "
+            "start more nodes or lower the factor"
+        )
+    slots = _slots(workers, _shares(processes, workers, factor))
+    placed = tuple(
+        PlacedWorker(WorkerId(f"{module}-{number}"), node)
+        for number, node in enumerate(node for slot in slots for node in slot)
+    )
+    return Assignment(
+        generation=generation, tasks=tasks, workers=placed, groups=_groups(threads, workers, factor, placed)
+    )
+
+
+def _check_shape(*, tasks: int, threads: int, workers: int, factor: int) -> None:
+    for name, value in {
+        "tasks": tasks,
+        "threads": threads,
+        "workers": workers,
+        "replication factor": factor,
+    }.items():
+        if value < 1:
+            raise UsageError(f"{name} cannot be {value}; ask for at least 1")
+    if tasks & (tasks - 1):
+        below = 1 << (tasks.bit_length() - 1)
+        raise UsageError(f"{tasks} tasks are not a power of two; ask for {below} or {below * 2}")
+    if threads > tasks:
+        raise UsageError(f"{tasks} tasks cannot occupy {threads} threads; ask for at most {tasks} threads")
+    if workers > threads:
+        raise UsageError(f"{threads} threads cannot occupy {workers} workers; ask for at most {threads}")
+
+
+def _shares(processes: Mapping[str, int], workers: int, factor: int) -> dict[str, int]:
+    """How many of the processes each node gets."""
+    shares = dict.fromkeys(sorted(processes), 0)
+    waiting = [(count, node) for node, count in processes.items()]
+    heapq.heapify(waiting)
+    for _ in range(workers * factor):
+        count, node = heapq.heappop(waiting)
+        shares[node] += 1
+        if shares[node] < workers:
+            heapq.heappush(waiting, (count + 1, node))
+    return shares
+
+
+def _slots(workers: int, shares: Mapping[str, int]) -> list[list[str]]:
+    """The nodes of each slot."""
+    dealt = [node for node, share in shares.items() for _ in range(share)]
+    return [dealt[slot::workers] for slot in range(workers)]
+
+
+def _groups(
+    threads: int, workers: int, factor: int, placed: tuple[PlacedWorker, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """The replicas of each group; those after the preferred leader follow in turn."""
+    led_by_node: Counter[str] = Counter()
+    led_by_worker: Counter[int] = Counter()
+    groups = []
+    for group in range(threads):
+        first = group * workers // threads * factor
+        slot = range(first, first + factor)
+        leader = min(slot, key=lambda index: (led_by_node[placed[index].node], led_by_worker[index], index))
+        led_by_node[placed[leader].node] += 1
+        led_by_worker[leader] += 1
+        groups.append((*range(leader, slot.stop), *range(first, leader)))
+    return tuple(groups)
