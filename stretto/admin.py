@@ -13,6 +13,7 @@ import msgspec
 
 from stretto.types import Epoch, Incarnation, Offset, WorkerId
 from stretto.zk.paths import GroupKey
+from stretto.zk.records import DepotSpec, Operation
 
 Result = TypeVar("Result")
 
@@ -37,19 +38,13 @@ class FindConductor(Call[str | None], frozen=True, kw_only=True):
 # Asked of the conductor: modules.
 
 
-class DepotView(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    partition_by: str | None = None
-    """The field whose hash chooses the task; None spreads records evenly."""
-
-
 class ModuleManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a module declares, told without running it."""
 
     name: str
     entry: str
     """``module.path:ClassName``, as an importer of the artifact writes it."""
-    depots: tuple[DepotView, ...]
+    depots: tuple[DepotSpec, ...]
 
 
 class Launch(Call[None], frozen=True, kw_only=True):
@@ -87,7 +82,7 @@ class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     workers: int
     replication_factor: int
-    depots: tuple[DepotView, ...]
+    depots: tuple[DepotSpec, ...]
     processes: tuple[WorkerView, ...]
     groups: int
     led: int
@@ -208,16 +203,6 @@ class OptionView(msgspec.Struct, frozen=True, kw_only=True):
 
 class Options(Call[tuple[OptionView, ...]], frozen=True, kw_only=True):
     level: OptionLevel
-
-
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was done to the cluster."""
-
-    at_ms: int
-    what: str
-    module: str | None = None
-    by: str = ""
-    outcome: str = "done"
 
 
 class Operations(Call[tuple[Operation, ...]], frozen=True, kw_only=True):

@@ -34,6 +34,20 @@ class Paths:
         return f"{self.root}/conductor/leader"
 
     @property
+    def drained(self) -> str:
+        """The nodes on which leadership is disallowed."""
+        return f"{self.root}/conductor/drained"
+
+    @property
+    def generations(self) -> str:
+        """Whose version, raised by writing, numbers the groupings of modules: none is ever used again."""
+        return f"{self.root}/conductor/generations"
+
+    @property
+    def operations(self) -> str:
+        return f"{self.root}/conductor/operations"
+
+    @property
     def nodes(self) -> str:
         return f"{self.root}/nodes"
 
@@ -78,6 +92,37 @@ class Paths:
     @property
     def options(self) -> str:
         return f"{self.root}/options"
+
+    # What a copy of the tree has: everything but requests to resign, options and the log of operations.
+
+    @property
+    def mirrored(self) -> tuple[str, ...]:
+        return (f"{self.root}/conductor", self.nodes, self.workers, self.modules)
+
+    def lists(self, path: str) -> bool:
+        """Its children matter."""
+        match self._steps(path):
+            case ["nodes" | "workers" | "modules" | "conductor"]:
+                return True
+            case (
+                ["nodes" | "workers" | "modules", _] | ["modules", _, "groups"] | ["modules", _, "groups", _]
+            ):
+                return True
+            case _:
+                return False
+
+    def holds(self, path: str) -> bool:
+        """Its data matter."""
+        match self._steps(path):
+            case ["nodes" | "workers", _, _] | ["conductor", "leader" | "drained"]:
+                return True
+            case ["modules", _, "spec" | "assignment"] | ["modules", _, "groups", _, _]:
+                return True
+            case _:
+                return False
+
+    def _steps(self, path: str) -> list[str]:
+        return path.removeprefix(self.root + "/").split("/")
 
 
 def _is_name(name: str) -> bool:

@@ -12,7 +12,6 @@ from typing import TypeVar
 import msgspec
 
 from stretto.errors import StrettoError
-from stretto.replog.core.record import GroupRecord
 from stretto.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.paths import GroupKey
 
@@ -49,6 +48,19 @@ class WorkerRegistration(msgspec.Struct, frozen=True, kw_only=True):
         return self.members.get(str(group))
 
 
+class ConductorRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """The active conductor, as long as its session lives."""
+
+    incarnation: Incarnation
+    address: str
+
+
+class DrainedNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """Where leadership is disallowed."""
+
+    nodes: tuple[str, ...] = ()
+
+
 class ModuleState(enum.StrEnum):
     LAUNCHING = "launching"
     RUNNING = "running"
@@ -57,6 +69,12 @@ class ModuleState(enum.StrEnum):
     SCALING = "scaling"
     PAUSED = "paused"
     DESTROYING = "destroying"
+
+
+class DepotSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    partition_by: str | None = None
+    """The field whose hash chooses the task; None spreads records evenly."""
 
 
 class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +87,9 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     replication_factor: int
     state: ModuleState
+    entry: str = ""
+    """Where the module's class is in the artifact."""
+    depots: tuple[DepotSpec, ...] = ()
 
 
 class PlacedWorker(msgspec.Struct, frozen=True, array_like=True):
@@ -119,9 +140,16 @@ class ResignRequest(msgspec.Struct, frozen=True, kw_only=True):
     target: WorkerId
 
 
-Record = TypeVar(
-    "Record", GroupRecord, NodeRegistration, WorkerRegistration, ModuleSpec, Assignment, ResignRequest
-)
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was done to the cluster."""
+
+    at_ms: int
+    what: str
+    module: str | None = None
+    outcome: str = "done"
+
+
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 _encoder = msgspec.json.Encoder()
 

@@ -14,6 +14,7 @@ from stretto.client.network import Network
 from stretto.errors import StrettoError, UsageError
 from stretto.loop import Loop
 from stretto.service import Service, WithBody
+from stretto.zk.records import Operation
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def serving(handle: Callable[[admin.AnyCall, list[memoryview]], object]) -> Iter
 
 
 def test_a_call_comes_back_with_its_result() -> None:
-    operation = admin.Operation(at_ms=1, what="launch", module="m")
+    operation = Operation(at_ms=1, what="launch", module="m")
 
     def handle(call: admin.AnyCall, _: list[memoryview]) -> object:
         assert isinstance(call, admin.Operations)

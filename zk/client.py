@@ -1,0 +1,52 @@
+"""A ZooKeeper client for daemons that may wait: a conductor, a supervisor.
+
+Workers have :mod:`stretto.zk.metastore` instead, which never blocks.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConfigurationError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+
+from stretto.errors import UsageError
+
+log = structlog.get_logger()
+
+PATIENCE_SECONDS = 5.0
+
+
+def new_client(hosts: str, session_timeout_ms: int) -> KazooClient:
+    """Not connected yet. Connecting, it tries for ever; a call without a connection fails after a while."""
+    try:
+        return KazooClient(
+            hosts,
+            timeout=session_timeout_ms / 1_000,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
+            command_retry=KazooRetry(max_tries=3, delay=0.1, max_delay=1.0),
+        )
+    except (ValueError, ConfigurationError):
+        raise UsageError(f"--zookeeper takes HOST:PORT[,HOST:PORT...], not {hosts!r}") from None
+
+
+def await_connection(client: KazooClient, hosts: str, stop: threading.Event) -> bool:
+    """Until ZooKeeper answers, saying every now and then who does not; False if told to stop first."""
+    connected = client.start_async()
+    while not connected.wait(PATIENCE_SECONDS):
+        if stop.is_set():
+            return False
+        log.warning("metastore_unreachable", hosts=hosts)
+    return not stop.is_set()
+
+
+def close(client: KazooClient) -> None:
+    """End the session, if there is anybody to end it with."""
+    try:
+        client.stop()
+    except KazooTimeoutError:
+        log.warning("metastore_session_left_behind")
+    client.close()
