@@ -1,7 +1,8 @@
 """What the documents name exists, and what must be documented is.
 
-The table of guards in ``docs/PROTOCOL.md`` is made from the code: when a guard, a mutant or a ``catches``
-line changes, the test that compares them prints the table to paste.
+The table of guards in ``docs/PROTOCOL.md`` and that of options in ``docs/OPTIONS.md`` are made from the code:
+when a guard, a mutant, a ``catches`` line or an option changes, the test that compares them prints the table
+to paste.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 from typer.core import TyperGroup
 
 from stretto import cli
+from stretto.options import TABLE, shown
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.guards import Guards
 from stretto.sim.mutants import MUTANTS
@@ -22,6 +24,7 @@ from stretto.sim.scenario import scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md", "docs/PROTOCOL.md"]
+PAGES += ["docs/OPTIONS.md"]
 
 GUARD_NAMES = [field.name for field in dataclasses.fields(Guards)]
 MUTANT_NAMES = [mutant.name for mutant in MUTANTS]
@@ -29,6 +32,8 @@ SCENARIO_NAMES = [script.name for script in scripts()]
 
 TABLE_BEGINS = "<!-- guards: begin -->\n"
 TABLE_ENDS = "<!-- guards: end -->\n"
+OPTIONS_BEGIN = "<!-- options: begin -->\n"
+OPTIONS_END = "<!-- options: end -->\n"
 
 
 def text_of(page: str) -> str:
@@ -53,6 +58,24 @@ def test_table_of_guards_is_that_of_the_code() -> None:
     table, end, _ = rest.partition(TABLE_ENDS)
     assert end, f"docs/PROTOCOL.md has no table between {TABLE_BEGINS!r} and {TABLE_ENDS!r}"
     assert table == guard_table(), f"docs/PROTOCOL.md: put this between the two comments\n\n{guard_table()}"
+
+
+def option_table() -> str:
+    rows = [("option", "default", "may be", "set for", "what it does"), ("---",) * 5]
+    for option in TABLE:
+        default = option.default_means if option.default is None else shown(option.default)
+        unit = f" {option.unit}" if option.unit else ""
+        rows.append(
+            (f"`{option.name}`", f"{default}{unit}", option.takes, ", ".join(option.scopes), option.doc)
+        )
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def test_table_of_options_is_that_of_the_code() -> None:
+    _, _, rest = text_of("docs/OPTIONS.md").partition(OPTIONS_BEGIN)
+    table, end, _ = rest.partition(OPTIONS_END)
+    assert end, f"docs/OPTIONS.md has no table between {OPTIONS_BEGIN!r} and {OPTIONS_END!r}"
+    assert table == option_table(), f"docs/OPTIONS.md: put this between the two comments\n\n{option_table()}"
 
 
 def test_every_guard_is_told_with_its_rule() -> None:
