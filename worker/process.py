@@ -59,6 +59,8 @@ class WorkerConfig:
     data_dir: Path
     plans: tuple[GroupPlan, ...]
     """The groups of which it holds a replica."""
+    launch: str = ""
+    """What its supervisor knows this process by; see WorkerRegistration."""
     address: str = "127.0.0.1:0"
     root: str = "/stretto"
     key: ClusterKey | None = None
@@ -146,6 +148,7 @@ class Worker:
             incarnation=incarnation,
             node=self.config.node,
             address=self.transport.address,
+            launch=self.config.launch,
             members={str(key): storage.storage_id for key, storage in self._storages.items()},
         )
 

@@ -41,6 +41,8 @@ class WorkerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: Incarnation
     node: str
     address: str
+    launch: str = ""
+    """Of the process: who started it knows it by this. Empty for one that was started by hand."""
     members: dict[str, StorageId] = {}
     """The storage id of the replica it holds of each group, by ``str(GroupKey)``."""
 

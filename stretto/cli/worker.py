@@ -40,6 +40,9 @@ def worker(
     session_timeout_millis: Annotated[
         int, typer.Option(min=1_000, help="Of its metastore session.")
     ] = 10_000,
+    launch: Annotated[
+        str, typer.Option(help="What its supervisor knows this process by.", show_default=False)
+    ] = "",
 ) -> int:
     """Run one worker until SIGTERM or Ctrl-C; it hands its leaderships over first."""
     if fsync not in ("always", "interval"):
@@ -69,6 +72,7 @@ def worker(
         WorkerConfig(
             worker=me,
             node=node,
+            launch=launch,
             cluster=cluster,
             zookeeper=zookeeper,
             data_dir=data_dir,

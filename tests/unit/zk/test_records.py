@@ -40,6 +40,7 @@ RECORDS: list[Any] = [
         incarnation=Incarnation("i"),
         node="n",
         address="10.0.0.1:7001",
+        launch="l",
         members={str(GROUP): StorageId("s")},
     ),
     ModuleSpec(
