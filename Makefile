@@ -30,7 +30,7 @@ format: setup ## Format the code and fix what can be fixed mechanically
 sim: setup ## Run 300 seeds of the deterministic simulator
 	@$(BIN)/stretto sim --seeds 300
 
-bench: setup ## Measure the replog and the simulator against their floors
+bench: setup ## Measure the log, the state, replication and the simulator against their floors
 	@$(BIN)/stretto bench
 
 demo: setup

@@ -74,6 +74,21 @@ MEASURES: tuple[Measure, ...] = (
         function="stretto.bench.state:apply",
     ),
     Measure(
+        name="replicate",
+        summary="factor 3, one producer, batches of 1,000 x 100 bytes / the same sockets, syncs and commits",
+        function="stretto.bench.replication:replicate",
+    ),
+    Measure(
+        name="one-by-one",
+        summary="the same records appended one by one / in batches",
+        function="stretto.bench.replication:one_by_one",
+    ),
+    Measure(
+        name="latency",
+        summary="p50 of appends of one record, one at a time / the same sockets, syncs and commits",
+        function="stretto.bench.replication:latency",
+    ),
+    Measure(
         name="sim",
         summary="300 seeds of the simulator, in seconds",
         function="stretto.bench.sim:seeds",

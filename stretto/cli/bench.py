@@ -46,7 +46,7 @@ _HEADING = f"{'measure':<10} {'value':>14} {'floor':>14} {'ratio':>6} {'target':
 def _print(measure: Measure, result: Result) -> None:
     floor = "-" if result.floor is None else f"{result.floor:,.0f} {result.unit}"
     ratio = "-" if result.ratio is None else f"{result.ratio:.2f}"
-    target = f"{'<=' if result.at_most else '>='} {result.target:g}"
+    target = f"{'<=' if result.at_most else '>='} {result.target:.3g}"
     value = f"{result.value:,.0f} {result.unit}"
     typer.echo(
         f"{measure.name:<10} {value:>14} {floor:>14} {ratio:>6} {target:>8}  "

@@ -1,0 +1,236 @@
+"""Appends to real workers, next to the floor of replication, in the same run and in turn.
+
+Three workers over an embedded ZooKeeper hold one group with factor 3; beside them run the three processes of
+:mod:`stretto.bench.floor`. Two more processes append, one to each; while one does, the others are idle. A
+round is a run of one and then of the other; what is reported are the medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from kazoo.client import KazooClient
+
+from stretto.bench import Result
+from stretto.bench.floor import HOST, FloorClient
+from stretto.client import connect
+from stretto.conductor.creation import create_groups, evenly, write_assignment
+from stretto.errors import StrettoError
+from stretto.records import pack
+from stretto.types import WorkerId
+from stretto.zk import guardian
+from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
+from stretto.zk.paths import Paths
+
+MODULE = "bench"
+DEPOT = "events"
+TASKS = 4
+REPLICAS = 3
+WINDOW = 5 * TASKS
+"""What a producer may have under way: five batches of each task."""
+
+RECORDS = 1000
+RECORD_BYTES = 100
+BATCHES = 500
+SINGLE_RECORDS = 200_000
+LATENCY_APPENDS = 300
+ROUNDS = 7
+READY_SECONDS = 60.0
+
+REPLICATE_TARGET = 0.70
+SINGLE_TARGET = 1 / 3
+LATENCY_TARGET = 1.3
+
+
+def replicate(folder: Path) -> Result:
+    """Whole batches, against the floor with the same batches."""
+    records = BATCHES * RECORDS
+    with _both(folder) as (real, floor):
+        return _in_turn(
+            lambda: records / real("batched", BATCHES),
+            lambda: records / floor("batched", BATCHES),
+            unit="rec/s",
+            target=REPLICATE_TARGET,
+        )
+
+
+def one_by_one(folder: Path) -> Result:
+    """Records that the client gathers into batches, against batches that the caller made."""
+    with _real(folder) as real:
+        return _in_turn(
+            lambda: SINGLE_RECORDS / real("single", SINGLE_RECORDS),
+            lambda: BATCHES * RECORDS / real("batched", BATCHES),
+            unit="rec/s",
+            target=SINGLE_TARGET,
+        )
+
+
+def latency(folder: Path) -> Result:
+    """One record at a time, each after the acknowledgement of the one before; the median of all."""
+    with _both(folder) as (real, floor):
+        return _in_turn(
+            lambda: 1e6 * real("latency", LATENCY_APPENDS),
+            lambda: 1e6 * floor("latency", LATENCY_APPENDS),
+            unit="us",
+            target=LATENCY_TARGET,
+            at_most=True,
+        )
+
+
+def _in_turn(
+    ours: Callable[[], float],
+    floors: Callable[[], float],
+    *,
+    unit: str,
+    target: float,
+    at_most: bool = False,
+) -> Result:
+    # The first pair only warms up.
+    pairs = [(ours(), floors()) for _ in range(ROUNDS + 1)][1:]
+    ratios = sorted(our / floor for our, floor in pairs)
+    return Result(
+        value=statistics.median(our for our, _ in pairs),
+        floor=statistics.median(floor for _, floor in pairs),
+        unit=unit,
+        target=target,
+        at_most=at_most,
+        detail=f"medians of {ROUNDS} rounds, with ratios from {ratios[0]:.2f} to {ratios[-1]:.2f}",
+    )
+
+
+Run: TypeAlias = Callable[[str, int], float]
+"""Seconds that so many appends take; of latencies, the median."""
+
+
+@contextlib.contextmanager
+def _both(folder: Path) -> Iterator[tuple[Run, Run]]:
+    with _real(folder / "real") as real, _floor(folder / "floor") as floor:
+        yield real, floor
+
+
+@contextlib.contextmanager
+def _real(folder: Path) -> Iterator[Run]:
+    folder.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(EmbeddedZooKeeper(folder / "zookeeper"))
+        operator = KazooClient(zookeeper.address)
+        operator.start(READY_SECONDS)
+        stack.callback(operator.close)
+        stack.callback(operator.stop)
+        names = [WorkerId(f"w{number}") for number in range(REPLICAS)]
+        write_assignment(operator, Paths("/stretto"), MODULE, evenly(TASKS, 1, names, REPLICAS))
+        addresses = [f"{HOST}:{port}" for port in free_ports(REPLICAS)]
+        for name, address in zip(names, addresses, strict=True):
+            arguments = ["-m", "stretto", "worker", "--id", name, "--module", MODULE, "--address", address]
+            arguments += ["--data-dir", str(folder / name), "--zookeeper", zookeeper.address]
+            stack.enter_context(_process(arguments, folder / f"{name}.log"))
+        create_groups(operator, Paths("/stretto"), MODULE, READY_SECONDS)
+        yield stack.enter_context(_appending(_append_to_workers, addresses))
+
+
+@contextlib.contextmanager
+def _floor(folder: Path) -> Iterator[Run]:
+    folder.mkdir(exist_ok=True)
+    leader, *followers = free_ports(REPLICAS)
+    with ExitStack() as stack:
+        for port in (leader, *followers):
+            role, peers = ("leader", followers) if port == leader else ("follower", [leader])
+            arguments = ["-m", "stretto.bench.floor", port, folder / str(port), TASKS, role, *peers]
+            stack.enter_context(_process([str(each) for each in arguments], folder / f"{port}.log"))
+        yield stack.enter_context(_appending(_append_to_floor, leader))
+
+
+@contextlib.contextmanager
+def _process(arguments: list[str], log: Path) -> Iterator[None]:
+    """A Python that ends with this block, and with this process however that ends."""
+    command = [sys.executable, "-I", "-S", guardian.__file__, sys.executable, *arguments]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        yield
+    finally:
+        # The guardian reads its end as: stop the program.
+        process.communicate()
+
+
+@contextlib.contextmanager
+def _appending(append: Callable[[Connection, Any], None], to: Any) -> Iterator[Run]:
+    """A process that appends when it is asked to; it ends when nobody can ask it any more."""
+    context = multiprocessing.get_context("spawn")
+    ours, its = context.Pipe()
+    process = context.Process(target=append, args=(its, to), daemon=True)
+    process.start()
+    its.close()
+
+    def run(what: str, count: int) -> float:
+        ours.send((what, count))
+        try:
+            return float(ours.recv())
+        except EOFError:
+            raise StrettoError("the process that appends has ended; its words are above") from None
+
+    try:
+        yield run
+    finally:
+        ours.close()
+        process.join()
+
+
+def _requests(commands: Connection) -> Iterator[tuple[str, int]]:
+    with contextlib.suppress(EOFError):
+        while True:
+            yield commands.recv()
+
+
+def _append_to_workers(commands: Connection, addresses: list[str]) -> None:
+    client = connect(addresses, timeout=READY_SECONDS)
+    producer = client.producer(MODULE, DEPOT)
+    prompt = client.producer(MODULE, DEPOT, linger_ms=0)
+    record = os.urandom(RECORD_BYTES)
+    batch = [record] * RECORDS
+
+    def seconds(what: str, count: int) -> float:
+        started = time.perf_counter()
+        if what == "batched":
+            for _ in range(count):
+                _ = producer.append_batch(batch)
+            producer.flush()
+        elif what == "single":
+            for _ in range(count):
+                _ = producer.append(record)
+            producer.flush()
+        else:
+            prompt.append(record).result()
+        return time.perf_counter() - started
+
+    with client:
+        for what, count in _requests(commands):
+            if what == "latency":
+                commands.send(statistics.median(seconds(what, 1) for _ in range(count)))
+            else:
+                commands.send(seconds(what, count))
+
+
+def _append_to_floor(commands: Connection, leader: int) -> None:
+    client = FloorClient(leader, window=WINDOW)
+    record = os.urandom(RECORD_BYTES)
+    batch, single = pack(DEPOT, [record] * RECORDS), pack(DEPOT, [record])
+    for what, count in _requests(commands):
+        if what == "latency":
+            commands.send(statistics.median(client.append(1, single) for _ in range(count)))
+        else:
+            commands.send(client.append(count, batch))
+    client.close()
