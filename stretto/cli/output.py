@@ -1,6 +1,6 @@
 """What inspecting commands print: tables for people, JSON for programs, once or again and again.
 
-Colour only on a terminal (rich sees to that, and to NO_COLOR). With ``--json --watch``, one line of JSON each time.
+Colour only on a terminal (rich sees to that, and to NO_COLOR). With ``--json --watch``: a line each time.
 """
 
 from __future__ import annotations
