@@ -54,6 +54,7 @@ class Mirror:
         paths = self._paths
         with self._lock:
             self._marked.update((root, True) for root in paths.mirrored)
+            self._marked.add((paths.options, False))
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.LOST:

@@ -114,7 +114,7 @@ class Paths:
     def holds(self, path: str) -> bool:
         """Its data matter."""
         match self._steps(path):
-            case ["nodes" | "workers", _, _] | ["conductor", "leader" | "drained"]:
+            case ["nodes" | "workers", _, _] | ["conductor", "leader" | "drained"] | ["options"]:
                 return True
             case ["modules", _, "spec" | "assignment"] | ["modules", _, "groups", _, _]:
                 return True
