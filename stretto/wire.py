@@ -52,7 +52,13 @@ class Replicate(msgspec.Struct, frozen=True, tag="replicate", gc=False):
 
 
 class GetMetadata(msgspec.Struct, frozen=True, tag="get_metadata", gc=False):
+    """Who leads what. With ``awaited``: only that group, as soon as its epoch is above ``above``, and after
+    ``wait_ms`` in any case."""
+
     request: int
+    awaited: GroupKey | None = None
+    above: Epoch = Epoch(0)
+    wait_ms: int = 0
 
 
 class AppendBatch(msgspec.Struct, frozen=True, tag="append", gc=False):

@@ -17,7 +17,7 @@ from stretto.records import BATCH_BYTES_MAX, DepotOffset, RecordBatch, head
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind, payload
-from stretto.types import Epoch, TaskId, WorkerId
+from stretto.types import Epoch, TaskId
 from stretto.worker.depot import DepotBatch, DepotSlice
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ class Clients:
         self._worker = worker
         self._waiting: dict[int, _Waiting] = {}
         self._numbers = itertools.count(1)
-        #: Of all workers that are registered.
-        self.addresses: dict[WorkerId, str] = {}
 
     def received(self, sender: Connection, message: wire.ToWorker, bodies: list[memoryview]) -> None:
         match message:
@@ -53,8 +51,8 @@ class Clients:
                 self._append(sender, message, bodies)
             case wire.ReadDepot() | wire.FindOffset():
                 self._read(sender, message)
-            case wire.GetMetadata(request=request):
-                self._tell(sender, request)
+            case wire.GetMetadata():
+                self._worker.metadata.asked(sender, message)
             case wire.Ask(request=request):
                 self._worker.transport.reply(sender, wire.Failed(request, "a worker does not answer this"))
             case wire.Hello() | wire.Replicate():
@@ -151,12 +149,6 @@ class Clients:
                 assert_never(result)
         self._worker.transport.reply(waiting.connection, reply, bodies)
 
-    # Who leads what.
-
-    def _tell(self, sender: Connection, request: int) -> None:
-        views = [_view(group) for group in self._worker.groups.values()]
-        self._worker.transport.reply(sender, wire.Metadata(request, self.addresses, tuple(views)))
-
 
 def _wrong(message: wire.AppendBatch, body: memoryview) -> str | None:
     """Why an append can never be taken, or None."""
@@ -227,16 +219,3 @@ def _served(request: int, sampled: Any) -> tuple[wire.ToClient, tuple[bytes, ...
             return wire.Failed(request, str(sampled)), ()
         case _:
             return wire.Failed(request, "nothing was read"), ()
-
-
-def _view(group: Group) -> wire.GroupView:
-    """Also of a group whose record this worker has not read yet: nobody leads it then."""
-    record = group.replica.record
-    return wire.GroupView(
-        group.key,
-        group.plan.tasks,
-        group.plan.replicas,
-        record.epoch if record else Epoch(0),
-        record.leader if record else None,
-        tuple(member.worker for member in record.isr) if record else (),
-    )

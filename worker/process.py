@@ -30,6 +30,7 @@ from stretto.types import Incarnation, Millis, Offset, WorkerId
 from stretto.worker.applier import Applier
 from stretto.worker.clients import Clients
 from stretto.worker.group import Group
+from stretto.worker.metadata import MetadataDesk
 from stretto.worker.plan import GroupPlan
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
 from stretto.worker.transport import Connection, Transport
@@ -90,6 +91,7 @@ class Worker:
             on_message=self._received,
         )
         self.clients = Clients(self)
+        self.metadata = MetadataDesk(self)
         self._plans = {plan.key: plan for plan in config.plans}
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
@@ -260,13 +262,15 @@ class Worker:
         group = self.groups.get(key)
         if group is not None:
             group.step(event)
+            if isinstance(event, events.RecordRead | events.CasReply):
+                self.metadata.record_changed(group)
 
     def _look_for_peers(self) -> None:
         self.metastore.list_workers(lambda found: self.loop.call_soon(self._peers_found, found))
         self.loop.call_after(PEERS_MS, self._look_for_peers)
 
     def _peers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
-        self.clients.addresses = {worker: each.address for worker, each in registrations.items()}
+        self.metadata.addresses = {worker: each.address for worker, each in registrations.items()}
         for plan in self._plans.values():
             for worker in plan.replicas:
                 if worker in registrations and worker != self.worker:

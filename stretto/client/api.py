@@ -40,7 +40,9 @@ class Client:
         heard = threading.Event()
         self._network.call(self._network.refresh, heard.set)
         if not heard.wait(timeout):
-            raise RetriableError("no worker answered; check the addresses given to connect()")
+            refusal = self._network.refusal
+            reason = f" ({refusal})" if refusal is not None else ""
+            raise RetriableError(f"no worker answered{reason}; check the addresses given to connect()")
 
     def close(self) -> None:
         for producer in self._producers:

@@ -1,33 +1,45 @@
-"""The client's side of the wire: connections to workers, requests and their replies, who leads what.
+"""What a client knows of the cluster: who leads what, and how it learns that somebody else does.
 
-Everything here runs on the client's own thread. A request is sent to one worker and answered once: by its
-reply, or, when that does not come in time, with None. What to do then is up to who asked.
+Any worker is asked for the first view, several if the first is slow. From then on news are waited for where
+they arise: who cannot get through to a group's leader asks its replicas to answer as soon as the group has a
+newer epoch, and tries the leader it knows again meanwhile, at growing intervals. A refusal that names the
+new leader is as good as an answer.
+
+Everything here runs on the client's own thread, except what says otherwise.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-import zmq
+import msgspec
 
 from stretto import wire
-from stretto.errors import PeerError, UsageError
+from stretto.client.connections import Connections, OnReply
+from stretto.errors import UsageError
 from stretto.keys import ClusterKey, require_key
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
-from stretto.types import Incarnation, TaskId, WorkerId
+from stretto.types import Epoch, TaskId, WorkerId
 from stretto.wire import GroupView
 from stretto.zk.paths import GroupKey
 
-OnReply: TypeAlias = Callable[["wire.ToClient | None", list[memoryview]], None]
-
 METADATA_TIMEOUT_MS = 1_000
-METADATA_RETRY_MS = 100
+HEDGE_MS = 50
+HEDGE_MS_MAX = 1_000
+NEWS_MS = 2_000
+"""How long a worker may hold back an answer while there is none."""
+NEWS_AGAIN_MS = 50
+PATIENCE_MS = 5
+PATIENCE_MS_MAX = 200
+
+
+def patience_ms(attempt: int) -> int:
+    """Before the same leader is tried once more."""
+    return min(PATIENCE_MS << min(attempt, 10), PATIENCE_MS_MAX)
 
 
 @dataclass
@@ -39,27 +51,71 @@ class ClusterView:
     of_task: dict[tuple[str, TaskId], GroupKey] = field(default_factory=dict)
     tasks: dict[str, list[TaskId]] = field(default_factory=dict)
 
-    def take(self, metadata: wire.Metadata) -> None:
+    def take(self, metadata: wire.Metadata) -> list[GroupKey]:
+        """Returns the groups that are led anew."""
         self.addresses.update(metadata.addresses)
-        for view in metadata.groups:
-            known = self.groups.get(view.key)
-            if known is not None and known.epoch > view.epoch:
-                continue
-            self.groups[view.key] = view
-            newest = self.of_task.get((view.key.module, view.tasks[0]))
+        return [view.key for view in metadata.groups if self._take(view)]
+
+    def _take(self, view: GroupView) -> bool:
+        known = self.groups.get(view.key)
+        if known is not None and known.epoch > view.epoch:
+            return False
+        self.groups[view.key] = view
+        if known is None:
+            self._place(view)
+        return known is not None and known.epoch < view.epoch
+
+    def _place(self, view: GroupView) -> None:
+        module = view.key.module
+        for task in view.tasks:
+            newest = self.of_task.get((module, task))
             if newest is None or newest.generation <= view.key.generation:
-                for task in view.tasks:
-                    self.of_task[(view.key.module, task)] = view.key
-        for module in {view.key.module for view in metadata.groups}:
-            self.tasks[module] = sorted(task for name, task in self.of_task if name == module)
+                self.of_task[(module, task)] = view.key
+        self.tasks[module] = sorted({*self.tasks.get(module, ()), *view.tasks})
+
+    def learn(self, group: GroupKey, refused: wire.Refused) -> bool:
+        """From who was asked in vain. True if that is news."""
+        known = self.groups.get(group)
+        if known is None or known.epoch >= refused.epoch or refused.leader is None:
+            return False
+        self.groups[group] = msgspec.structs.replace(known, leader=refused.leader, epoch=refused.epoch)
+        return True
+
+    def leader_address(self, group: GroupKey) -> str | None:
+        view = self.groups.get(group)
+        return self.addresses.get(view.leader) if view is not None and view.leader else None
+
+    def epoch(self, group: GroupKey) -> Epoch:
+        view = self.groups.get(group)
+        return view.epoch if view is not None else Epoch(0)
 
 
-class _Connection:
-    __slots__ = ("address", "socket")
+class _Once:
+    """Runs one time, whoever calls first."""
 
-    def __init__(self, address: str, socket: zmq.Socket[bytes]) -> None:
-        self.address = address
-        self.socket = socket
+    __slots__ = ("_function", "is_done")
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self.is_done = False
+
+    def __call__(self) -> None:
+        if not self.is_done:
+            self.is_done = True
+            self._function()
+
+
+@dataclass
+class _Awaited:
+    """Who waits for a group to be led anew, and which addresses have been asked to tell."""
+
+    waiting: list[_Once] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+
+    @property
+    def is_over(self) -> bool:
+        self.waiting = [each for each in self.waiting if not each.is_done]
+        return not self.waiting
 
 
 class Network:
@@ -71,24 +127,21 @@ class Network:
         for address in bootstrap:
             require_key(address, key)
         self._bootstrap = list(bootstrap)
-        self._key = key
         self.loop = Loop()
         self.view = ClusterView()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connections: dict[str, _Connection] = {}
-        self._requests: dict[int, OnReply] = {}
+        self._connections = Connections(self.loop, key, self._suspect)
         self._numbers = itertools.count(1)
-        self._asked = itertools.count()
+        self._turns = itertools.count()
         self._refreshing: list[Callable[[], None]] = []
+        self._refreshes = 0
+        self._awaited: dict[GroupKey, _Awaited] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="stretto-client", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         self.loop.run()
-        for connection in self._connections.values():
-            connection.socket.close(0)
-        self._context.destroy(0)
+        self._connections.close()
         self.loop.close()
 
     def call(self, function: Callable[..., None], *args: object) -> None:
@@ -96,33 +149,20 @@ class Network:
         self.loop.call_soon(function, *args)
 
     def close(self) -> None:
+        """From any thread."""
         if not self._closed:
             self._closed = True
             self.call(self.loop.stop)
             self._thread.join()
 
+    @property
+    def refusal(self) -> str | None:
+        return self._connections.refusal
+
     # Requests.
 
     def next_request(self) -> int:
         return next(self._numbers)
-
-    def request(
-        self,
-        address: str,
-        number: int,
-        message: wire.ToWorker,
-        bodies: Sequence[Buffer],
-        on_reply: OnReply,
-        *,
-        timeout_ms: int,
-    ) -> None:
-        self._requests[number] = on_reply
-        self.loop.call_after(timeout_ms, self._time_out, number)
-        connection = self._connection(address)
-        try:
-            connection.socket.send_multipart([wire.encode(message), *bodies], zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError:
-            self.loop.call_after(10, self._time_out, number)
 
     def to_leader(
         self,
@@ -134,81 +174,125 @@ class Network:
         *,
         timeout_ms: int,
     ) -> bool:
-        """False, and nothing is sent, if nobody is known to lead the group."""
-        view = self.view.groups.get(group)
-        address = self.view.addresses.get(view.leader) if view is not None and view.leader else None
-        if address is None:
+        """False, and nothing is sent, if nobody leads the group who could be reached."""
+        address = self.view.leader_address(group)
+        if address is None or self._connections.is_down(address):
             return False
-        self.request(address, number, message, bodies, on_reply, timeout_ms=timeout_ms)
+
+        def replied(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
+            if isinstance(reply, wire.Refused) and self.view.learn(group, reply):
+                self._led_anew(group)
+            on_reply(reply, bodies)
+
+        self._connections.request(
+            address, number, message, bodies, replied, timeout_ms=timeout_ms, group=group
+        )
         return True
 
-    def _time_out(self, number: int) -> None:
-        on_reply = self._requests.pop(number, None)
-        if on_reply is not None:
-            on_reply(None, [])
-
-    def _connection(self, address: str) -> _Connection:
-        known = self._connections.get(address)
-        if known is not None:
-            return known
-        require_key(address, self._key)
-        socket = self._context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.sndhwm = socket.rcvhwm = 10_000
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 8_000)
-        socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
-        if self._key is not None:
-            self._key.connect_with(socket)
-        socket.connect(f"tcp://{address}")
-        connection = self._connections[address] = _Connection(address, socket)
-        self._say_hello(connection)
-        self.loop.register(socket, lambda: self._receive(connection))
-        return connection
-
-    def _say_hello(self, connection: _Connection) -> None:
-        hello = wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(""), Incarnation(""))
-        with contextlib.suppress(zmq.ZMQError):
-            connection.socket.send(wire.encode(hello), zmq.NOBLOCK)
-
-    def _receive(self, connection: _Connection) -> bool:
-        try:
-            parts = connection.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError:
-            return False
-        with contextlib.suppress(PeerError):
-            message = wire.decode_to_client(parts[0].buffer)
-            if isinstance(message, wire.HelloRefused):
-                self._say_hello(connection)
-            elif not isinstance(message, wire.Welcome):
-                on_reply = self._requests.pop(message.request, None)
-                if on_reply is not None:
-                    on_reply(message, [part.buffer for part in parts[1:]])
-        return True
-
-    # Metadata.
+    # The first view.
 
     def refresh(self, then: Callable[[], None]) -> None:
-        """Ask some worker who leads what; ``then`` runs when one has answered, however long that takes."""
+        """Ask who leads what; ``then`` runs when a worker has answered, however long that takes."""
         self._refreshing.append(then)
         if len(self._refreshing) == 1:
-            self._ask()
+            self._ask_until_answered(self._refreshes, HEDGE_MS)
 
-    def _ask(self) -> None:
-        """One after the other, so that a dead address delays the answer and does not prevent it."""
-        addresses = list(dict.fromkeys([*self.view.addresses.values(), *self._bootstrap]))
-        address = addresses[next(self._asked) % len(addresses)]
+    def _ask_until_answered(self, refresh: int, hedge_ms: int) -> None:
+        """One more is asked if those asked so far are slow to answer."""
+        if refresh == self._refreshes:
+            self._ask(refresh, len(self._addresses()))
+            again_ms = min(2 * hedge_ms, HEDGE_MS_MAX)
+            self.loop.call_after(hedge_ms, self._ask_until_answered, refresh, again_ms)
+
+    def _ask(self, refresh: int, tries: int) -> None:
+        addresses = self._addresses()
+        address = addresses[next(self._turns) % len(addresses)]
+
+        def heard(reply: wire.ToClient | None, _: list[memoryview]) -> None:
+            if isinstance(reply, wire.Metadata):
+                self._take(reply)
+                self._refreshed(refresh)
+            elif refresh == self._refreshes and tries > 1:
+                self._ask(refresh, tries - 1)
+
         number = self.next_request()
-        self.request(
-            address, number, wire.GetMetadata(number), (), self._heard, timeout_ms=METADATA_TIMEOUT_MS
+        self._connections.request(
+            address, number, wire.GetMetadata(number), (), heard, timeout_ms=METADATA_TIMEOUT_MS
         )
 
-    def _heard(self, reply: wire.ToClient | None, _bodies: list[memoryview]) -> None:
-        if not isinstance(reply, wire.Metadata):
-            self.loop.call_after(METADATA_RETRY_MS, self._ask)
+    def _addresses(self) -> list[str]:
+        known = list(dict.fromkeys([*self.view.addresses.values(), *self._bootstrap]))
+        return [address for address in known if not self._connections.is_down(address)] or known
+
+    def _refreshed(self, refresh: int) -> None:
+        if refresh == self._refreshes:
+            self._refreshes += 1
+            waiting, self._refreshing = self._refreshing, []
+            for then in waiting:
+                then()
+
+    # News.
+
+    def when_led_anew(
+        self, group: GroupKey, then: Callable[[], None], *, above: Epoch, within_ms: int
+    ) -> None:
+        """Run ``then`` once the group has an epoch above that one, and after that time in any case."""
+        once = _Once(then)
+        if self.view.epoch(group) > above:
+            self.loop.call_soon(once)
             return
-        self.view.take(reply)
-        waiting, self._refreshing = self._refreshing, []
-        for then in waiting:
-            then()
+        self.loop.call_after(within_ms, once)
+        awaited = self._awaited.setdefault(group, _Awaited())
+        awaited.waiting.append(once)
+        if self.view.leader_address(group) is None and not self._refreshing:
+            self.refresh(lambda: None)
+        self._ask_for_news(group)
+
+    def _suspect(self, group: GroupKey) -> None:
+        self.when_led_anew(group, lambda: None, above=self.view.epoch(group), within_ms=NEWS_MS)
+
+    def _ask_for_news(self, group: GroupKey) -> None:
+        awaited = self._awaited.get(group)
+        if awaited is None:
+            return
+        if awaited.is_over:
+            del self._awaited[group]
+            return
+        for address in self._tellers(group):
+            if address not in awaited.asked:
+                awaited.asked.add(address)
+                self._ask_one_for_news(group, awaited, address)
+
+    def _tellers(self, group: GroupKey) -> list[str]:
+        """Only who holds a replica hears of its leader by itself."""
+        view = self.view.groups.get(group)
+        replicas = view.replicas if view is not None else ()
+        return [self.view.addresses[each] for each in replicas if each in self.view.addresses]
+
+    def _ask_one_for_news(self, group: GroupKey, awaited: _Awaited, address: str) -> None:
+        asked_at = self.loop.now
+
+        def heard(reply: wire.ToClient | None, _: list[memoryview]) -> None:
+            if isinstance(reply, wire.Metadata):
+                self._take(reply)
+            pause_ms = max(0, NEWS_AGAIN_MS - (self.loop.now - asked_at))
+            self.loop.call_after(pause_ms, again)
+
+        def again() -> None:
+            awaited.asked.discard(address)
+            self._ask_for_news(group)
+
+        number = self.next_request()
+        message = wire.GetMetadata(number, awaited=group, above=self.view.epoch(group), wait_ms=NEWS_MS)
+        timeout_ms = NEWS_MS + METADATA_TIMEOUT_MS
+        self._connections.request(address, number, message, (), heard, timeout_ms=timeout_ms)
+
+    def _take(self, metadata: wire.Metadata) -> None:
+        for group in self.view.take(metadata):
+            self._led_anew(group)
+
+    def _led_anew(self, group: GroupKey) -> None:
+        self._connections.give_up(group, self.view.leader_address(group))
+        awaited = self._awaited.get(group)
+        for once in list(awaited.waiting) if awaited is not None else ():
+            once()

@@ -16,18 +16,20 @@ from collections.abc import Callable, Generator
 from typing import Any, Self
 
 from stretto import wire
-from stretto.client.network import Network
+from stretto.client.network import Network, patience_ms
 from stretto.clock import boot_time_ms
 from stretto.errors import OutcomeUnknown, RetriableError, StrettoError, UsageError
 from stretto.records import RECORD_BYTES_MAX, pack
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind
-from stretto.types import ProducerId, TaskId
+from stretto.types import Epoch, TaskId
 from stretto.zk.paths import GroupKey
 
-RETRY_MS = 50
+BUSY_MS = 50
+"""What asks for patience at least: a leader that has too few replicas, or too much to do."""
 REQUEST_TIMEOUT_MS = 5_000
+_FORGOTTEN = "the cluster forgot this producer while the batch was under way; it may be applied"
 
 
 class _Batch:
@@ -39,21 +41,22 @@ class _Batch:
         "count",
         "error",
         "event",
-        "first_sent_at",
         "is_settled",
         "offset",
         "request",
         "sealed_at",
         "sequence",
+        "times_sent",
     )
 
     def __init__(self) -> None:
         self.body = b""
         self.count = 0
-        self.sequence = 0
+        #: Given when it is sent for the first time: what expires before leaves no gap.
+        self.sequence: int | None = None
         self.request = 0
         self.sealed_at = 0
-        self.first_sent_at: int | None = None
+        self.times_sent = 0
         self.offset: int | None = None
         self.error: StrettoError | None = None
         self.is_settled = False
@@ -116,15 +119,42 @@ class Ack:
         return await_ack(self).__await__()
 
 
+class _Identity:
+    """An id that the tasks of one group share: each group admits ids for itself.
+
+    It ends when the group has forgotten it. Then nothing more is sent under it, and when all that was is
+    settled, another takes its place.
+    """
+
+    __slots__ = ("attempts", "has_ended", "lanes", "number", "opened", "opening")
+
+    def __init__(self) -> None:
+        self.lanes: list[_Lane] = []
+        self.opened: set[GroupKey] = set()
+        self.opening: set[GroupKey] = set()
+        self.attempts = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self.number = new_producer_id(time.time_ns() // 1_000_000, secrets.randbits(32))
+        self.opened.clear()
+        self.has_ended = False
+
+
 class _Lane:
     """One task: what gathers, what waits to be sent, what is under way, in order of sequence."""
 
     __slots__ = (
+        "attempts",
+        "epoch",
         "gathering",
+        "has_gap",
+        "identity",
         "in_flight",
         "next_sequence",
         "records",
         "records_bytes",
+        "refused",
         "retrying",
         "task",
         "waiting",
@@ -137,8 +167,16 @@ class _Lane:
         self.gathering = _Batch()
         self.waiting: deque[_Batch] = deque()
         self.in_flight: deque[_Batch] = deque()
+        #: Its identity was unknown when they came, so they had no effect: they go out under the next one.
+        self.refused: list[_Batch] = []
+        self.identity: _Identity | None = None
         self.next_sequence = 0
         self.retrying = False
+        #: In vain, one after the other, to the leader of this epoch.
+        self.attempts = 0
+        self.epoch = Epoch(0)
+        #: A batch was given up, and it is not known whether its sequence was used.
+        self.has_gap = False
 
 
 class Producer:
@@ -170,7 +208,6 @@ class Producer:
         self._max_in_flight = max_in_flight
         self._max_buffered_bytes = max_buffered_bytes
         self._timeout_ms = timeout_ms
-        self._id = _new_id()
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._buffered_bytes = 0
@@ -179,8 +216,7 @@ class Producer:
             raise UsageError(f"there is no module {module!r} on this cluster")
         self._lanes = {task: _Lane(task) for task in self._tasks}
         self._current = 0
-        self._opened: set[GroupKey] = set()
-        self._opening: set[GroupKey] = set()
+        self._identities: dict[GroupKey, _Identity] = {}
         self._unsettled = 0
         self._idle = threading.Condition(self._lock)
         self._lingering = False
@@ -256,14 +292,12 @@ class Producer:
         self._room.wait_for(lambda: self._buffered_bytes <= self._max_buffered_bytes)
 
     def _seal(self, lane: _Lane) -> None:
-        """With the lock: number the batch, and let the client's thread send it."""
+        """With the lock: close the batch, and let the client's thread send it."""
         batch, records = lane.gathering, lane.records
         lane.gathering, lane.records, lane.records_bytes = _Batch(), [], 0
         batch.body = pack(self._depot, records)
         batch.count = len(records)
         self._buffered_bytes += len(batch.body)
-        batch.sequence = lane.next_sequence
-        lane.next_sequence += batch.count
         batch.sealed_at = boot_time_ms()
         self._unsettled += 1
         self._current = (self._current + 1) % len(self._tasks)
@@ -284,54 +318,66 @@ class Producer:
 
     def _pump(self, lane: _Lane) -> None:
         while lane.waiting and not lane.retrying and len(lane.in_flight) < self._max_in_flight:
-            group = self._network.view.of_task.get((self._module, lane.task))
-            if group is None or not self._admitted(group, lane):
+            group = self._network.view.of_task[(self._module, lane.task)]
+            identity = self._identity(lane, group)
+            if identity.has_ended or not self._admitted(group, identity):
                 return
             batch = lane.waiting.popleft()
-            lane.in_flight.append(batch)
-            if not self._send(lane, group, batch):
-                return
+            if self._is_late(batch):
+                self._finish(lane, batch, self._too_late(lane, batch))
+            elif not self._send(lane, group, identity, batch):
+                lane.waiting.appendleft(batch)
+                self._again(lane, group)
 
-    def _send(self, lane: _Lane, group: GroupKey, batch: _Batch) -> bool:
-        now = self._network.loop.now
-        if batch.first_sent_at is None:
-            batch.first_sent_at = now
-        elif now - batch.first_sent_at > self._timeout_ms:
-            self._finish(
-                lane, batch, OutcomeUnknown("no worker confirmed the batch in time; it may be applied")
-            )
-            return True
-        batch.request = number = self._network.next_request()
-        message = wire.AppendBatch(
-            number, group, Kind.DEPOT, lane.task, self._id, batch.sequence, batch.count
-        )
-        sent = self._network.to_leader(
+    def _send(self, lane: _Lane, group: GroupKey, identity: _Identity, batch: _Batch) -> bool:
+        sequence = lane.next_sequence if batch.sequence is None else batch.sequence
+        number = self._network.next_request()
+        epoch = self._network.view.epoch(group)
+        if lane.epoch != epoch:
+            lane.epoch, lane.attempts = epoch, 0
+        if not self._network.to_leader(
             group,
             number,
-            message,
+            wire.AppendBatch(number, group, Kind.DEPOT, lane.task, identity.number, sequence, batch.count),
             (batch.body,),
-            lambda reply, _: self._answered(lane, batch, number, reply),
+            lambda reply, _: self._answered(lane, group, batch, number, reply),
             timeout_ms=REQUEST_TIMEOUT_MS,
-        )
-        if not sent:
-            self._again(lane)
-        return sent
+        ):
+            return False
+        if batch.sequence is None:
+            batch.sequence = sequence
+            lane.next_sequence += batch.count
+        batch.request = number
+        batch.times_sent += 1
+        lane.in_flight.append(batch)
+        return True
 
-    def _answered(self, lane: _Lane, batch: _Batch, number: int, reply: wire.ToClient | None) -> None:
+    def _answered(
+        self, lane: _Lane, group: GroupKey, batch: _Batch, number: int, reply: wire.ToClient | None
+    ) -> None:
         if batch.is_settled or batch.request != number:
             return
         match reply:
             case wire.Appended(offset=offset):
                 batch.offset = offset
+                lane.attempts = 0
+                lane.has_gap = False
                 self._finish(lane, batch, None)
                 self._pump(lane)
             case wire.Failed(why=why):
-                # Its sequence numbers will never be used, so none of the later ones can be either.
-                self._give_up(lane, UsageError(why))
+                self._give_up(lane, batch, UsageError(why))
             case wire.Refused(reason=Refusal.UNKNOWN_PRODUCER):
-                self._lost_identity(lane)
+                self._forgotten(lane, batch)
+            case wire.Refused(reason=Refusal.SEQUENCE_GAP) if lane.has_gap and lane.in_flight[0] is batch:
+                self._forgotten(lane, batch)
+            case _ if lane.identity is not None and lane.identity.has_ended:
+                self._finish(lane, batch, OutcomeUnknown(_FORGOTTEN))
+            case wire.Refused(reason=Refusal.STALLED | Refusal.OVERLOADED):
+                self._again(lane, group, BUSY_MS)
             case _:
-                self._again(lane)
+                self._again(lane, group)
+        if lane.identity is not None and lane.identity.has_ended:
+            self._begin_anew(lane.identity)
 
     def _finish(self, lane: _Lane, batch: _Batch, error: StrettoError | None) -> None:
         if batch in lane.in_flight:
@@ -346,8 +392,8 @@ class Producer:
             if self._unsettled == 0:
                 self._idle.notify_all()
 
-    def _again(self, lane: _Lane) -> None:
-        """Everything under way goes out again, in order, once it is known who leads."""
+    def _again(self, lane: _Lane, group: GroupKey, least_ms: int = 0) -> None:
+        """Everything under way goes out again, in order, once somebody else leads or some time has passed."""
         if lane.retrying:
             return
         lane.retrying = True
@@ -355,77 +401,125 @@ class Producer:
             batch.request = 0
             lane.waiting.appendleft(batch)
         lane.in_flight.clear()
-        self._network.loop.call_after(RETRY_MS, self._network.refresh, lambda: self._resume(lane))
+        within_ms = max(least_ms, patience_ms(lane.attempts))
+        lane.attempts += 1
+        self._network.when_led_anew(group, lambda: self._resume(lane), above=lane.epoch, within_ms=within_ms)
 
     def _resume(self, lane: _Lane) -> None:
         lane.retrying = False
         self._pump(lane)
 
-    def _lost_identity(self, lane: _Lane) -> None:
-        """The cluster has forgotten this producer: whether these batches were applied cannot be known."""
-        why = "this producer was silent so long that the cluster forgot it; open another"
-        self._give_up(lane, OutcomeUnknown(why))
+    def _is_late(self, batch: _Batch) -> bool:
+        return batch.sealed_at + self._timeout_ms < self._network.loop.now
 
-    def _give_up(self, lane: _Lane, error: StrettoError) -> None:
+    def _too_late(self, lane: _Lane, batch: _Batch) -> StrettoError:
+        if batch.times_sent:
+            lane.has_gap = True
+            return OutcomeUnknown("no worker confirmed the batch in time; it may be applied")
+        # Certainly without effect.
+        return RetriableError(
+            f"nobody who leads task {lane.task} of {self._module} could be reached in time; "
+            "nothing was appended"
+        )
+
+    def _give_up(self, lane: _Lane, first: _Batch | None, error: StrettoError) -> None:
+        """This batch (None: all) will never be taken. Its sequence is never used, so no later one is either;
+        those before it go on."""
         self._closed = True
-        for batch in [*lane.in_flight, *lane.waiting]:
+        under_way = list(lane.in_flight)
+        start = under_way.index(first) if first is not None else 0
+        for batch in [*under_way[start:], *lane.refused, *lane.waiting]:
             self._finish(lane, batch, error)
+        lane.refused.clear()
         lane.waiting.clear()
 
-    # Admission, once per group.
+    # Identities: admitted by each group once, and forgotten by it after a long silence.
 
-    def _admitted(self, group: GroupKey, lane: _Lane) -> bool:
-        if group in self._opened:
+    def _identity(self, lane: _Lane, group: GroupKey) -> _Identity:
+        """The task keeps it, whatever group it is in later."""
+        if lane.identity is None:
+            lane.identity = self._identities.setdefault(group, _Identity())
+            lane.identity.lanes.append(lane)
+        return lane.identity
+
+    def _admitted(self, group: GroupKey, identity: _Identity) -> bool:
+        if group in identity.opened:
             return True
-        if group not in self._opening:
-            self._opening.add(group)
-            self._open(group)
-        lane.retrying = False
+        if group not in identity.opening:
+            identity.opening.add(group)
+            self._open(group, identity)
         return False
 
-    def _open(self, group: GroupKey) -> None:
+    def _open(self, group: GroupKey, identity: _Identity) -> None:
         number = self._network.next_request()
-        message = wire.AppendBatch(number, group, Kind.PRODUCER_OPEN, TaskId(0), self._id, 0, 1)
+        epoch = self._network.view.epoch(group)
+        message = wire.AppendBatch(number, group, Kind.PRODUCER_OPEN, TaskId(0), identity.number, 0, 1)
         sent = self._network.to_leader(
             group,
             number,
             message,
             (b"",),
-            lambda reply, _: self._open_answered(group, reply),
+            lambda reply, _: self._open_answered(group, identity, epoch, reply),
             timeout_ms=REQUEST_TIMEOUT_MS,
         )
         if not sent:
-            self._open_again(group)
+            self._open_again(group, identity, epoch)
 
-    def _open_answered(self, group: GroupKey, reply: wire.ToClient | None) -> None:
-        if isinstance(reply, wire.Appended):
-            self._opened.add(group)
-            self._opening.discard(group)
-            for lane in self._lanes.values():
-                self._pump(lane)
+    def _open_answered(
+        self, group: GroupKey, identity: _Identity, epoch: Epoch, reply: wire.ToClient | None
+    ) -> None:
+        match reply:
+            case wire.Appended():
+                identity.opened.add(group)
+                identity.opening.discard(group)
+                identity.attempts = 0
+                for lane in identity.lanes:
+                    self._pump(lane)
+            case wire.Refused(reason=Refusal.UNKNOWN_PRODUCER):
+                identity.opening.discard(group)
+                identity.has_ended = True  # too old by now to be admitted
+                self._begin_anew(identity)
+            case wire.Failed(why=why):
+                for lane in identity.lanes:
+                    self._give_up(lane, None, UsageError(why))
+            case _:
+                self._open_again(group, identity, epoch)
+
+    def _open_again(self, group: GroupKey, identity: _Identity, epoch: Epoch) -> None:
+        for lane in identity.lanes:
+            while lane.waiting and self._is_late(lane.waiting[0]):
+                batch = lane.waiting.popleft()
+                self._finish(lane, batch, self._too_late(lane, batch))
+        within_ms = patience_ms(identity.attempts)
+        identity.attempts += 1
+        self._network.when_led_anew(
+            group, lambda: self._open(group, identity), above=epoch, within_ms=within_ms
+        )
+
+    def _forgotten(self, lane: _Lane, batch: _Batch) -> None:
+        """What was sent once, and refused, had no effect. What was sent before as well may have had."""
+        if lane.identity is not None:
+            lane.identity.has_ended = True
+        if batch.times_sent > 1:
+            self._finish(lane, batch, OutcomeUnknown(_FORGOTTEN))
         else:
-            if (
-                isinstance(reply, wire.Refused)
-                and reply.reason is Refusal.UNKNOWN_PRODUCER
-                and not self._opened
-            ):
-                self._id = _new_id()  # too old by now to be admitted, and nothing was sent under it
-            self._open_again(group)
+            lane.in_flight.remove(batch)
+            lane.refused.append(batch)
 
-    def _open_again(self, group: GroupKey) -> None:
-        self._expire_waiting(group)
-        self._network.loop.call_after(RETRY_MS, self._network.refresh, lambda: self._open(group))
-
-    def _expire_waiting(self, group: GroupKey) -> None:
-        """What has waited too long to be sent for the first time certainly has had no effect."""
-        now = self._network.loop.now
-        for lane in self._lanes.values():
-            if self._network.view.of_task.get((self._module, lane.task)) != group:
-                continue
-            while lane.waiting and lane.waiting[0].sealed_at + self._timeout_ms < now:
-                why = f"nobody who leads group {group} could be reached in time; nothing was appended"
-                self._finish(lane, lane.waiting.popleft(), RetriableError(why))
-
-
-def _new_id() -> ProducerId:
-    return new_producer_id(time.time_ns() // 1_000_000, secrets.randbits(32))
+    def _begin_anew(self, identity: _Identity) -> None:
+        """Once nothing is under way any more."""
+        if any(lane.in_flight for lane in identity.lanes):
+            return
+        identity.begin()
+        for lane in identity.lanes:
+            lane.next_sequence = 0
+            lane.has_gap = False
+            while lane.waiting and lane.waiting[0].sequence is not None:
+                self._finish(lane, lane.waiting.popleft(), OutcomeUnknown(_FORGOTTEN))
+            for batch in lane.refused:
+                batch.sequence = None
+                batch.times_sent = 0
+            lane.waiting.extendleft(reversed(lane.refused))
+            lane.refused.clear()
+        for lane in identity.lanes:
+            self._pump(lane)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from stretto import wire
-from stretto.client.network import Network
+from stretto.client.network import Network, patience_ms
 from stretto.errors import RetriableError, UsageError
 from stretto.records import RecordBatch
 from stretto.types import TaskId
@@ -19,7 +19,6 @@ from stretto.zk.paths import GroupKey
 
 READ_BYTES = 1 << 20
 REQUEST_TIMEOUT_MS = 3_000
-RETRY_MS = 50
 POLL_SECONDS = 0.02
 
 
@@ -139,6 +138,7 @@ class _Question:
         self._reply: wire.ToClient | None = None
         self._bodies: list[memoryview] = []
         self._last: Any = None
+        self._attempts = 0
         network.call(self._send)
 
     def wait(self) -> tuple[wire.ToClient, list[memoryview]]:
@@ -157,23 +157,22 @@ class _Question:
             self._answered.set()
             return
         group = self._network.view.of_task[(self._module, self._task)]
+        epoch = self._network.view.epoch(group)
         number = self._network.next_request()
+
+        def heard(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
+            if reply is None or isinstance(reply, wire.Refused | wire.Unknown):
+                self._last = reply
+                again()
+            else:
+                self._reply, self._bodies = reply, bodies
+                self._answered.set()
+
+        def again() -> None:
+            within_ms = patience_ms(self._attempts)
+            self._attempts += 1
+            self._network.when_led_anew(group, self._send, above=epoch, within_ms=within_ms)
+
         message = self._message(number, group)
-        if not self._network.to_leader(
-            group, number, message, (), self._heard, timeout_ms=REQUEST_TIMEOUT_MS
-        ):
-            self._again()
-
-    def _heard(self, reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
-        if reply is None or isinstance(reply, wire.Refused | wire.Unknown):
-            self._last = reply
-            self._again()
-        else:
-            self._reply, self._bodies = reply, bodies
-            self._answered.set()
-
-    def _again(self) -> None:
-        if time.monotonic() > self._deadline:
-            self._answered.set()
-        else:
-            self._network.loop.call_after(RETRY_MS, self._network.refresh, self._send)
+        if not self._network.to_leader(group, number, message, (), heard, timeout_ms=REQUEST_TIMEOUT_MS):
+            again()

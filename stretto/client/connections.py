@@ -1,0 +1,197 @@
+"""The client's connections to workers: requests go out on them, and each is answered exactly once.
+
+By its reply; or with None, when its time is over or its connection is lost. A lost connection is noticed at
+once (ZeroMQ's monitor tells), all that was under way on it is answered, and it is thrown away: what waited in
+its queue must not reach whoever listens on that address next. The next request makes a new one.
+
+Everything here runs on the client's own thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import zmq
+
+from stretto import wire
+from stretto.errors import PeerError
+from stretto.keys import ClusterKey, require_key
+from stretto.loop import Loop
+from stretto.replog.frame import Buffer
+from stretto.types import Incarnation, WorkerId
+from stretto.zk.paths import GroupKey
+
+OnReply: TypeAlias = Callable[["wire.ToClient | None", list[memoryview]], None]
+
+SWEEP_MS = 100
+SUSPECT_MS = 500
+"""An answer that takes longer makes one ask whether somebody else leads by now."""
+DOWN_MS = 50
+"""An address where nobody listened is left alone for so long."""
+HIGH_WATER_MARK = 10_000
+_LOSSES = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+
+
+class _Request:
+    __slots__ = ("deadline", "group", "on_reply", "suspect_at")
+
+    def __init__(self, on_reply: OnReply, group: GroupKey | None, now: int, timeout_ms: int) -> None:
+        self.on_reply = on_reply
+        self.group = group
+        self.deadline = now + timeout_ms
+        self.suspect_at: int | None = now + SUSPECT_MS if group is not None else None
+
+
+class _Connection:
+    __slots__ = ("address", "is_welcome", "monitor", "requests", "socket")
+
+    def __init__(self, address: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+        self.address = address
+        self.socket = socket
+        self.monitor = monitor
+        self.is_welcome = False
+        self.requests: dict[int, _Request] = {}
+
+
+class Connections:
+    def __init__(self, loop: Loop, key: ClusterKey | None, on_suspicion: Callable[[GroupKey], None]) -> None:
+        self._loop = loop
+        self._key = key
+        self._on_suspicion = on_suspicion
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._connections: dict[str, _Connection] = {}
+        self._down_until: dict[str, int] = {}
+        self._names = itertools.count()
+        self._sweeping = False
+        #: Why a worker did not let us in.
+        self.refusal: str | None = None
+
+    def request(
+        self,
+        address: str,
+        number: int,
+        message: wire.ToWorker,
+        bodies: Sequence[Buffer],
+        on_reply: OnReply,
+        *,
+        timeout_ms: int,
+        group: GroupKey | None = None,
+    ) -> None:
+        connection = self._connections.get(address) or self._connect(address)
+        connection.requests[number] = _Request(on_reply, group, self._loop.now, timeout_ms)
+        if not self._sweeping:
+            self._sweeping = True
+            self._loop.call_after(SWEEP_MS, self._sweep)
+        try:
+            connection.socket.send_multipart([wire.encode(message), *bodies], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError:
+            self._loop.call_soon(self._lose_one, connection, number)
+
+    def is_down(self, address: str) -> bool:
+        """Nobody listened there a moment ago."""
+        return self._down_until.get(address, 0) > self._loop.now
+
+    def give_up(self, group: GroupKey, but: str | None) -> None:
+        """Requests about this group to any other address are in vain."""
+        for connection in list(self._connections.values()):
+            if connection.address != but:
+                for number, request in list(connection.requests.items()):
+                    if request.group == group:
+                        self._lose_one(connection, number)
+
+    def close(self) -> None:
+        for connection in list(self._connections.values()):
+            self._disconnect(connection)
+        self._context.destroy(0)
+
+    # Connections.
+
+    def _connect(self, address: str) -> _Connection:
+        require_key(address, self._key)
+        socket = self._context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.sndhwm = socket.rcvhwm = HIGH_WATER_MARK
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 8_000)
+        socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        if self._key is not None:
+            self._key.connect_with(socket)
+        monitor = socket.get_monitor_socket(_LOSSES, f"inproc://client-{next(self._names)}")
+        socket.connect(f"tcp://{address}")
+        connection = self._connections[address] = _Connection(address, socket, monitor)
+        hello = wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(""), Incarnation(""))
+        socket.send(wire.encode(hello))
+        self._loop.register(socket, lambda: self._receive(connection))
+        self._loop.register(monitor, lambda: self._dropped(connection))
+        return connection
+
+    def _dropped(self, connection: _Connection) -> bool:
+        while not connection.socket.closed and self._receive(connection):
+            pass
+        self._lose(connection)
+        return False
+
+    def _lose(self, connection: _Connection) -> None:
+        if self._connections.get(connection.address) is not connection:
+            return
+        del self._connections[connection.address]
+        if not connection.is_welcome:
+            self._down_until[connection.address] = self._loop.now + DOWN_MS
+        self._disconnect(connection)
+        for number in list(connection.requests):
+            self._lose_one(connection, number)
+
+    def _disconnect(self, connection: _Connection) -> None:
+        for socket in (connection.socket, connection.monitor):
+            self._loop.unregister(socket)
+        connection.socket.disable_monitor()
+        connection.socket.close(0)
+        connection.monitor.close(0)
+
+    # Answers.
+
+    def _receive(self, connection: _Connection) -> bool:
+        try:
+            parts = connection.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError:
+            return False
+        try:
+            message = wire.decode_to_client(parts[0].buffer)
+        except PeerError:
+            return True
+        if isinstance(message, wire.Welcome):
+            connection.is_welcome = True
+        elif isinstance(message, wire.HelloRefused):
+            self.refusal = message.why
+            connection.is_welcome = False
+            self._lose(connection)
+            return False
+        else:
+            request = connection.requests.pop(message.request, None)
+            if request is not None:
+                request.on_reply(message, [part.buffer for part in parts[1:]])
+        return not connection.socket.closed
+
+    def _lose_one(self, connection: _Connection, number: int) -> None:
+        request = connection.requests.pop(number, None)
+        if request is not None:
+            request.on_reply(None, [])
+
+    def _sweep(self) -> None:
+        now = self._loop.now
+        self._sweeping = False
+        suspects: set[GroupKey] = set()
+        for connection in list(self._connections.values()):
+            for number, request in list(connection.requests.items()):
+                if request.deadline <= now:
+                    self._lose_one(connection, number)
+                elif request.suspect_at is not None and request.suspect_at <= now and request.group:
+                    request.suspect_at = None
+                    suspects.add(request.group)
+        for group in suspects:
+            self._on_suspicion(group)
+        if not self._sweeping and any(connection.requests for connection in self._connections.values()):
+            self._sweeping = True
+            self._loop.call_after(SWEEP_MS, self._sweep)
