@@ -16,7 +16,7 @@ from typing import TypeAlias
 import zmq
 
 from stretto import wire
-from stretto.errors import PeerError
+from stretto.errors import PeerError, UsageError
 from stretto.keys import ClusterKey, require_key
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
@@ -79,7 +79,12 @@ class Connections:
         timeout_ms: int,
         group: GroupKey | None = None,
     ) -> None:
-        connection = self._connections.get(address) or self._connect(address)
+        try:
+            connection = self._connections.get(address) or self._connect(address)
+        except (UsageError, zmq.ZMQError) as error:
+            self.refusal = str(error)
+            self._loop.call_soon(on_reply, None, [])
+            return
         connection.requests[number] = _Request(on_reply, group, self._loop.now, timeout_ms)
         if not self._sweeping:
             self._sweeping = True

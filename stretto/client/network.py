@@ -130,6 +130,7 @@ class Network:
         self.loop = Loop()
         self.view = ClusterView()
         self._connections = Connections(self.loop, key, self._suspect)
+        self.request = self._connections.request
         self._numbers = itertools.count(1)
         self._turns = itertools.count()
         self._refreshing: list[Callable[[], None]] = []
@@ -184,9 +185,7 @@ class Network:
                 self._led_anew(group)
             on_reply(reply, bodies)
 
-        self._connections.request(
-            address, number, message, bodies, replied, timeout_ms=timeout_ms, group=group
-        )
+        self.request(address, number, message, bodies, replied, timeout_ms=timeout_ms, group=group)
         return True
 
     # The first view.
@@ -216,9 +215,7 @@ class Network:
                 self._ask(refresh, tries - 1)
 
         number = self.next_request()
-        self._connections.request(
-            address, number, wire.GetMetadata(number), (), heard, timeout_ms=METADATA_TIMEOUT_MS
-        )
+        self.request(address, number, wire.GetMetadata(number), (), heard, timeout_ms=METADATA_TIMEOUT_MS)
 
     def _addresses(self) -> list[str]:
         known = list(dict.fromkeys([*self.view.addresses.values(), *self._bootstrap]))
@@ -285,7 +282,7 @@ class Network:
         number = self.next_request()
         message = wire.GetMetadata(number, awaited=group, above=self.view.epoch(group), wait_ms=NEWS_MS)
         timeout_ms = NEWS_MS + METADATA_TIMEOUT_MS
-        self._connections.request(address, number, message, (), heard, timeout_ms=timeout_ms)
+        self.request(address, number, message, (), heard, timeout_ms=timeout_ms)
 
     def _take(self, metadata: wire.Metadata) -> None:
         for group in self.view.take(metadata):

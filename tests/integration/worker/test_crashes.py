@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import resource
+import time
+from collections.abc import Callable
 
-from tests.integration.cluster import Cluster, WorkerProcess
+from tests.integration.cluster import DEPOT, MODULE, Cluster, WorkerProcess
 from tests.integration.load import Load, check_history
 from tests.integration.zk.waiting import wait_until
 
@@ -120,3 +122,20 @@ def test_a_full_disk_of_the_leader_is_told_and_overcome(cluster: Cluster) -> Non
         wait_for_more(load, 400)
         _check_disk_full(cluster, load, cluster.leader())
     assert check_history(cluster, load)["failed"] == 0
+
+
+def test_a_client_finds_the_next_leader_without_waiting_for_a_time_out(
+    start: Callable[..., Cluster],
+) -> None:
+    """A supervisor that proves a worker dead deletes its registration, so no session has to expire."""
+    cluster = start(session_timeout_ms=30_000)
+    producer = cluster.connect().producer(MODULE, DEPOT, linger_ms=0)
+    producer.append(b"before", task=0).result(30)
+    record, leader = cluster.record(), cluster.leader()
+    assert record.leader is not None
+    assert record.leader_incarnation is not None
+    leader.kill()
+    killed = time.monotonic()
+    cluster.operator.delete(cluster.paths.registration(record.leader, record.leader_incarnation))
+    producer.append(b"after", task=0).result(30)
+    assert time.monotonic() - killed < 4.0, "it waited for the answer of a dead worker"
