@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -20,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from stretto import __version__
+from stretto.cli import config
 from stretto.errors import StrettoError, UsageError
 
 #: verb -> (where its function or its group of verbs is, one line of help)
@@ -45,6 +47,7 @@ def _load(verb: str) -> Any:
         single.command(verb)(loaded)
         command = get_command(single)
     command.help = command.help or summary
+    config.prepare(command, (verb,), _config_option())
     return command
 
 
@@ -83,8 +86,26 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_print_version)
     ] = False,
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE.toml",
+            envvar="STRETTO_CONFIG",
+            help="Settings from a file; flags and the environment win.",
+            is_eager=True,
+            expose_value=False,
+            callback=config.read,
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Task groups replicated through ZooKeeper, in Python."""
+
+
+def _config_option() -> Any:
+    """That of the root, which every verb takes too."""
+    return next(parameter for parameter in get_group(app).params if "--config" in parameter.opts)
 
 
 def _refuse(sentence: str, code: int) -> int:
@@ -101,7 +122,7 @@ def _run(args: Sequence[str]) -> int:
         return _refuse(str(error), 1)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
-        hint = f" (see '{context.command_path} --help')" if context else ""
+        hint = config.origin(error) or (f" (see '{context.command_path} --help')" if context else "")
         return _refuse(error.format_message().rstrip(".") + hint, error.exit_code)
     except typer.Abort:
         return _refuse("aborted", 1)

@@ -22,7 +22,10 @@ def bench(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> int:
-    """Measure stretto on this machine, next to what the machine can do. Exits 1 if a target is missed."""
+    """Measure stretto on this machine, next to what the machine can do. Exits 1 if a target is missed.
+
+    Example: stretto bench --only append --dir data
+    """
     measures = _chosen(only)
     if directory is not None and not directory.is_dir():
         raise UsageError(f"--dir must name an existing folder, and {directory} is none")

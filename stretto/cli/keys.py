@@ -14,7 +14,10 @@ app = typer.Typer(add_completion=False, help="Make the key that the processes of
 
 @app.command()
 def generate(path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")]) -> int:
-    """Make a new cluster key. Whoever has the file can join the cluster: treat it like a password."""
+    """Make a new cluster key. Whoever has the file can join the cluster: treat it like a password.
+
+    Example: stretto keys generate cluster.key
+    """
     ClusterKey.generate().save(path)
     typer.echo(f"wrote a new cluster key to {path}; give it to every process with --key {path}")
     return 0

@@ -36,7 +36,10 @@ def dump(
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N frames.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the frames of a replog, one per line."""
+    """List the frames of a replog, one per line.
+
+    Example: stretto replog dump data/groups/counts-1-0/replog --from 1000 --limit 20
+    """
     folder = _open(directory)
     segment = ""
     for number, place in enumerate(frames(folder, Offset(start))):
@@ -54,7 +57,10 @@ def dump(
 
 @app.command("verify")
 def verify_command(directory: Directory, as_json: Json = False) -> int:
-    """Check every byte of a replog. Exits 1 and says where, if anything is corrupt."""
+    """Check every byte of a replog. Exits 1 and says where, if anything is corrupt.
+
+    Example: stretto replog verify data/groups/counts-1-0/replog
+    """
     folder = _open(directory)
     report = verify(folder, _progress(size_bytes(folder)))
     if as_json:

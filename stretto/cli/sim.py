@@ -37,7 +37,10 @@ def sim(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> int:
-    """Run the replication core in a simulated world full of faults. Exits 1 if a rule was violated."""
+    """Run the replication core in a simulated world full of faults. Exits 1 if a rule was violated.
+
+    Example: stretto sim --seeds 1000
+    """
     if mutant is not None and mutant not in [each.name for each in MUTANTS]:
         raise UsageError(f"there is no mutant {mutant!r}; 'stretto sim --mutants' lists them all")
     if mutants:

@@ -44,7 +44,10 @@ def worker(
         str, typer.Option(help="What its supervisor knows this process by.", show_default=False)
     ] = "",
 ) -> int:
-    """Run one worker until SIGTERM or Ctrl-C; it hands its leaderships over first."""
+    """Run one worker until SIGTERM or Ctrl-C; it hands its leaderships over first.
+
+    Example: stretto worker --id a --module counts --data-dir a --address 127.0.0.1:7001
+    """
     if fsync not in ("always", "interval"):
         raise UsageError(f"replication.fsync is always or interval, not {fsync!r}")
     cluster_key = ClusterKey.load(key) if key is not None else None

@@ -25,6 +25,8 @@ def zookeeper(
 
     It is a real ZooKeeper, started from the jars that pyspark brings along. For production run an ensemble
     of your own and give its addresses to the other daemons.
+
+    Example: stretto zookeeper --data-dir zk
     """
     stopping = threading.Event()
 

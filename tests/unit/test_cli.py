@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from stretto import __version__, cli
 from stretto.errors import NotEnoughReplicas, OptionError
@@ -85,6 +86,20 @@ def test_every_entry_of_the_table_is_well_formed() -> None:
         assert module.startswith("stretto."), verb
         assert attribute.isidentifier(), verb
         assert summary.endswith("."), verb
+
+
+def leaves(command: object, path: str) -> list[tuple[str, str]]:
+    """Each verb that can be run, and its help."""
+    if isinstance(command, TyperGroup):
+        return [leaf for name, each in command.commands.items() for leaf in leaves(each, f"{path} {name}")]
+    return [(path, getattr(command, "help", None) or "")]
+
+
+@pytest.mark.parametrize("verb", cli.COMMANDS)
+def test_every_help_has_an_example_and_the_same_first_words_as_the_verb(verb: str) -> None:
+    for path, text in leaves(cli._load(verb), f"stretto {verb}"):
+        assert "Example" in text, path
+        assert text.count(path) >= 1, f"the example of '{path} --help' does not run it"
 
 
 def test_a_function_becomes_a_verb_with_its_options(

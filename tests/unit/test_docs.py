@@ -24,7 +24,7 @@ from stretto.sim.scenario import scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md", "docs/PROTOCOL.md"]
-PAGES += ["docs/OPTIONS.md"]
+PAGES += ["docs/CONFIGURATION.md", "docs/OPTIONS.md"]
 
 GUARD_NAMES = [field.name for field in dataclasses.fields(Guards)]
 MUTANT_NAMES = [mutant.name for mutant in MUTANTS]

@@ -105,9 +105,7 @@ def test_random_changes_are_followed(client: KazooClient, writer: KazooClient, p
     wait_until("the copy equals the tree", lambda: copied(mirror) == truth(writer, paths))
 
 
-def test_it_goes_on_in_a_new_session(
-    zookeeper: EmbeddedZooKeeper, writer: KazooClient, paths: Paths
-) -> None:
+def test_it_goes_on_in_a_new_session(zookeeper: EmbeddedZooKeeper, writer: KazooClient, paths: Paths) -> None:
     with Proxy(zookeeper.port) as proxy:
         client = new_client(proxy.address, 2_000)
         client.start()
