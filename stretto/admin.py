@@ -267,9 +267,9 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     stalled: bool
     serving: bool
     since_ms: int
-    """How long its role and state have been what they are."""
+    """How long its role, its epoch and its state have been what they are."""
     why: str = ""
-    """Why it is stopped, if it is."""
+    """What keeps it from its work, in words: why it is stopped, or does not serve."""
     followers: tuple[FollowerView, ...] = ()
 
 

@@ -53,8 +53,8 @@ class Clients:
                 self._read(sender, message)
             case wire.GetMetadata():
                 self._worker.metadata.asked(sender, message)
-            case wire.Ask(request=request):
-                self._worker.transport.reply(sender, wire.Failed(request, "a worker does not answer this"))
+            case wire.Ask():
+                self._worker.calls.asked(sender, message)
             case wire.Hello() | wire.Replicate():
                 raise PeerError("not a request of a client")
             case _:

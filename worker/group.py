@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 
 import structlog
 
-from stretto import wire
+from stretto import admin, wire
 from stretto.errors import StorageCorrupt, StorageError
 from stretto.replog.commit import GroupCommit
 from stretto.replog.core import effects, events
@@ -28,6 +28,7 @@ from stretto.replog.frame import Frame, decode
 from stretto.replog.log import Replog
 from stretto.types import Epoch, Incarnation, Offset, WorkerId
 from stretto.worker.plan import GroupPlan
+from stretto.worker.views import Since, replica_view
 from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
@@ -36,6 +37,20 @@ if TYPE_CHECKING:
     from stretto.worker.state import AppliedState
 
 READ_BYTES = 4 * 1024 * 1024
+#: Frequent, and whatever they change beside offsets comes with a note.
+BUSY = frozenset(
+    {
+        events.Received,
+        events.Append,
+        events.Persisted,
+        events.Sent,
+        events.Applied,
+        events.Tick,
+        events.Read,
+        events.Sampled,
+        events.LeaseRenewed,
+    }
+)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -117,6 +132,7 @@ class Group:
             unapplied=tuple(frame.header for frame in self._unapplied),
         )
         self.replica = Replica(identity, recovered, settings)
+        self.since = Since(self.replica, host.loop.now)
 
     # Events in, effects out.
 
@@ -124,6 +140,8 @@ class Group:
         if self.closed:
             return
         self._effects.extend(self.replica.step(event, self.host.loop.now))
+        if type(event) not in BUSY:
+            self.since.look(self.replica, self.host.loop.now)
         if not self._running:
             self._carry_out_all()
 
@@ -187,6 +205,7 @@ class Group:
                 host.replica_stopped(self, why, renew=renew)
             case effects.Note(event=event, fields=fields):
                 self._log.info(event, **fields)
+                self.since.look(self.replica, host.loop.now)
             case _:
                 assert_never(effect)
 
@@ -270,6 +289,9 @@ class Group:
 
     def session_started(self, incarnation: Incarnation) -> None:
         self.step(events.SessionStarted(incarnation=incarnation))
+
+    def view(self) -> admin.ReplicaView:
+        return replica_view(self.replica, self.plan, self.since, self.host.loop.now)
 
     def unapplied_frames(self) -> list[Frame]:
         """For uncommitted reads."""

@@ -27,7 +27,9 @@ from stretto.replog.frame import decode
 from stretto.replog.identity import Fsync
 from stretto.replog.log import Replog
 from stretto.types import Incarnation, Millis, Offset, WorkerId
+from stretto.worker import views
 from stretto.worker.applier import Applier
+from stretto.worker.calls import CallDesk
 from stretto.worker.clients import Clients
 from stretto.worker.group import Group
 from stretto.worker.metadata import MetadataDesk
@@ -92,9 +94,15 @@ class Worker:
         )
         self.clients = Clients(self)
         self.metadata = MetadataDesk(self)
+        self.calls = CallDesk(self)
         self._plans = {plan.key: plan for plan in config.plans}
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
+        #: Every plan has its group, or is here.
+        self.stopped = {
+            plan.key: views.Stopped(plan, config.worker, self.loop.now, views.NOT_BEGUN)
+            for plan in config.plans
+        }
         self._by_log: dict[Replog, Group] = {}
         self._incarnation: Incarnation | None = None
         #: Under which incarnation a reopened replica must not begin.
@@ -158,6 +166,7 @@ class Worker:
         """A replica must not go on. Close it, and try again later, renewed if its folder is suspect."""
         log.error("replica_stopped", group=str(group.key), why=why, renew=renew)
         group.closed = True
+        self.stopped[group.key] = views.Stopped(group.plan, self.worker, self.loop.now, why, group.view())
         del self.groups[group.key]
         del self._storages[group.key]
         if self._incarnation is not None:
@@ -181,6 +190,7 @@ class Worker:
             else:
                 self._open(plan)
         except (StrettoError, OSError) as error:
+            self.stopped[plan.key].why = str(error)
             log.error("replica_cannot_be_opened", group=str(plan.key), why=str(error), retry_ms=REOPEN_MS)
             self.loop.call_after(REOPEN_MS, lambda: self._reopen(plan, why, renew=renew))
             return
@@ -240,6 +250,7 @@ class Worker:
         )
         group = Group(self, plan, identity, self._settings(), log=storage.log, state=storage.state)
         self.groups[plan.key] = group
+        del self.stopped[plan.key]
         self._by_log[storage.log] = group
         group.step(events.Tick())
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError
+from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.states import EventType, WatchedEvent
 
 from stretto.clock import boot_time_ms
@@ -37,7 +37,14 @@ from stretto.zk.directory import Found, Listing
 from stretto.zk.following import FollowedGroup
 from stretto.zk.members import MemberSearch
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import ResignRequest, WorkerRegistration, ZnodeDamaged, decode, encode
+from stretto.zk.records import (
+    ConductorRegistration,
+    ResignRequest,
+    WorkerRegistration,
+    ZnodeDamaged,
+    decode,
+    encode,
+)
 from stretto.zk.registrations import WatchedRegistrations
 from stretto.zk.session import Credentials, Done, MetastoreUnavailable, Send, Session
 
@@ -407,6 +414,24 @@ class Metastore:
         """Tell the registrations of all workers; nothing if that failed, so ask again."""
         with self._lock:
             Listing(self, found).start()
+
+    def find_conductor(self, found: Callable[[str | None, Exception | None], None]) -> None:
+        """Tell the address of the active conductor, None if there is none; or why that is not known."""
+        path = self.paths.conductor_leader
+
+        def done(value: Any, error: Exception | None) -> None:
+            if isinstance(error, NoNodeError):
+                found(None, None)
+            elif error is not None:
+                found(None, error)
+            else:
+                try:
+                    found(decode(value[0], ConductorRegistration, path).address, None)
+                except ZnodeDamaged as damage:
+                    found(None, damage)
+
+        with self._lock:
+            self.ask(lambda client: client.get_async(path), done)
 
     def forget_resign(self, group: GroupKey, epoch: Epoch) -> None:
         """Delete the request to resign that was meant for this epoch."""

@@ -1,0 +1,63 @@
+"""The calls that a worker answers, for people: what its replicas do, and where the conductor is.
+
+None of them waits: what is not at hand on the loop is asked of the metastore, whose answer is passed on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stretto import admin, wire
+
+if TYPE_CHECKING:
+    from stretto.worker.process import Worker
+    from stretto.worker.transport import Connection
+
+
+class CallDesk:
+    """Owned by the loop."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def asked(self, sender: Connection, message: wire.Ask) -> None:
+        name = f"worker {self._worker.worker}"
+        try:
+            call = admin.decode_call(message.call)
+        except msgspec.DecodeError as error:
+            self._refuse(sender, message, f"{name}: no such call ({error})")
+            return
+        match call:
+            case admin.Replicas(module=module):
+                self._answer(sender, message, self._replicas(module))
+            case admin.FindConductor():
+                self._find_conductor(sender, message)
+            case _:
+                why = f"{name} does not answer {type(call).__name__}; ask the conductor"
+                self._refuse(sender, message, why)
+
+    def _answer(self, sender: Connection, asked: wire.Ask, result: object) -> None:
+        self._worker.transport.reply(sender, wire.Answer(asked.request, admin.encode(result)))
+
+    def _refuse(self, sender: Connection, asked: wire.Ask, why: str) -> None:
+        self._worker.transport.reply(sender, wire.Failed(asked.request, why))
+
+    def _replicas(self, module: str | None) -> list[admin.ReplicaView]:
+        views = [group.view() for group in self._worker.groups.values()]
+        views += [stopped.view(self._worker.loop.now) for stopped in self._worker.stopped.values()]
+        return sorted((each for each in views if module in (None, each.group.module)), key=lambda v: v.group)
+
+    def _find_conductor(self, sender: Connection, message: wire.Ask) -> None:
+        worker = self._worker
+
+        def found(address: str | None, error: Exception | None) -> None:
+            """On a thread of the metastore."""
+            if error is None:
+                worker.loop.call_soon(self._answer, sender, message, address)
+            else:
+                why = f"worker {worker.worker} cannot ask ZooKeeper for the conductor; try again"
+                worker.loop.call_soon(self._refuse, sender, message, why)
+
+        worker.metastore.find_conductor(found)

@@ -1,0 +1,154 @@
+"""What a worker tells of its replicas, for people: read on the loop, from the state of the core.
+
+The core says that something changed, not since when. :class:`Since` remembers that. It looks after everything
+the core finds worth a note and after events that are rare, which is whenever a role, a stall or the serving
+of a group can change; never for each entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from stretto import admin
+from stretto.replog.core.leader import Leader
+from stretto.replog.core.record import Member
+from stretto.replog.core.replica import Replica, RoleName
+from stretto.types import Epoch, Millis, Offset, WorkerId
+from stretto.worker.plan import GroupPlan
+
+NO_SESSION = "it has no session with ZooKeeper"
+NOT_BEGUN = "it waits for its first session with ZooKeeper"
+NO_LEASE = "its lease has lapsed: ZooKeeper does not answer it"
+HANDING_OVER = "it is handing over to worker {target}"
+
+Condition: TypeAlias = tuple[RoleName, Epoch, bool, bool]
+
+
+class Since:
+    """When a replica came into the condition it is in."""
+
+    def __init__(self, replica: Replica, now: Millis) -> None:
+        self._condition = condition_of(replica)
+        self._at = now
+
+    def look(self, replica: Replica, now: Millis) -> Millis:
+        condition = condition_of(replica)
+        if condition != self._condition:
+            self._condition = condition
+            self._at = now
+        return self._at
+
+
+def condition_of(replica: Replica) -> Condition:
+    """Role, epoch, stalled, serving."""
+    leader = replica.role if isinstance(replica.role, Leader) else None
+    return (
+        replica.role_name,
+        replica.record.epoch if replica.record is not None else Epoch(0),
+        leader is not None and _is_stalled(leader),
+        leader is not None and leader.is_serving,
+    )
+
+
+def _is_stalled(leader: Leader) -> bool:
+    """Appends are refused: laggards that min-ISR forbids to drop, or too few members to begin with."""
+    return leader.stalled or leader.membership.is_short()
+
+
+def replica_view(replica: Replica, plan: GroupPlan, since_at: Since, now: Millis) -> admin.ReplicaView:
+    record = replica.record
+    leader = replica.role if isinstance(replica.role, Leader) and not replica.stopped else None
+    since = since_at.look(replica, now)
+    why = ""
+    serving = leader is not None and leader.is_serving
+    if replica.incarnation is None:
+        why = NO_SESSION
+    elif leader is not None and leader.handover is not None:
+        why = HANDING_OVER.format(target=leader.handover.target)
+    elif serving and not replica.guards.lease_holds(now, replica.lease_end):
+        serving, why = False, NO_LEASE
+        since = max(since, replica.lease_end)
+    return admin.ReplicaView(
+        group=plan.key,
+        worker=replica.worker,
+        incarnation=replica.incarnation,
+        role=replica.role_name,
+        epoch=record.epoch if record is not None else Epoch(0),
+        leader=record.leader if record is not None else None,
+        isr=tuple(member.worker for member in record.isr) if record is not None else (),
+        osr=_others(plan, record.isr if record is not None else ()),
+        min_isr=replica.min_isr,
+        start=replica.log_start,
+        end=replica.log_end,
+        apply=replica.apply_offset,
+        applied=replica.applied,
+        stalled=leader is not None and _is_stalled(leader),
+        serving=serving,
+        since_ms=now - since,
+        why=why,
+        followers=_followers(leader) if leader is not None else (),
+    )
+
+
+def _others(plan: GroupPlan, isr: tuple[Member, ...]) -> tuple[WorkerId, ...]:
+    listed = {member.worker for member in isr}
+    return tuple(worker for worker in plan.replicas if worker not in listed)
+
+
+def _followers(leader: Leader) -> tuple[admin.FollowerView, ...]:
+    committed = leader.membership.committed
+    return tuple(
+        admin.FollowerView(
+            worker=worker,
+            confirmed=progress.confirmed,
+            in_isr=Member(worker, progress.storage) in committed,
+        )
+        for worker, progress in sorted(leader.followers.items())
+    )
+
+
+@dataclass(slots=True)
+class Stopped:
+    """A replica that does not run: why, since when, and what it was when it last did."""
+
+    plan: GroupPlan
+    worker: WorkerId
+    at: Millis
+    why: str
+    last: admin.ReplicaView | None = None
+
+    def view(self, now: Millis) -> admin.ReplicaView:
+        return msgspec.structs.replace(
+            self.last or self._never_ran(),
+            role=RoleName.STOPPED,
+            incarnation=None,
+            stalled=False,
+            serving=False,
+            since_ms=now - self.at,
+            why=self.why,
+            followers=(),
+        )
+
+    def _never_ran(self) -> admin.ReplicaView:
+        nowhere = Offset(0)
+        return admin.ReplicaView(
+            group=self.plan.key,
+            worker=self.worker,
+            incarnation=None,
+            role=RoleName.STOPPED,
+            epoch=Epoch(0),
+            leader=None,
+            isr=(),
+            osr=self.plan.replicas,
+            min_isr=0,
+            start=nowhere,
+            end=nowhere,
+            apply=nowhere,
+            applied=nowhere,
+            stalled=False,
+            serving=False,
+            since_ms=0,
+        )
