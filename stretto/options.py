@@ -239,6 +239,7 @@ TABLE: tuple[Option, ...] = (
         unit="ms",
         low=10,
         high=_HOUR_MS,
+        scopes=_PER_DEPOT,
         setting="append_timeout_ms",
         doc="An append that is not applied by then is answered with *outcome unknown*.",
     ),
@@ -326,16 +327,6 @@ TABLE: tuple[Option, ...] = (
         doc="A producer silent for so long is forgotten; what it repeats afterwards is refused.",
     ),
     Option(
-        name="depot.max.batch.bytes",
-        kind=int,
-        default=BATCH_BYTES_MAX,
-        unit="bytes",
-        low=1_024,
-        high=BATCH_BYTES_MAX,
-        scopes=_PER_DEPOT,
-        doc="A larger batch of records is refused, for good.",
-    ),
-    Option(
         name="depot.max.read.bytes",
         kind=int,
         default=16 * _MIB,
@@ -395,18 +386,11 @@ def option_named(name: str) -> Option:
     return found
 
 
-def parse(name: str, text: str, level: Level) -> Value:
-    """What a person wants to set at a level; raises OptionError."""
+def parse(name: str, value: object, level: Level) -> Value:
+    """What somebody wants to set at a level: as text, or of the option's type. Raises OptionError."""
     option = option_named(name)
     option.check_scope(level.scope)
-    return option.parse(text)
-
-
-def checked(name: str, value: object, level: Level) -> Value:
-    """The same for a value that a program wants to set."""
-    option = option_named(name)
-    option.check_scope(level.scope)
-    return option.checked(value)
+    return option.parse(value) if isinstance(value, str) else option.checked(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,6 +402,17 @@ class Resolved:
     """None for an option whose default depends on the group."""
     origin: Level | None
     """Where it is set; None: nowhere, it is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerDepot:
+    """An option's value for each depot of a module, quick to look up."""
+
+    others: Any
+    special: Mapping[str, Any]
+
+    def of(self, depot: str) -> Any:
+        return self.special.get(depot, self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +432,14 @@ class OptionSet:
     def value(self, name: str, level: Level) -> Any:
         return self.resolve(name, level).value
 
+    def per_depot(self, name: str, module: str) -> PerDepot:
+        special = {
+            str(level.name): self.value(name, level)
+            for level in self.levels
+            if level.scope is Scope.DEPOT and level.module == module
+        }
+        return PerDepot(self.value(name, Level.of(module)), special)
+
 
 def settings_of(options: OptionSet, module: str) -> Settings:
     """What the core goes by in the groups of a module."""
@@ -450,9 +453,10 @@ class Row:
     """An option as people are shown it."""
 
     name: str
-    value: str
+    value: Value
     origin: str
-    default: str
+    default: Value
+    """In words where it depends on the group."""
     unit: str
     doc: str
 
@@ -465,10 +469,10 @@ def rows(options: OptionSet, level: Level) -> list[Row]:
 def row(options: OptionSet, name: str, level: Level) -> Row:
     resolved = options.resolve(name, level)
     option = resolved.option
-    default = option.default_means if option.default is None else shown(option.default)
+    default = option.default_means if option.default is None else option.default
     return Row(
         name=name,
-        value=default if resolved.value is None else shown(resolved.value),
+        value=default if resolved.value is None else resolved.value,
         origin="default" if resolved.origin is None else str(resolved.origin),
         default=default,
         unit=option.unit,

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from stretto import wire
 from stretto.errors import PeerError, StrettoError
+from stretto.options import OptionSet
 from stretto.records import BATCH_BYTES_MAX, DepotOffset, RecordBatch, head
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind, payload
-from stretto.types import Epoch, TaskId
+from stretto.types import Epoch, Millis, TaskId
 from stretto.worker.depot import DepotBatch, DepotSlice
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from stretto.worker.transport import Connection
 
 READ_RECORDS_MAX = 100_000
-READ_BYTES_MAX = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -44,6 +44,11 @@ class Clients:
         self._worker = worker
         self._waiting: dict[int, _Waiting] = {}
         self._numbers = itertools.count(1)
+        self.options_changed(worker.options, worker.config.module)
+
+    def options_changed(self, options: OptionSet, module: str) -> None:
+        self._append_timeout_ms = options.per_depot("replication.append.timeout.millis", module)
+        self._read_bytes_max = options.per_depot("depot.max.read.bytes", module)
 
     def received(self, sender: Connection, message: wire.ToWorker, bodies: list[memoryview]) -> None:
         match message:
@@ -85,8 +90,14 @@ class Clients:
                     count=message.count,
                     payload=body,
                     timestamp_ms=time.time_ns() // 1_000_000,
+                    timeout_ms=self._timeout_ms(message.kind, body),
                 )
             )
+
+    def _timeout_ms(self, kind: Kind, body: memoryview) -> Millis | None:
+        """Of a depot that has one of its own; the module's is among the core's settings."""
+        own = self._append_timeout_ms.special
+        return own.get(head(body)[0]) if own and kind is Kind.DEPOT else None
 
     def _group(
         self, sender: Connection, message: wire.AppendBatch | wire.ReadDepot | wire.FindOffset
@@ -115,7 +126,8 @@ class Clients:
         if isinstance(message, wire.FindOffset):
             self._worker.applier.read(lambda: _find(group, message), then)
         elif isinstance(message, wire.ReadDepot):
-            self._worker.applier.read(lambda: _slice(group, message), then)
+            bytes_max = self._read_bytes_max.of(message.depot)
+            self._worker.applier.read(lambda: _slice(group, message, bytes_max), then)
 
     def _sampled(self, group: Group, request: int, found: Any) -> None:
         waiting = self._waiting.get(request)
@@ -175,12 +187,12 @@ def _find(group: Group, message: wire.FindOffset) -> wire.DepotOffsets:
     return wire.DepotOffsets(message.request, start, end, found)
 
 
-def _slice(group: Group, message: wire.ReadDepot) -> DepotSlice:
+def _slice(group: Group, message: wire.ReadDepot, bytes_max: int) -> DepotSlice:
     return group.state.read_depot(
         message.task,
         message.depot,
         DepotOffset(message.offset),
-        max_bytes=min(message.max_bytes, READ_BYTES_MAX),
+        max_bytes=min(message.max_bytes, bytes_max),
         max_records=READ_RECORDS_MAX,
     )
 

@@ -1,17 +1,20 @@
 """A worker process: the replicas of its groups, their clients and their peers, on one loop.
 
 Started, it locks its data folder, listens, opens its replicas and registers. Each metastore session is an
-incarnation; when a session is lost the replicas go on as followers of nobody until the next one. Stopped with
-SIGTERM, it hands the groups it leads to other members before it goes.
+incarnation, and begins with a reading of the options; when a session is lost the replicas go on as followers
+of nobody until the next one. Stopped with SIGTERM, it hands the groups it leads to other members before it
+goes.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -19,6 +22,7 @@ from stretto import wire
 from stretto.errors import PeerError, StorageError, StrettoError
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
+from stretto.options import Level, OptionSet, settings_of
 from stretto.replog.commit import GroupCommit
 from stretto.replog.core import effects, events
 from stretto.replog.core.guards import GUARDS
@@ -34,6 +38,7 @@ from stretto.worker.clients import Clients
 from stretto.worker.group import Group
 from stretto.worker.metadata import MetadataDesk
 from stretto.worker.plan import GroupPlan
+from stretto.worker.repeating import Repeating
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
 from stretto.worker.transport import Connection, Transport
 from stretto.zk.metastore import Metastore
@@ -42,12 +47,9 @@ from stretto.zk.records import WorkerRegistration
 
 log = structlog.get_logger()
 
-CHECKPOINT_MS = 2_000
-FLUSH_MS = 1_000
 REOPEN_MS = 1_000
 PEERS_MS = 500
 COMMIT_THREADS = 8
-HAND_OVER_MS = 8_000
 LEASE_TICK_MS = Millis(500)
 LEASE_MARGIN = 0.1
 """Of the session time-out: how much clocks may drift apart in that time, and then some."""
@@ -60,8 +62,9 @@ class WorkerConfig:
     cluster: str
     zookeeper: str
     data_dir: Path
+    module: str
     plans: tuple[GroupPlan, ...]
-    """The groups of which it holds a replica."""
+    """The groups of the module of which it holds a replica."""
     launch: str = ""
     """What its supervisor knows this process by; see WorkerRegistration."""
     address: str = "127.0.0.1:0"
@@ -69,7 +72,6 @@ class WorkerConfig:
     key: ClusterKey | None = None
     session_timeout_ms: int = 10_000
     fsync: Fsync = "always"
-    settings: Settings = field(default_factory=Settings)
 
 
 class Worker:
@@ -92,6 +94,8 @@ class Worker:
             key=config.key,
             on_message=self._received,
         )
+        #: Those in force. Read before any group begins, and again before each session.
+        self.options = OptionSet()
         self.clients = Clients(self)
         self.metadata = MetadataDesk(self)
         self.calls = CallDesk(self)
@@ -107,6 +111,10 @@ class Worker:
         self._incarnation: Incarnation | None = None
         #: Under which incarnation a reopened replica must not begin.
         self._barred: dict[GroupKey, Incarnation] = {}
+        self._checkpoints = self._repeating("replication.checkpoint.interval.millis", self._checkpoint)
+        self._flushes = self._repeating("replication.fsync.interval.millis", self._flush)
+        #: Granted by the ensemble at last; before that, what we ask for.
+        self._session_ms = Millis(config.session_timeout_ms)
         self._stopping_at: int | None = None
         for plan in config.plans:
             self._open(plan)
@@ -117,6 +125,7 @@ class Worker:
             session_timeout_ms=config.session_timeout_ms,
             registration=self._registration,
             listener=self,
+            options_of=config.module,
         )
 
     @property
@@ -128,10 +137,8 @@ class Worker:
         self.metastore.start()
         for key in self._plans:
             self.metastore.follow(key)
-        self.loop.call_after(CHECKPOINT_MS, self._checkpoint)
+        self._retime()
         self._look_for_peers()
-        if not self.fsync_always:
-            self.loop.call_after(FLUSH_MS, self._flush)
         log.info("worker_started", worker=self.worker, address=self.address, groups=len(self._plans))
         self.loop.run()
         self._close()
@@ -139,6 +146,9 @@ class Worker:
     def handle_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.loop.call_soon(self.stop))
+
+    def _repeating(self, option: str, action: Callable[[], None]) -> Repeating:
+        return Repeating(self.loop, lambda: int(self.option(option)), action)
 
     # Storage.
 
@@ -206,12 +216,11 @@ class Worker:
     def _checkpoint(self) -> None:
         for group in self.groups.values():
             self.applier.checkpoint(group)
-        self.loop.call_after(CHECKPOINT_MS, self._checkpoint)
 
     def _flush(self) -> None:
         for group in self.groups.values():
-            self.commit.submit(group.log)
-        self.loop.call_after(FLUSH_MS, self._flush)
+            if not self.fsync_always:
+                self.commit.submit(group.log)
 
     # The metastore's listener: called from its threads, so it only hands over.
 
@@ -226,6 +235,26 @@ class Worker:
 
     def group_event(self, group: GroupKey, event: events.Event) -> None:
         self.loop.call_soon(self._group_event, group, event)
+
+    def options_changed(self, options: OptionSet) -> None:
+        self.loop.call_soon(self._options_changed, options)
+
+    def _options_changed(self, options: OptionSet) -> None:
+        self.options = options
+        self._retime()
+        self.clients.options_changed(options, self.config.module)
+        set_here = {str(level): dict(values) for level, values in options.levels.items()}
+        log.info("options_in_force", worker=self.worker, options=set_here)
+        for group in list(self.groups.values()):
+            group.step(events.OptionsChanged(settings=self._settings()))
+
+    def _retime(self) -> None:
+        self._checkpoints.retime()
+        self._flushes.retime()
+
+    def option(self, name: str) -> Any:
+        """In force for the module."""
+        return self.options.value(name, Level.of(self.config.module))
 
     def _session_started(self, incarnation: Incarnation) -> None:
         self._incarnation = incarnation
@@ -255,10 +284,10 @@ class Worker:
         group.step(events.Tick())
 
     def _settings(self) -> Settings:
-        session_ms = self.metastore.negotiated_timeout_ms or Millis(self.config.session_timeout_ms)
-        margin_ms = Millis(int(session_ms * LEASE_MARGIN))
-        lease_ms = GUARDS.lease_duration(session_ms, LEASE_TICK_MS, margin_ms)
-        return self.config.settings.with_lease(lease_ms)
+        self._session_ms = self.metastore.negotiated_timeout_ms or self._session_ms
+        margin_ms = Millis(int(self._session_ms * LEASE_MARGIN))
+        lease_ms = GUARDS.lease_duration(self._session_ms, LEASE_TICK_MS, margin_ms)
+        return settings_of(self.options, self.config.module).with_lease(lease_ms)
 
     def _session_expired(self) -> None:
         self._incarnation = None
@@ -324,7 +353,7 @@ class Worker:
     def stop(self) -> None:
         """Hand over what we lead, then go; at the latest when the patience for that is over."""
         if self._stopping_at is None:
-            self._stopping_at = self.loop.now + HAND_OVER_MS
+            self._stopping_at = self.loop.now + self.option("leadership.shutdown.timeout.millis")
             log.info("worker_stopping", worker=self.worker)
             self._hand_over()
 

@@ -3,8 +3,9 @@
 Every method returns at once; answers and news go to the listener, as events of the core. The listener is
 called on kazoo's threads, one call at a time, in order; it only enqueues, and must neither block nor raise.
 
-A life in sessions: connect; register an ephemeral under a fresh incarnation (one of an earlier incarnation
-may still be there: it has another path); tell ``session_started``; follow. While the connection is lost,
+A life in sessions: connect; read the options and tell them, for who is to go by them; register an ephemeral
+under a fresh incarnation (one of an earlier incarnation may still be there: it has another path); tell
+``session_started``; follow. While the connection is lost,
 nothing is told: SUSPENDED is not LOST. Back in time, everything is read again and watched again under the
 same incarnation. Expired: whatever was asked is answered as unknown, then ``session_expired`` is told, and
 it begins anew.
@@ -28,6 +29,7 @@ from kazoo.protocol.states import EventType, WatchedEvent
 
 from stretto.clock import boot_time_ms
 from stretto.invariants import present
+from stretto.options import OptionSet
 from stretto.replog.core.effects import CompareAndSet, ReadRecord
 from stretto.replog.core.events import CasReply, Event, MembersSeen, ReadFailed, RecordRead
 from stretto.replog.core.record import GroupRecord, Registration
@@ -36,6 +38,7 @@ from stretto.zk import outcomes
 from stretto.zk.directory import Found, Listing
 from stretto.zk.following import FollowedGroup
 from stretto.zk.members import MemberSearch
+from stretto.zk.options import FollowedOptions
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import (
     ConductorRegistration,
@@ -67,6 +70,9 @@ class MetastoreListener(Protocol):
 
     def group_event(self, group: GroupKey, event: Event) -> None: ...
 
+    def options_changed(self, options: OptionSet) -> None:
+        """Also before every ``session_started``, changed or not."""
+
 
 class Metastore:
     def __init__(
@@ -78,9 +84,11 @@ class Metastore:
         session_timeout_ms: int,
         registration: Callable[[Incarnation], WorkerRegistration],
         listener: MetastoreListener,
+        options_of: str | None = None,
         credentials: Credentials | None = None,
         lease_interval_ms: int | None = None,
     ) -> None:
+        """``options_of``: the module whose options are followed; without, no options are."""
         self.paths = paths
         self._hosts = hosts
         self._worker = worker
@@ -101,6 +109,7 @@ class Metastore:
         self._pulse_sent_ms: Millis | None = None
         self._groups: dict[GroupKey, FollowedGroup] = {}
         self._registrations = WatchedRegistrations(self)
+        self._options = None if options_of is None else FollowedOptions(self, options_of, self._options_read)
         self._later: list[Callable[[], None]] = []
         self._silent_since = time.monotonic()
         self._reopening: threading.Thread | None = None
@@ -152,8 +161,16 @@ class Metastore:
         self._silent_since = time.monotonic()
         if self._is_registered:
             self._resume(session, new_session=False)
+        elif self._options is not None:
+            self._options.restart(new_session=True)
         else:
             self._register(session)
+
+    def _options_read(self, options: OptionSet) -> None:
+        if not self._closing.is_set():
+            self._listener.options_changed(options)
+            if self._session is not None:
+                self._register(self._session)
 
     def over(self, session: Session) -> None:
         if session is not self._session:
@@ -240,6 +257,8 @@ class Metastore:
         if self._registration_changed:
             self._write_registration()
         self._registrations.restart()
+        if self._options is not None and not new_session:
+            self._options.restart(new_session=False)
         for followed in list(self._groups.values()):
             followed.restart(new_session=new_session)
 
@@ -311,6 +330,13 @@ class Metastore:
 
     def ask_synced(self, send: Send, done: Done) -> None:
         self._started_session().submit_synced(send, done)
+
+    def ask_early(self, send: Send, done: Done) -> None:
+        """Also before there is a registration."""
+        (self._session or _NO_SESSION).submit(send, done)
+
+    def ask_early_synced(self, send: Send, done: Done) -> None:
+        (self._session or _NO_SESSION).submit_synced(send, done)
 
     def _started_session(self) -> Session | _NoSession:
         return self._session if self._session is not None and self._is_registered else _NO_SESSION

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stretto.errors import UsageError
+from stretto.options import Level, Scope
 from stretto.replog.core.record import Registration
 from stretto.types import Incarnation, WorkerId
+
+_PLURALS = {Scope.DEPOT: "depots", Scope.TOPOLOGY: "topologies", Scope.PSTATE: "pstates"}
 
 
 class GroupKey(NamedTuple):
@@ -91,7 +94,25 @@ class Paths:
 
     @property
     def options(self) -> str:
+        """Written whenever anything below it changes: whoever watches it misses nothing."""
         return f"{self.root}/options"
+
+    @property
+    def options_of_modules(self) -> str:
+        return f"{self.options}/modules"
+
+    def options_of(self, level: Level) -> str:
+        match level:
+            case Level(module=None):
+                return f"{self.options}/cluster"
+            case Level(module=module, name=None):
+                return f"{self.options_of_modules}/{_name(str(module))}"
+            case Level(scope=scope, module=module, name=name):
+                return f"{self.options_of_parts(str(module), scope)}/{_name(str(name))}"
+
+    def options_of_parts(self, module: str, scope: Scope) -> str:
+        """Of all depots, topologies or PStates of a module."""
+        return f"{self.options_of_modules}/{_name(module)}/{_PLURALS[scope]}"
 
     # What a copy of the tree has: everything but requests to resign, options and the log of operations.
 

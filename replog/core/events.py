@@ -186,6 +186,8 @@ class Append:
     count: int
     payload: Buffer
     timestamp_ms: int
+    timeout_ms: Millis | None = None
+    """When its outcome is reported as unknown; None: that of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,7 @@ class Leader:
                 if end is None or not guards.duplicate_waits():
                     self._reply(event.request, Acked(offset=offset))
                 else:
-                    self._wait(event.request, end, offset)
+                    self._wait(event, end, offset)
                 return
             case SequenceGap() if guards.refuses_gaps():
                 self._refuse(event.request, Refusal.SEQUENCE_GAP)
@@ -151,7 +151,7 @@ class Leader:
             count=event.count,
             timestamp_ms=event.timestamp_ms,
         )
-        self._wait(event.request, replica.log_end, offset)
+        self._wait(event, replica.log_end, offset)
         self._progressed()
 
     def _refusal(self) -> Refusal | None:
@@ -192,11 +192,11 @@ class Leader:
         self._undecided.append((replica.log_end, replica.now))
         self._waiting_ends.append(replica.log_end)
 
-    def _wait(self, request: int, end: Offset, offset: Offset | None) -> None:
+    def _wait(self, event: Append, end: Offset, offset: Offset | None) -> None:
         replica = self.replica
-        self._waiting.setdefault(end, []).append((request, offset))
-        deadline = Millis(replica.now + replica.settings.append_timeout_ms)
-        heapq.heappush(self._timeouts, (deadline, end, request))
+        self._waiting.setdefault(end, []).append((event.request, offset))
+        timeout_ms = replica.settings.append_timeout_ms if event.timeout_ms is None else event.timeout_ms
+        heapq.heappush(self._timeouts, (Millis(replica.now + timeout_ms), end, event.request))
 
     # The apply offset.
 

@@ -79,6 +79,7 @@ def worker(
             cluster=cluster,
             zookeeper=zookeeper,
             data_dir=data_dir,
+            module=module,
             plans=tuple(plan for plan in plans(module, assignment) if me in plan.replicas),
             address=address,
             root=root,

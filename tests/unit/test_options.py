@@ -20,7 +20,6 @@ from stretto.options import (
     Row,
     Scope,
     Value,
-    checked,
     option_named,
     parse,
     row,
@@ -133,10 +132,10 @@ def test_a_bad_value_is_refused_with_what_it_may_be(name: str, text: str, senten
     assert str(refusal.value) == f"{name} {sentence}"
 
 
-@pytest.mark.parametrize("value", [None, 1.5, "500", True, [500], {"a": 1}, object()])
+@pytest.mark.parametrize("value", [None, 1.5, "1.5", True, [500], {"a": 1}, object()])
 def test_a_program_has_to_give_the_right_type(value: object) -> None:
     with pytest.raises(OptionError, match=r"replication\.retry\.millis is a whole number from 10 to 60000"):
-        checked("replication.retry.millis", value, CLUSTER)
+        parse("replication.retry.millis", value, CLUSTER)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +181,7 @@ def test_what_concerns_a_whole_group_cannot_be_set_for_a_depot() -> None:
         OptionError, match=r"cannot be set for a single depot; set it for a module or cluster"
     ):
         parse("replication.min.isr", "2", EVENTS)
-    assert parse("depot.max.batch.bytes", "4096", EVENTS) == 4096
+    assert parse("depot.max.read.bytes", "4096", EVENTS) == 4096
 
 
 # Levels.
@@ -206,7 +205,7 @@ def test_a_level_is_one_thing() -> None:
 
 
 def test_the_most_specific_level_wins() -> None:
-    name = "depot.max.batch.bytes"
+    name = "depot.max.read.bytes"
     levels = {CLUSTER: {name: 1_000_000}, COUNTS: {name: 2_000_000}, EVENTS: {name: 3_000_000}}
     for level in (EVENTS, COUNTS, CLUSTER):
         resolved = OptionSet(levels).resolve(name, EVENTS)
@@ -252,7 +251,7 @@ def test_a_row_tells_value_origin_and_default() -> None:
     doc = OPTIONS["replication.min.isr"].doc
     expected = Row(
         name="replication.min.isr",
-        value="3",
+        value=3,
         origin="module counts",
         default="factor - 1",
         unit="replicas",
@@ -266,6 +265,6 @@ def test_a_row_tells_value_origin_and_default() -> None:
 def test_rows_are_those_that_mean_something_at_the_level() -> None:
     assert [each.name for each in rows(OptionSet(), CLUSTER)] == [option.name for option in TABLE]
     assert [each.name for each in rows(OptionSet(), EVENTS)] == [
-        "depot.max.batch.bytes",
+        "replication.append.timeout.millis",
         "depot.max.read.bytes",
     ]

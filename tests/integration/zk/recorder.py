@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from stretto.clock import boot_time_ms
+from stretto.options import OptionSet
 from stretto.replog.core.events import Event
 from stretto.types import Incarnation, Millis
 from stretto.zk.paths import GroupKey
@@ -38,7 +39,12 @@ class Told:
     event: Event
 
 
-Heard: TypeAlias = Started | Expired | Renewed | Told
+@dataclass(frozen=True)
+class Tuned:
+    options: OptionSet
+
+
+Heard: TypeAlias = Started | Expired | Renewed | Told | Tuned
 T = TypeVar("T")
 
 
@@ -58,6 +64,9 @@ class Recorder:
 
     def group_event(self, group: GroupKey, event: Event) -> None:
         self._hear(Told(group, event))
+
+    def options_changed(self, options: OptionSet) -> None:
+        self._hear(Tuned(options))
 
     def _hear(self, what: Heard) -> None:
         with self._condition:
@@ -96,6 +105,16 @@ class Recorder:
         found = self.wait(f"a {kind.__name__}", find)
         assert found is not None
         return found
+
+    def wait_options(self, matches: Callable[[OptionSet], bool]) -> OptionSet:
+        """The first that match, of all that were told."""
+
+        def find(_: list[Heard]) -> Tuned | None:
+            return next((told for told in self.of(Tuned) if matches(told.options)), None)
+
+        found = self.wait("matching options", find)
+        assert found is not None
+        return found.options
 
     def wait_started(self, count: int = 1) -> Incarnation:
         """The incarnation of the ``count``-th session."""

@@ -58,8 +58,10 @@ class Workers:
         storage: str | None = None,
         credentials: Credentials | None = None,
         groups: tuple[GroupKey, ...] = (GROUP,),
+        options_of: str | None = None,
+        starts: bool = True,
     ) -> tuple[Metastore, Recorder]:
-        """Returns when its session has started."""
+        """Returns when its session has started, if it ``starts``."""
         recorder = Recorder()
         metastore = Metastore(
             hosts,
@@ -74,11 +76,13 @@ class Workers:
                 members={str(group): StorageId(storage or f"disk-of-{worker}") for group in groups},
             ),
             listener=recorder,
+            options_of=options_of,
             credentials=credentials,
         )
         self._closing.callback(metastore.close)
         metastore.start()
-        recorder.wait_started()
+        if starts:
+            recorder.wait_started()
         return metastore, recorder
 
 

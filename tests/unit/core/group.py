@@ -139,6 +139,7 @@ def append_event(
     kind: Kind = Kind.DEPOT,
     producer: int = 0,
     payload: bytes = b"payload",
+    timeout_ms: int | None = None,
 ) -> events.Append:
     return events.Append(
         request=request,
@@ -149,6 +150,7 @@ def append_event(
         count=count,
         payload=payload,
         timestamp_ms=0,
+        timeout_ms=None if timeout_ms is None else Millis(timeout_ms),
     )
 
 

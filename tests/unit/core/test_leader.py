@@ -214,6 +214,15 @@ def test_an_append_that_takes_too_long_is_reported_as_outcome_unknown() -> None:
     assert replies(subject.applied()) == {}
 
 
+def test_an_append_can_have_a_time_out_of_its_own() -> None:
+    subject = serving_leader()
+    subject.append(1, timeout_ms=100)
+    subject.append(2)
+    assert replies(subject.tick(after=99)) == {}
+    assert replies(subject.tick(after=1)) == {1: effects.Unknown()}
+    assert replies(subject.tick(after=SETTINGS.append_timeout_ms - 100)) == {2: effects.Unknown()}
+
+
 # Producers.
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stretto.errors import UsageError
+from stretto.options import CLUSTER, Level
 from stretto.replog.core.record import Registration
 from stretto.types import Incarnation, WorkerId
 from stretto.zk.paths import GroupKey, Paths
@@ -24,6 +25,12 @@ def test_the_layout_is_the_one_that_others_rely_on() -> None:
     assert paths.group(group) == "/stretto/modules/counts/groups/3/7"
     assert paths.resign(group) == "/stretto/modules/counts/groups/3/7/resign"
     assert paths.options == "/stretto/options"
+    assert paths.options_of(CLUSTER) == "/stretto/options/cluster"
+    module = "/stretto/options/modules/counts"
+    assert paths.options_of(Level.of("counts")) == module
+    assert paths.options_of(Level.of("counts", depot="d")) == f"{module}/depots/d"
+    assert paths.options_of(Level.of("counts", topology="t")) == f"{module}/topologies/t"
+    assert paths.options_of(Level.of("counts", pstate="p")) == f"{module}/pstates/p"
     assert str(group) == "counts/3/7"
 
 
