@@ -6,15 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stretto.client import connect, connect_async
+    from stretto.module import Depot, Module
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "connect", "connect_async"]
+__all__ = ["Depot", "Module", "__version__", "connect", "connect_async"]
 
 
 def __getattr__(name: str) -> Any:
-    """The client is imported when it is asked for: most commands never need it."""
+    """Client and module API are imported when they are asked for: most commands need neither."""
     if name in ("connect", "connect_async"):
         import stretto.client  # noqa: PLC0415
 
         return getattr(stretto.client, name)
+    if name in ("Depot", "Module"):
+        import stretto.module  # noqa: PLC0415
+
+        return getattr(stretto.module, name)
     raise AttributeError(f"module 'stretto' has no attribute {name!r}")

@@ -45,6 +45,18 @@ class UsageError(StrettoError):
     """The caller asked for something that cannot be; the sentence says what to ask instead."""
 
 
+class DeclarationError(UsageError):
+    """A module declares what cannot be."""
+
+
+class ModuleError(UsageError):
+    """A module does not load. ``traceback`` is its author's own, if their code raised; else empty."""
+
+    def __init__(self, sentence: str, traceback: str = "") -> None:
+        super().__init__(sentence)
+        self.traceback = traceback
+
+
 class OptionError(UsageError):
     """An unknown option or a value out of its bounds."""
 

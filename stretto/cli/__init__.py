@@ -22,7 +22,7 @@ from typer.main import get_command, get_group
 
 from stretto import __version__
 from stretto.cli import config
-from stretto.errors import StrettoError, UsageError
+from stretto.errors import ModuleError, StrettoError, UsageError
 
 #: verb -> (where its function or its group of verbs is, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -117,6 +117,8 @@ def _run(args: Sequence[str]) -> int:
     try:
         code = app(args=args or ["--help"], prog_name="stretto", standalone_mode=False)
     except UsageError as error:
+        if isinstance(error, ModuleError) and error.traceback:
+            typer.echo(error.traceback, err=True)
         return _refuse(str(error), 2)
     except StrettoError as error:
         return _refuse(str(error), 1)

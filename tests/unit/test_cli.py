@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from stretto import __version__, cli
-from stretto.errors import NotEnoughReplicas, OptionError
+from stretto.errors import ModuleError, NotEnoughReplicas, OptionError
 from stretto.invariants import InvariantViolation, check
 
 VERBS = "stretto_cli_test_verbs"
@@ -147,6 +147,17 @@ def test_an_error_is_one_sentence_and_exit_code_1(
 
     assert run("stalled") == 1
     assert only_sentence(capsys) == "stretto: 1 of 2 replicas is in the ISR; start another"
+
+
+def test_a_module_that_does_not_load_shows_its_authors_traceback_before_the_sentence(
+    verbs: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = ModuleError("m.py cannot be imported; mend the line shown", '  File "m.py", line 1\n    1/0')
+    register(verbs, "launch", raising(error))
+
+    assert run("launch") == 2
+    shown = '  File "m.py", line 1\n    1/0\nstretto: m.py cannot be imported; mend the line shown\n'
+    assert capsys.readouterr().err == shown
 
 
 def test_asking_for_the_impossible_is_bad_usage(

@@ -1,0 +1,119 @@
+"""Which task a record goes to: the same one everywhere and for ever, and each its share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretto.errors import UsageError
+from stretto.partition import Partitioner, task_of
+from stretto.zk.records import DepotSpec
+
+numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+scalars = st.none() | st.booleans() | numbers | st.text()
+keys = scalars | st.lists(scalars, max_size=4)
+tasks = st.sampled_from([1, 2, 8, 64, 1024])
+
+
+@given(keys, tasks)
+def test_a_task_is_one_of_the_modules(key: object, count: int) -> None:
+    assert 0 <= task_of(key, count) < count
+
+
+@given(keys, tasks)
+def test_a_key_has_the_same_task_after_a_trip_through_json(key: object, count: int) -> None:
+    assert task_of(msgspec.json.decode(msgspec.json.encode(key)), count) == task_of(key, count)
+
+
+@given(st.integers(-(2**53), 2**53), tasks)
+def test_numbers_that_are_equal_have_the_same_task(number: int, count: int) -> None:
+    assert task_of(number, count) == task_of(float(number), count)
+    assert task_of((number, "a"), count) == task_of([float(number), "a"], count)
+
+
+def test_tasks_of_a_release_are_those_of_every_other() -> None:
+    """What was appended lies where it was put: a change of these numbers would lose it to its readers."""
+    known = {
+        "": 104,
+        "user-1": 615,
+        "user-2": 225,
+        0: 165,
+        300: 1023,
+        -1: 316,
+        1.5: 402,
+        None: 799,
+        True: 949,
+        ("de", 7): 654,
+    }
+    assert {key: task_of(key, 1024) for key in known} == known
+
+
+def test_another_process_with_another_hash_seed_agrees() -> None:
+    program = "from stretto.partition import task_of; print([task_of(f'user-{n}', 64) for n in range(100)])"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7"},
+    )
+    assert done.stdout.strip() == str([task_of(f"user-{n}", 64) for n in range(100)])
+
+
+@pytest.mark.parametrize(
+    "of_number",
+    [lambda n: f"user{n}", lambda n: f"{n:08}", lambda n: n, lambda n: n * 8, lambda n: n << 20],
+    ids=["text", "padded", "numbers", "multiples of 8", "high bits"],
+)
+def test_keys_of_any_pattern_are_spread_evenly(of_number: object) -> None:
+    """Chi-square per degree of freedom is about 1 for a fair choice; a bare CRC reaches 38 here."""
+    assert callable(of_number)
+    for count in (8, 64, 256):
+        counts = [0] * count
+        for number in range(10_000):
+            counts[task_of(of_number(number), count)] += 1
+        fair = 10_000 / count
+        assert sum((found - fair) ** 2 / fair for found in counts) / (count - 1) < 2
+
+
+def test_a_value_is_a_record_as_json_and_its_field_chooses() -> None:
+    partitioner = Partitioner(DepotSpec(name="sentences", partition_by="user"), 8)
+    record, task = partitioner.place({"user": "ada", "text": "so lange"})
+    assert msgspec.json.decode(record) == {"user": "ada", "text": "so lange"}
+    assert task == task_of("ada", 8)
+
+
+def test_without_a_field_the_producer_chooses() -> None:
+    assert Partitioner(DepotSpec(name="pings"), 8).place("ping") == (b'"ping"', None)
+
+
+@pytest.mark.parametrize("value", [{"text": "x"}, "user", ["user"], 7, None])
+def test_a_value_without_the_field_is_refused(value: object) -> None:
+    partitioner = Partitioner(DepotSpec(name="sentences", partition_by="user"), 8)
+    with pytest.raises(UsageError, match="depot sentences is partitioned by 'user', a field that"):
+        partitioner.place(value)
+
+
+@pytest.mark.parametrize(
+    "key", [{}, {"a": 1}, float("nan"), float("inf"), 2**64, "\ud800", b"bytes", object()]
+)
+def test_what_has_no_one_meaning_is_no_key(key: object) -> None:
+    with pytest.raises(UsageError, match="is no key"):
+        task_of(key, 8)
+
+
+@pytest.mark.parametrize("value", [object(), {(1, 2): 3}, {"user": "\ud800"}])
+def test_what_json_cannot_say_is_no_record(value: object) -> None:
+    with pytest.raises(UsageError, match="cannot be a record"):
+        Partitioner(DepotSpec(name="pings"), 8).place(value)
+
+
+def test_a_long_value_is_cut_short_in_the_sentence() -> None:
+    with pytest.raises(UsageError) as refused:
+        Partitioner(DepotSpec(name="sentences", partition_by="user"), 8).place({"text": "x" * 10_000})
+    assert len(str(refused.value)) < 200
