@@ -41,8 +41,6 @@ def configure(socket: zmq.Socket[bytes]) -> None:
     socket.maxmsgsize = MESSAGE_BYTES_MAX
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    socket.setsockopt(zmq.RECONNECT_IVL, 50)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
 
 

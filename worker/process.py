@@ -48,7 +48,6 @@ from stretto.zk.records import WorkerRegistration
 log = structlog.get_logger()
 
 REOPEN_MS = 1_000
-PEERS_MS = 500
 COMMIT_THREADS = 8
 LEASE_TICK_MS = Millis(500)
 LEASE_MARGIN = 0.1
@@ -138,7 +137,7 @@ class Worker:
         for key in self._plans:
             self.metastore.follow(key)
         self._retime()
-        self._look_for_peers()
+        self.metastore.watch_workers(self._workers_found)
         log.info("worker_started", worker=self.worker, address=self.address, groups=len(self._plans))
         self.loop.run()
         self._close()
@@ -305,16 +304,18 @@ class Worker:
             if isinstance(event, events.RecordRead | events.CasReply):
                 self.metadata.record_changed(group)
 
-    def _look_for_peers(self) -> None:
-        self.metastore.list_workers(lambda found: self.loop.call_soon(self._peers_found, found))
-        self.loop.call_after(PEERS_MS, self._look_for_peers)
+    def _workers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
+        """From the metastore's threads."""
+        self.loop.call_soon(self._meet, registrations)
 
-    def _peers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
+    def _meet(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
         self.metadata.addresses = {worker: each.address for worker, each in registrations.items()}
-        for plan in self._plans.values():
-            for worker in plan.replicas:
-                if worker in registrations and worker != self.worker:
-                    self.transport.know(worker, registrations[worker].address)
+        for worker in {worker for plan in self._plans.values() for worker in plan.replicas}:
+            registration = registrations.get(worker)
+            if registration is None:
+                self.transport.forget(worker)
+            else:
+                self.transport.know(worker, registration.address, registration.incarnation)
 
     # The network.
 

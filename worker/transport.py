@@ -14,26 +14,31 @@ import structlog
 import zmq
 
 from stretto import wire
-from stretto.endpoint import Connection, Endpoint, OnMessage, configure
-from stretto.errors import PeerError
-from stretto.keys import ClusterKey, require_key
+from stretto.dealer import Dealer
+from stretto.endpoint import Connection, Endpoint, OnMessage
+from stretto.errors import PeerError, StrettoError
+from stretto.keys import ClusterKey
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
 from stretto.types import Incarnation, WorkerId
 
 __all__ = ["Connection", "Transport"]
 
-HELLO_AGAIN_MS = 20
+RECONNECT_MS = 20
+RECONNECT_MS_MAX = 1_000
 
 log = structlog.get_logger()
 
 
 class _Peer:
-    __slots__ = ("address", "socket")
+    __slots__ = ("address", "dealer", "failures", "incarnation", "is_registered")
 
-    def __init__(self, address: str, socket: zmq.Socket[bytes]) -> None:
+    def __init__(self, address: str, incarnation: Incarnation) -> None:
         self.address = address
-        self.socket = socket
+        self.incarnation = incarnation
+        self.dealer: Dealer | None = None
+        self.failures = 0
+        self.is_registered = True
 
 
 class Transport:
@@ -62,60 +67,67 @@ class Transport:
         self._peers: dict[WorkerId, _Peer] = {}
         self.dropped = 0
 
-    def know(self, worker: WorkerId, address: str | None) -> None:
-        """Where a peer is; None if it is nowhere any more."""
+    def know(self, worker: WorkerId, address: str, incarnation: Incarnation) -> None:
+        """Where a peer is. A new incarnation is a new process, as far as we know."""
         known = self._peers.get(worker)
-        if known is not None and known.address != address:
-            self._disconnect(known)
-            del self._peers[worker]
-            known = None
-        if known is None and address is not None and worker != self._worker:
-            self._peers[worker] = _Peer(address, self._connect(address))
+        if worker == self._worker or (known and (known.address, known.incarnation) == (address, incarnation)):
+            return
+        if known is not None and known.dealer is not None:
+            known.dealer.close()
+        peer = self._peers[worker] = _Peer(address, incarnation)
+        self._connect(worker, peer)
 
-    def _disconnect(self, peer: _Peer) -> None:
-        self._loop.unregister(peer.socket)
-        peer.socket.close(0)
+    def forget(self, worker: WorkerId) -> None:
+        """It has no registration. A connection that still stands is kept, and not made again."""
+        peer = self._peers.get(worker)
+        if peer is not None:
+            peer.is_registered = False
+            if peer.dealer is None:
+                del self._peers[worker]
 
-    def _connect(self, address: str) -> zmq.Socket[bytes]:
-        require_key(address, self._key)
-        socket = self._endpoint.context.socket(zmq.DEALER)
-        configure(socket)
-        if self._key is not None:
-            self._key.connect_with(socket)
-        socket.connect(f"tcp://{address}")
-        self._say_hello(socket)
-        self._loop.register(socket, lambda: self._hear(socket))
-        return socket
-
-    def _say_hello(self, socket: zmq.Socket[bytes]) -> None:
-        hello = wire.Hello(wire.PROTOCOL_VERSION, self._cluster, self._worker, self.incarnation)
-        with contextlib.suppress(zmq.ZMQError):
-            socket.send(wire.encode(hello), zmq.NOBLOCK)
-
-    def _hear(self, socket: zmq.Socket[bytes]) -> bool:
-        """A peer answers only to refuse us: it restarted, and has not heard our hello."""
+    def _connect(self, worker: WorkerId, peer: _Peer) -> None:
+        if self._peers.get(worker) is not peer:
+            return
         try:
-            answer = socket.recv(zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return False
+            peer.dealer = Dealer(
+                self._loop,
+                self._endpoint.context,
+                peer.address,
+                self._key,
+                wire.Hello(wire.PROTOCOL_VERSION, self._cluster, self._worker, self.incarnation),
+                receive=lambda parts: self._heard(worker, peer, parts),
+                lost=lambda: self._lost(worker, peer),
+            )
+        except (StrettoError, zmq.ZMQError) as error:
+            log.error("peer_cannot_be_reached", peer=worker, address=peer.address, why=str(error))
+
+    def _lost(self, worker: WorkerId, peer: _Peer) -> None:
+        if peer.dealer is not None and peer.dealer.was_up:
+            peer.failures = 0
+        peer.dealer = None
+        if not peer.is_registered:
+            self._peers.pop(worker, None)
+            return
+        delay_ms = min(RECONNECT_MS << min(peer.failures, 10), RECONNECT_MS_MAX)
+        peer.failures += 1
+        self._loop.call_after(delay_ms, self._connect, worker, peer)
+
+    def _heard(self, worker: WorkerId, peer: _Peer, parts: list[zmq.Frame]) -> None:
+        """A peer answers only to refuse us."""
         with contextlib.suppress(PeerError):
-            refusal = wire.decode_to_client(answer)
-            if isinstance(refusal, wire.HelloRefused):
-                log.info("peer_refused_us", why=refusal.why)
-                self._loop.call_after(HELLO_AGAIN_MS, self._say_hello, socket)
-        return True
+            refusal = wire.decode_to_client(parts[0].buffer)
+            if isinstance(refusal, wire.HelloRefused) and peer.dealer is not None:
+                log.info("peer_refused_us", peer=worker, why=refusal.why)
+                peer.dealer.close()
+                self._lost(worker, peer)
 
     def send(self, to: WorkerId, message: wire.ToWorker, bodies: Sequence[Buffer] = ()) -> None:
         peer = self._peers.get(to)
-        if peer is None:
-            self.dropped += 1
-            return
-        try:
-            peer.socket.send_multipart([wire.encode(message), *bodies], zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError:
+        if peer is None or peer.dealer is None or not peer.dealer.send(message, bodies):
             self.dropped += 1
 
     def close(self) -> None:
         for peer in self._peers.values():
-            self._disconnect(peer)
+            if peer.dealer is not None:
+                peer.dealer.close()
         self._endpoint.close()

@@ -35,7 +35,7 @@ from stretto.replog.core.events import CasReply, Event, MembersSeen, ReadFailed,
 from stretto.replog.core.record import GroupRecord, Registration
 from stretto.types import Epoch, Incarnation, Millis, WorkerId
 from stretto.zk import outcomes
-from stretto.zk.directory import Found, Listing
+from stretto.zk.directory import Found, WorkerDirectory
 from stretto.zk.following import FollowedGroup
 from stretto.zk.members import MemberSearch
 from stretto.zk.options import FollowedOptions
@@ -110,6 +110,7 @@ class Metastore:
         self._groups: dict[GroupKey, FollowedGroup] = {}
         self._registrations = WatchedRegistrations(self)
         self._options = None if options_of is None else FollowedOptions(self, options_of, self._options_read)
+        self._directory: WorkerDirectory | None = None
         self._later: list[Callable[[], None]] = []
         self._silent_since = time.monotonic()
         self._reopening: threading.Thread | None = None
@@ -259,6 +260,8 @@ class Metastore:
         self._registrations.restart()
         if self._options is not None and not new_session:
             self._options.restart(new_session=False)
+        if self._directory is not None:
+            self._directory.restart()
         for followed in list(self._groups.values()):
             followed.restart(new_session=new_session)
 
@@ -436,10 +439,13 @@ class Metastore:
                 self, group, lambda alive: self.tell(group, MembersSeen(token=token, alive=alive))
             ).start()
 
-    def list_workers(self, found: Found) -> None:
-        """Tell the registrations of all workers; nothing if that failed, so ask again."""
+    def watch_workers(self, found: Found) -> None:
+        """Tell the registrations of all workers now, and whenever one comes or goes. Called like the
+        listener, once there is a session."""
         with self._lock:
-            Listing(self, found).start()
+            self._directory = WorkerDirectory(self, found)
+            if self._is_registered:
+                self._directory.restart()
 
     def find_conductor(self, found: Callable[[str | None, Exception | None], None]) -> None:
         """Tell the address of the active conductor, None if there is none; or why that is not known."""

@@ -1,23 +1,22 @@
 """The client's connections to workers: requests go out on them, and each is answered exactly once.
 
-By its reply; or with None, when its time is over or its connection is lost. A lost connection is noticed at
-once (ZeroMQ's monitor tells), all that was under way on it is answered, and it is thrown away: what waited in
-its queue must not reach whoever listens on that address next. The next request makes a new one.
+By its reply; or with None, when its time is over or its connection is lost, which is noticed at once. The
+next request makes a new connection.
 
 Everything here runs on the client's own thread.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import zmq
 
 from stretto import wire
+from stretto.dealer import Dealer
 from stretto.errors import PeerError, UsageError
-from stretto.keys import ClusterKey, require_key
+from stretto.keys import ClusterKey
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
 from stretto.types import Incarnation, WorkerId
@@ -30,8 +29,6 @@ SUSPECT_MS = 500
 """An answer that takes longer makes one ask whether somebody else leads by now."""
 DOWN_MS = 50
 """An address where nobody listened is left alone for so long."""
-HIGH_WATER_MARK = 10_000
-_LOSSES = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 
 class _Request:
@@ -45,12 +42,11 @@ class _Request:
 
 
 class _Connection:
-    __slots__ = ("address", "is_welcome", "monitor", "requests", "socket")
+    __slots__ = ("address", "dealer", "is_welcome", "requests")
 
-    def __init__(self, address: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
-        self.socket = socket
-        self.monitor = monitor
+        self.dealer: Dealer
         self.is_welcome = False
         self.requests: dict[int, _Request] = {}
 
@@ -63,7 +59,6 @@ class Connections:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._connections: dict[str, _Connection] = {}
         self._down_until: dict[str, int] = {}
-        self._names = itertools.count()
         self._sweeping = False
         #: Why a worker did not let us in.
         self.refusal: str | None = None
@@ -89,9 +84,7 @@ class Connections:
         if not self._sweeping:
             self._sweeping = True
             self._loop.call_after(SWEEP_MS, self._sweep)
-        try:
-            connection.socket.send_multipart([wire.encode(message), *bodies], zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError:
+        if not connection.dealer.send(message, bodies):
             self._loop.call_soon(self._lose_one, connection, number)
 
     def is_down(self, address: str) -> bool:
@@ -107,36 +100,25 @@ class Connections:
                         self._lose_one(connection, number)
 
     def close(self) -> None:
-        for connection in list(self._connections.values()):
-            self._disconnect(connection)
+        for connection in self._connections.values():
+            connection.dealer.close()
         self._context.destroy(0)
 
     # Connections.
 
     def _connect(self, address: str) -> _Connection:
-        require_key(address, self._key)
-        socket = self._context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.sndhwm = socket.rcvhwm = HIGH_WATER_MARK
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 8_000)
-        socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        if self._key is not None:
-            self._key.connect_with(socket)
-        monitor = socket.get_monitor_socket(_LOSSES, f"inproc://client-{next(self._names)}")
-        socket.connect(f"tcp://{address}")
-        connection = self._connections[address] = _Connection(address, socket, monitor)
-        hello = wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(""), Incarnation(""))
-        socket.send(wire.encode(hello))
-        self._loop.register(socket, lambda: self._receive(connection))
-        self._loop.register(monitor, lambda: self._dropped(connection))
+        connection = _Connection(address)
+        connection.dealer = Dealer(
+            self._loop,
+            self._context,
+            address,
+            self._key,
+            wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(""), Incarnation("")),
+            receive=lambda parts: self._received(connection, parts),
+            lost=lambda: self._lose(connection),
+        )
+        self._connections[address] = connection
         return connection
-
-    def _dropped(self, connection: _Connection) -> bool:
-        while not connection.socket.closed and self._receive(connection):
-            pass
-        self._lose(connection)
-        return False
 
     def _lose(self, connection: _Connection) -> None:
         if self._connections.get(connection.address) is not connection:
@@ -144,40 +126,27 @@ class Connections:
         del self._connections[connection.address]
         if not connection.is_welcome:
             self._down_until[connection.address] = self._loop.now + DOWN_MS
-        self._disconnect(connection)
+        connection.dealer.close()
         for number in list(connection.requests):
             self._lose_one(connection, number)
 
-    def _disconnect(self, connection: _Connection) -> None:
-        for socket in (connection.socket, connection.monitor):
-            self._loop.unregister(socket)
-        connection.socket.disable_monitor()
-        connection.socket.close(0)
-        connection.monitor.close(0)
-
     # Answers.
 
-    def _receive(self, connection: _Connection) -> bool:
-        try:
-            parts = connection.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError:
-            return False
+    def _received(self, connection: _Connection, parts: list[zmq.Frame]) -> None:
         try:
             message = wire.decode_to_client(parts[0].buffer)
         except PeerError:
-            return True
+            return
         if isinstance(message, wire.Welcome):
             connection.is_welcome = True
         elif isinstance(message, wire.HelloRefused):
             self.refusal = message.why
             connection.is_welcome = False
             self._lose(connection)
-            return False
         else:
             request = connection.requests.pop(message.request, None)
             if request is not None:
                 request.on_reply(message, [part.buffer for part in parts[1:]])
-        return not connection.socket.closed
 
     def _lose_one(self, connection: _Connection, number: int) -> None:
         request = connection.requests.pop(number, None)

@@ -1,0 +1,111 @@
+"""One connection to somebody's endpoint, used until it is lost.
+
+ZeroMQ would connect again by itself and send what has waited meanwhile, to a process that has not heard our
+hello and may not be the one we meant. So a connection that breaks, or is refused, is told at once (by the
+socket's monitor) and thrown away with its queue; who still wants to talk makes another, which says hello
+first. This is also why nothing here is ZMQ_IMMEDIATE: what is sent while the connection is being made waits
+behind the hello, and is gone with the connection if that never comes about.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from stretto import wire
+from stretto.endpoint import configure
+from stretto.keys import ClusterKey, require_key
+from stretto.loop import Loop
+from stretto.replog.frame import Buffer
+
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+_monitors = itertools.count()
+
+
+class Dealer:
+    """All methods are the loop's. ``lost`` is called once, after everything that came in was received."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        key: ClusterKey | None,
+        hello: wire.Hello,
+        *,
+        receive: Callable[[list[zmq.Frame]], None],
+        lost: Callable[[], None],
+    ) -> None:
+        require_key(address, key)
+        self._loop = loop
+        self._receive = receive
+        self._lost = lost
+        self.address = address
+        self.is_closed = False
+        #: Somebody with the right key listened there.
+        self.was_up = False
+        self._socket = context.socket(zmq.DEALER)
+        configure(self._socket)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        if key is not None:
+            key.connect_with(self._socket)
+        self._monitor = self._socket.get_monitor_socket(_EVENTS, f"inproc://monitor-{next(_monitors)}")
+        try:
+            self._socket.connect(f"tcp://{address}")
+            self._socket.send(wire.encode(hello), zmq.NOBLOCK)
+        except zmq.ZMQError:
+            self._close()
+            raise
+        loop.register(self._socket, self._receive_one)
+        loop.register(self._monitor, self._observe)
+
+    def send(self, message: wire.ToWorker, bodies: Sequence[Buffer] = ()) -> bool:
+        """False if its queue is full."""
+        try:
+            self._socket.send_multipart([wire.encode(message), *bodies], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """It is not told as a loss."""
+        if not self.is_closed:
+            self._loop.unregister(self._socket)
+            self._loop.unregister(self._monitor)
+            self._close()
+
+    def _close(self) -> None:
+        self.is_closed = True
+        self._socket.disable_monitor()
+        self._socket.close(0)
+        self._monitor.close(0)
+
+    def _receive_one(self) -> bool:
+        if self.is_closed:
+            return False
+        try:
+            parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError:
+            return False
+        self._receive(parts)
+        return True
+
+    def _observe(self) -> bool:
+        if self.is_closed:
+            return False
+        try:
+            event, _ = self._monitor.recv_multipart(zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        if int.from_bytes(event[:2], sys.byteorder) == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.was_up = True
+            return True
+        while self._receive_one():
+            pass
+        if not self.is_closed:
+            self.close()
+            self._lost()
+        return False
