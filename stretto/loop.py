@@ -59,12 +59,12 @@ class Loop:
     def call_after(self, delay_ms: int, function: Callable[..., None], *args: Any) -> None:
         self.call_at(self.now + delay_ms, function, *args)
 
-    def register(self, socket: zmq.Socket[bytes], receive_one: Callable[[], bool]) -> None:
-        """``receive_one`` takes one message; it returns False when there is none."""
+    def register(self, socket: zmq.Socket[bytes] | int, receive_one: Callable[[], bool]) -> None:
+        """``receive_one`` takes one message; it returns False when there is none. An int is a descriptor."""
         self._sockets[socket] = receive_one
         self._poller.register(socket, zmq.POLLIN)
 
-    def unregister(self, socket: zmq.Socket[bytes]) -> None:
+    def unregister(self, socket: zmq.Socket[bytes] | int) -> None:
         if self._sockets.pop(socket, None) is not None:
             self._poller.unregister(socket)
 

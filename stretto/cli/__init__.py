@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replog": ("stretto.cli.replog:app", "Look inside the replog of a replica."),
     "zookeeper": ("stretto.cli.zookeeper:zookeeper", "Run one ZooKeeper server here, for development."),
     "worker": ("stretto.cli.worker:worker", "Run one worker here."),
+    "supervisor": ("stretto.cli.supervisor:supervisor", "Run the supervisor of one node here."),
     "keys": ("stretto.cli.keys:app", "Make the key that the processes of a cluster share."),
     "sim": ("stretto.cli.sim:sim", "Run the replication core in a simulated world full of faults."),
     "bench": ("stretto.cli.bench:bench", "Measure stretto on this machine, next to what the machine can do."),

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stretto.errors import UsageError
+from stretto.types import Millis, WorkerId
+from stretto.worker.supervisor import Supervisor, SupervisorConfig, _Post
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"address": "0.0.0.0:0"}, "needs the cluster key"),
+        ({"zookeeper": "localhost:port"}, "is not a ZooKeeper connection string"),
+        ({"node": "a/b"}, "cannot be a name in the metastore"),
+        ({"root": "stretto"}, "cannot be the metastore's root"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_started(
+    tmp_path: Path, flags: dict[str, Any], why: str
+) -> None:
+    usual: dict[str, Any] = {"node": "n1", "cluster": "c", "zookeeper": "127.0.0.1:1", "data_dir": tmp_path}
+    with pytest.raises(UsageError, match=why):
+        Supervisor(SupervisorConfig(**usual | flags))
+
+
+def test_the_first_restart_is_immediate_and_each_later_one_waits_twice_as_long_up_to_a_bound() -> None:
+    post = _Post(WorkerId("w"), "m")
+    waits = [post.back_off(Millis(7)) for _ in range(9)]
+    assert waits == [0, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
+    assert post.not_before == 30_007
+    for _ in range(100):
+        assert post.back_off(Millis(0)) == 30_000

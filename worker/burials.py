@@ -1,0 +1,164 @@
+"""The registrations of workers that are proven dead, deleted: exactly those that carry the dead launch.
+
+The others learn of a death by the end of a registration, so every millisecond until then is a gap for
+clients. Hence the registrations of this node's workers are known beforehand, by a watch, and a death costs
+one request, sent at once. One that turns up later, because it was on its way when its process died, is
+deleted as soon as it is seen. What cannot be deleted for want of a connection is deleted when there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from stretto.loop import Loop
+from stretto.types import Incarnation, WorkerId
+from stretto.zk.paths import Paths
+from stretto.zk.records import WorkerRegistration, ZnodeDamaged, decode
+from stretto.zk.view import Followed, View
+
+log = structlog.get_logger()
+
+DEAD_MAX = 64
+
+
+@dataclass(slots=True, eq=False)
+class _Registered:
+    """One registration of a worker of ours."""
+
+    followed: Followed | None = None
+    launch: str | None = None
+    """None until it is read."""
+    is_deleting: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    worker: WorkerId
+    followed: Followed | None = None
+    registered: dict[str, _Registered] = field(default_factory=dict)
+    """By path."""
+    dead: dict[str, int] = field(default_factory=dict)
+    """Launches, and which telling of the registrations can show that none is left; 0 once one has.
+
+    Remembered beyond that, for registrations that come late.
+    """
+    listed: int = 0
+    """How often the registrations were told."""
+
+    @property
+    def is_done(self) -> bool:
+        return not any(self.dead.values())
+
+
+class Burials:
+    """All methods are the loop's."""
+
+    def __init__(self, loop: Loop, view: View, paths: Paths, buried: Callable[[WorkerId, str], None]) -> None:
+        """``buried`` is told when no registration of a dead launch is left."""
+        self._loop = loop
+        self._view = view
+        self._paths = paths
+        self._buried = buried
+        self._watched: dict[WorkerId, _Watched] = {}
+
+    @property
+    def is_done(self) -> bool:
+        return all(watched.is_done for watched in self._watched.values())
+
+    def watch(self, worker: WorkerId) -> None:
+        """Know its registrations, from now on."""
+        if worker not in self._watched:
+            watched = self._watched[worker] = _Watched(worker)
+
+            def told(names: list[str] | None) -> None:
+                self._loop.call_soon(self._listed, watched, names or [])
+
+            watched.followed = self._view.follow_children(self._paths.worker(worker), told)
+
+    def unwatch(self, worker: WorkerId) -> None:
+        """Not before all its launches are buried."""
+        watched = self._watched.get(worker)
+        if watched is not None and watched.is_done:
+            del self._watched[worker]
+            for followed in (watched.followed, *(each.followed for each in watched.registered.values())):
+                if followed is not None:
+                    followed.stop()
+
+    def died(self, worker: WorkerId, launch: str) -> None:
+        """There is proof."""
+        self.watch(worker)
+        watched = self._watched[worker]
+        watched.dead[launch] = watched.listed + 1
+        self._delete_dead(watched)
+        if len(watched.dead) > DEAD_MAX:
+            del watched.dead[next(iter(watched.dead))]
+        if watched.followed is not None:
+            # One that was created a moment before the end, and not told yet.
+            watched.followed.again()
+
+    def _listed(self, watched: _Watched, names: list[str]) -> None:
+        if self._watched.get(watched.worker) is not watched:
+            return
+        watched.listed += 1
+        now = {self._paths.registration(watched.worker, Incarnation(name)) for name in names}
+        for path in watched.registered.keys() - now:
+            followed = watched.registered.pop(path).followed
+            if followed is not None:
+                followed.stop()
+        for path in sorted(now - watched.registered.keys()):
+            self._follow(watched, path)
+        self._conclude(watched)
+
+    def _follow(self, watched: _Watched, path: str) -> None:
+        registered = watched.registered[path] = _Registered()
+
+        def told(data: bytes | None) -> None:
+            self._loop.call_soon(self._read, watched, path, registered, data)
+
+        registered.followed = self._view.follow_data(path, told)
+
+    def _read(self, watched: _Watched, path: str, registered: _Registered, data: bytes | None) -> None:
+        if watched.registered.get(path) is not registered:
+            return
+        if data is None:
+            self._gone(watched, path)
+            return
+        try:
+            registered.launch = decode(data, WorkerRegistration, path).launch
+        except ZnodeDamaged as damage:
+            log.error("znode_damaged", path=damage.path, problem=damage.problem)
+            registered.launch = ""
+        self._delete_dead(watched)
+        self._conclude(watched)
+
+    def _delete_dead(self, watched: _Watched) -> None:
+        for path, registered in watched.registered.items():
+            if registered.launch in watched.dead and not registered.is_deleting:
+                registered.is_deleting = True
+                self._delete(watched, path, registered.launch)
+
+    def _delete(self, watched: _Watched, path: str, launch: str | None) -> None:
+        def gone() -> None:
+            self._loop.call_soon(self._gone, watched, path)
+
+        self._view.delete(path, gone)
+        log.info("registration_deleted_for_the_dead", worker=watched.worker, path=path, launch=launch)
+
+    def _gone(self, watched: _Watched, path: str) -> None:
+        registered = watched.registered.pop(path, None)
+        if registered is not None and registered.followed is not None:
+            registered.followed.stop()
+        self._conclude(watched)
+
+    def _conclude(self, watched: _Watched) -> None:
+        """A dead launch is buried when all registrations are known and none is of it."""
+        launches = {registered.launch for registered in watched.registered.values()}
+        if None in launches:
+            return
+        for launch, telling in list(watched.dead.items()):
+            if 0 < telling <= watched.listed and launch not in launches:
+                watched.dead[launch] = 0
+                self._buried(watched.worker, launch)

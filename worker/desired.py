@@ -1,0 +1,144 @@
+"""Which workers the metastore wants on this node, as far as it is known.
+
+What has not been read yet, or cannot be read, is unknown and changes nothing: a worker is stopped only
+because of what the metastore says, and its data is deleted only because it says *destroying*.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from stretto.loop import Loop
+from stretto.types import WorkerId
+from stretto.zk.paths import Paths
+from stretto.zk.records import Assignment, ModuleSpec, ModuleState, Record, ZnodeDamaged, decode
+from stretto.zk.view import Followed, View
+
+log = structlog.get_logger()
+
+
+class Fate(enum.Enum):
+    RUN = "run"
+    KEEP = "keep"
+    """Unknown: neither started nor stopped."""
+    LEAVE = "leave"
+    """To be stopped; its data stays."""
+    DESTROY = "destroy"
+    """To be stopped, and its data deleted."""
+
+
+@dataclass(slots=True, eq=False)
+class _Module:
+    name: str
+    followed: list[Followed] = field(default_factory=list)
+    spec: ModuleSpec | None = None
+    assignment: Assignment | None = None
+    told: set[str] = field(default_factory=set)
+    """Paths that were read at least once."""
+
+    @property
+    def is_known(self) -> bool:
+        return len(self.told) == 2
+
+
+class Desired:
+    """All methods are the loop's."""
+
+    def __init__(self, loop: Loop, view: View, paths: Paths, node: str, changed: Callable[[], None]) -> None:
+        self._loop = loop
+        self._view = view
+        self._paths = paths
+        self._node = node
+        self._changed = changed
+        self._modules: dict[str, _Module] = {}
+        self._is_listed = False
+
+    def start(self) -> None:
+        self._view.follow_children(
+            self._paths.modules, lambda names: self._loop.call_soon(self._listed, names or [])
+        )
+
+    def fate(self, worker: WorkerId, module: str) -> Fate:
+        if not self._is_listed:
+            return Fate.KEEP
+        known = self._modules.get(module)
+        if known is None:
+            return Fate.LEAVE
+        if not known.is_known:
+            return Fate.KEEP
+        if known.spec is not None and known.spec.state is ModuleState.DESTROYING:
+            return Fate.DESTROY
+        if known.assignment is None or known.assignment.nodes.get(worker) != self._node:
+            return Fate.LEAVE
+        return Fate.RUN if known.spec is not None else Fate.KEEP
+
+    def here(self) -> dict[WorkerId, str]:
+        """The workers placed on this node, with their modules."""
+        return {
+            placed.worker: module.name
+            for module in self._modules.values()
+            if module.assignment is not None
+            for placed in module.assignment.workers
+            if placed.node == self._node
+        }
+
+    @property
+    def is_known(self) -> bool:
+        """Everything was read at least once."""
+        return self._is_listed and all(module.is_known for module in self._modules.values())
+
+    def artifact(self, module: str) -> str:
+        """Digest of the code of a module that has workers to run."""
+        known = self._modules.get(module)
+        return known.spec.artifact if known is not None and known.spec is not None else ""
+
+    def _listed(self, names: list[str]) -> None:
+        self._is_listed = True
+        for name in self._modules.keys() - set(names):
+            for followed in self._modules.pop(name).followed:
+                followed.stop()
+        for name in sorted(set(names) - self._modules.keys()):
+            module = self._modules[name] = _Module(name)
+            module.followed = [
+                self._follow(module, self._paths.spec(name), self._spec_read),
+                self._follow(module, self._paths.assignment(name), self._assignment_read),
+            ]
+        self._changed()
+
+    def _follow(
+        self, module: _Module, path: str, read: Callable[[_Module, str, bytes | None], None]
+    ) -> Followed:
+        return self._view.follow_data(
+            path, lambda data: self._loop.call_soon(self._read, module, path, read, data)
+        )
+
+    def _read(
+        self,
+        module: _Module,
+        path: str,
+        read: Callable[[_Module, str, bytes | None], None],
+        data: bytes | None,
+    ) -> None:
+        if self._modules.get(module.name) is not module:
+            return
+        try:
+            read(module, path, data)
+        except ZnodeDamaged as damage:
+            log.error("znode_damaged", path=damage.path, problem=damage.problem)
+            return
+        module.told.add(path)
+        self._changed()
+
+    def _spec_read(self, module: _Module, path: str, data: bytes | None) -> None:
+        module.spec = _decode(data, ModuleSpec, path)
+
+    def _assignment_read(self, module: _Module, path: str, data: bytes | None) -> None:
+        module.assignment = _decode(data, Assignment, path)
+
+
+def _decode(data: bytes | None, kind: type[Record], path: str) -> Record | None:
+    return decode(data, kind, path) if data is not None else None

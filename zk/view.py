@@ -1,0 +1,314 @@
+"""A daemon's own place in the metastore, and the few znodes that it follows, without ever blocking.
+
+One session at a time, each with a fresh incarnation, under which the daemon registers; after an expiry it
+registers again, whether or not the ephemeral of the earlier session is still there: that has another path.
+A znode that is followed is told once it is known, and again with every change; while ZooKeeper cannot be
+asked nothing is told, so that what is unknown is never taken for missing. What is to be deleted is tried
+again until it is known to be gone.
+
+Everything is told on kazoo's threads, one call at a time and under the lock: whoever is told only enqueues.
+Who plans over the whole tree, and may wait, has :mod:`stretto.zk.mirror`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import structlog
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.protocol.states import EventType, WatchedEvent
+
+from stretto.invariants import present
+from stretto.types import Incarnation
+from stretto.zk.outcomes import LOST_ANSWER
+from stretto.zk.session import Credentials, Session
+
+log = structlog.get_logger()
+
+PULSES = 4
+"""Signs of life per session time-out: they notice a dead connection, and a registration that was deleted."""
+REOPEN_SECONDS = 0.2
+SILENCE_SECONDS = 5.0
+
+Read: TypeAlias = Callable[[KazooClient, str, Callable[[WatchedEvent], None]], Any]
+Told: TypeAlias = Callable[[Any], None]
+
+
+class Followed:
+    """One znode's data or children. At most one read is under way, however often it changes."""
+
+    def __init__(self, view: View, path: str, read: Read, told: Told) -> None:
+        self._view = view
+        self._path = path
+        self._read_it = read
+        self._told = told
+        self._is_followed = True
+        #: Answers to reads with another number are void.
+        self._number = 0
+        self._is_reading = False
+        self._changed_meanwhile = False
+
+    def stop(self) -> None:
+        with self._view.lock:
+            self._is_followed = False
+            self._view.followed.pop(self, None)
+
+    def again(self) -> None:
+        """Tell it once more, as it is now."""
+        with self._view.lock:
+            self._read()
+
+    def restart(self) -> None:
+        """There is a connection (again): the watches of the one before are gone."""
+        self._is_reading = False
+        self._read()
+
+    def _fired(self, event: WatchedEvent) -> None:
+        with self._view.lock:
+            if event.type != EventType.NONE:
+                self._read()
+
+    def _read(self) -> None:
+        if not self._is_followed:
+            return
+        if self._is_reading:
+            self._changed_meanwhile = True
+            return
+        self._ask(lambda client: self._read_it(client, self._path, self._fired), self._was_read)
+
+    def _ask(self, send: Callable[[KazooClient], Any], then: Callable[[Any, Exception | None], None]) -> None:
+        self._is_reading = True
+        self._changed_meanwhile = False
+        self._number += 1
+        number = self._number
+
+        def answered(value: Any, error: Exception | None) -> None:
+            if number == self._number and self._is_followed:
+                self._is_reading = False
+                then(value, error)
+
+        self._view.submit(send, answered)
+
+    def _was_read(self, value: Any, error: Exception | None) -> None:
+        if isinstance(error, NoNodeError):
+            # A read of what is not there leaves no watch; a test does.
+            self._ask(lambda client: client.exists_async(self._path, watch=self._fired), self._was_tested)
+        elif error is not None:
+            self._failed(error)
+        else:
+            self._tell(value)
+
+    def _was_tested(self, stat: Any, error: Exception | None) -> None:
+        if error is not None:
+            self._failed(error)
+        elif stat is not None:
+            self._read()
+        else:
+            self._tell(None)
+
+    def _tell(self, value: Any) -> None:
+        self._told(value)
+        if self._changed_meanwhile:
+            self._read()
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, LOST_ANSWER):
+            log.error("znode_not_read", path=self._path, error=repr(error))
+            self._view.again_later(self._read)
+
+
+class View:
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_ms: int,
+        registration: Callable[[Incarnation], tuple[str, bytes]],
+        started: Callable[[Incarnation], None],
+        credentials: Credentials | None = None,
+    ) -> None:
+        """``registration`` says where and what to register; ``started`` is told when that is done."""
+        self._hosts = hosts
+        self._timeout_ms = session_timeout_ms
+        self._registration = registration
+        self._started = started
+        self._credentials = credentials
+        #: Guards everything here, and every session. Held for moments only.
+        self.lock = threading.RLock()
+        self.followed: dict[Followed, None] = {}
+        self._closing = threading.Event()
+        self._session: Session | None = self._new_session()
+        self._is_registered = False
+        self._deleting: dict[str, list[Callable[[], None]]] = {}
+        self._later: list[Callable[[], None]] = []
+        self._silent_since = time.monotonic()
+        self._reopening: threading.Thread | None = None
+        self._ticker = threading.Thread(target=self._tick, name="metastore-pulse", daemon=True)
+
+    def start(self) -> None:
+        """Begins to connect, and goes on until it is closed."""
+        present(self._session, "session").open()
+        self._ticker.start()
+
+    def close(self) -> None:
+        """Ends the session, and the registration with it. Nothing is told any more. Blocks."""
+        with self.lock:
+            self._closing.set()
+            self.followed.clear()
+            session, self._session = self._session, None
+        if session is not None:
+            session.close()
+        for thread in (self._reopening, self._ticker):
+            if thread is not None and thread.is_alive():
+                thread.join()
+
+    @property
+    def is_connected(self) -> bool:
+        with self.lock:
+            return self._session is not None and self._session.is_connected
+
+    # What is followed, and what is deleted.
+
+    def follow_data(self, path: str, told: Callable[[bytes | None], None]) -> Followed:
+        """None: there is no such znode."""
+
+        def read(client: KazooClient, path: str, watch: Callable[[WatchedEvent], None]) -> Any:
+            return client.get_async(path, watch=watch)
+
+        return self._follow(path, read, lambda value: told(None if value is None else value[0]))
+
+    def follow_children(self, path: str, told: Callable[[list[str] | None], None]) -> Followed:
+        """None: there is no such znode."""
+
+        def read(client: KazooClient, path: str, watch: Callable[[WatchedEvent], None]) -> Any:
+            return client.get_children_async(path, watch=watch)
+
+        return self._follow(path, read, told)
+
+    def _follow(self, path: str, read: Read, told: Told) -> Followed:
+        with self.lock:
+            followed = Followed(self, path, read, told)
+            self.followed[followed] = None
+            followed.restart()
+            return followed
+
+    def delete(self, path: str, gone: Callable[[], None]) -> None:
+        """Sent at once if there is a connection, else when there is one; ``gone`` is told when it is."""
+        with self.lock:
+            waiting = self._deleting.setdefault(path, [])
+            waiting.append(gone)
+            if len(waiting) == 1:
+                self._delete(path)
+
+    def _delete(self, path: str) -> None:
+        def answered(_: Any, error: Exception | None) -> None:
+            if error is None or isinstance(error, NoNodeError):
+                for gone in self._deleting.pop(path, ()):
+                    gone()
+            elif not isinstance(error, LOST_ANSWER):
+                log.error("znode_not_deleted", path=path, error=repr(error))
+                self.again_later(lambda: self._delete(path))
+
+        if path in self._deleting:
+            self.submit(lambda client: client.delete_async(path), answered, at_once=True)
+
+    def submit(
+        self,
+        send: Callable[[KazooClient], Any],
+        done: Callable[[Any, Exception | None], None],
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Under the lock. Unanswered without a session: everything is asked again when there is one."""
+        if self._session is not None:
+            self._session.submit(send, done, at_once=at_once)
+
+    def again_later(self, again: Callable[[], None]) -> None:
+        self._later.append(again)
+
+    # The session.
+
+    def _new_session(self) -> Session:
+        return Session(
+            self._hosts,
+            timeout_ms=self._timeout_ms,
+            credentials=self._credentials,
+            lock=self.lock,
+            owner=self,
+        )
+
+    def connected(self, session: Session) -> None:
+        if session is not self._session:
+            return
+        if not self._is_registered:
+            self._register(session)
+        for path in list(self._deleting):
+            self._delete(path)
+        for followed in list(self.followed):
+            followed.restart()
+
+    def over(self, session: Session) -> None:
+        if session is not self._session:
+            return
+        self._session = None
+        self._is_registered = False
+        log.warning("session_expired", incarnation=session.incarnation)
+        # Closing a client waits for the thread that we are on.
+        self._reopening = threading.Thread(target=self._reopen, args=(session,), daemon=True)
+        self._reopening.start()
+
+    def _reopen(self, old: Session) -> None:
+        if not self._closing.wait(REOPEN_SECONDS):
+            fresh = self._new_session()
+            with self.lock:
+                is_wanted = not self._closing.is_set()
+                if is_wanted:
+                    self._session = fresh
+            if is_wanted:
+                fresh.open()
+        old.close()
+
+    def _register(self, session: Session) -> None:
+        """Idempotent: done again on every connection until it is known to be there."""
+        if session is not self._session or self._is_registered:
+            return
+        path, data = self._registration(session.incarnation)
+
+        def created(_: Any, error: Exception | None) -> None:
+            if session is not self._session or self._is_registered:
+                return
+            # An incarnation is random: whoever finds it there has created it, and lost the answer.
+            if error is None or isinstance(error, NodeExistsError):
+                session.registration_path = path
+                self._is_registered = True
+                self._started(session.incarnation)
+            elif not isinstance(error, LOST_ANSWER):
+                log.error("registration_failed", path=path, error=repr(error))
+                self.again_later(lambda: self._register(session))
+
+        session.submit(lambda client: client.create_async(path, data, ephemeral=True, makepath=True), created)
+
+    def _tick(self) -> None:
+        while not self._closing.wait(self._timeout_ms / 1_000 / PULSES):
+            with self.lock:
+                later, self._later = self._later, []
+                for again in later:
+                    again()
+                session = self._session
+                if session is not None and session.is_connected:
+                    self._silent_since = time.monotonic()
+                    self._expect_answers(session)
+                    session.pulse(lambda *_: None)
+                elif time.monotonic() - self._silent_since > SILENCE_SECONDS:
+                    self._silent_since = time.monotonic()
+                    log.warning("metastore_unreachable", hosts=self._hosts, advice="start it; we keep trying")
+
+    def _expect_answers(self, session: Session) -> None:
+        """Silence for two thirds of the time-out: try another server while the session still lives."""
+        if session.silent_ms * 3 > session.negotiated_timeout_ms * 2:
+            log.warning("metastore_silent", hosts=self._hosts, silent_ms=session.silent_ms)
+            session.drop_connection()
