@@ -219,6 +219,12 @@ class HasArtifact(Call[bool], frozen=True, kw_only=True):
     digest: str
 
 
+class HeldOfArtifact(Call[int], frozen=True, kw_only=True):
+    """How many bytes of it are there, from its beginning: where an upload goes on."""
+
+    digest: str
+
+
 class PutArtifact(Call[bool], frozen=True, kw_only=True):
     """A piece of an artifact, in the body of the message; True once it is whole and its digest is right."""
 
@@ -293,6 +299,7 @@ AnyCall: TypeAlias = (
     | Options
     | Operations
     | HasArtifact
+    | HeldOfArtifact
     | PutArtifact
     | GetArtifact
     | Replicas

@@ -22,6 +22,8 @@ from pathlib import Path, PurePosixPath
 from stretto.errors import PeerError, UsageError
 
 ARTIFACT_BYTES_MAX = 512 * 1024 * 1024
+PIECE_BYTES = 1024 * 1024
+"""Of an archive, that travel in one message at most."""
 
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 _READABLE = 0o100644 << 16

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from stretto import admin
 from stretto.client.calls import ask, ask_with_body
-from stretto.client.network import Network
 from stretto.errors import StrettoError, UsageError
-from stretto.loop import Loop
-from stretto.service import Service, WithBody
+from stretto.service import WithBody
 from stretto.zk.records import Operation
-
-
-@contextmanager
-def serving(handle: Callable[[admin.AnyCall, list[memoryview]], object]) -> Iterator[tuple[Network, str]]:
-    loop = Loop()
-    service = Service(loop, address="127.0.0.1:0", cluster="c", name="the conductor", key=None, handle=handle)
-    thread = threading.Thread(target=loop.run)
-    thread.start()
-    network = Network([service.address], None)
-    try:
-        yield network, service.address
-    finally:
-        network.close()
-        loop.call_soon(loop.stop)
-        thread.join()
-        service.close()
-        loop.close()
+from tests.unit.serving import serving
 
 
 def test_a_call_comes_back_with_its_result() -> None:
