@@ -8,7 +8,8 @@ A module asks for *workers* slots; the groups of a slot live together on *factor
 2. **Which slots they serve.** The processes are dealt to the slots in turn, node after node. A node has no
    more processes than there are slots, so no slot gets two of the same node. Neighbouring slots share some
    of their nodes, not all, which is what lets leaders spread from a crowded slot to the rest.
-3. **Who is the preferred leader.** Each group takes the process whose node leads the fewest so far.
+3. **Who is the preferred leader.** The groups of a slot name its processes in turn, except where others must
+   be named for the nodes to lead as evenly as this placement allows.
 
 It is a function of its arguments: no clock, no chance, no metastore.
 """
@@ -16,9 +17,9 @@ It is a function of its arguments: no clock, no chance, no metastore.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from stretto.conductor.spread import spread
 from stretto.errors import UsageError
 from stretto.types import WorkerId
 from stretto.zk.records import Assignment, PlacedWorker
@@ -92,14 +93,18 @@ def _groups(
     threads: int, workers: int, factor: int, placed: tuple[PlacedWorker, ...]
 ) -> tuple[tuple[int, ...], ...]:
     """The replicas of each group; those after the preferred leader follow in turn."""
-    led_by_node: Counter[str] = Counter()
-    led_by_worker: Counter[int] = Counter()
+    places = {node: place for place, node in enumerate(sorted({each.node for each in placed}))}
     groups = []
     for group in range(threads):
-        first = group * workers // threads * factor
-        slot = range(first, first + factor)
-        leader = min(slot, key=lambda index: (led_by_node[placed[index].node], led_by_worker[index], index))
-        led_by_node[placed[leader].node] += 1
-        led_by_worker[leader] += 1
-        groups.append((*range(leader, slot.stop), *range(first, leader)))
-    return tuple(groups)
+        slot = range(group * workers // threads * factor, (group * workers // threads + 1) * factor)
+        groups.append(_turned(slot, group % factor))
+    choices = [[places[placed[index].node] for index in replicas] for replicas in groups]
+    leading = spread([None] * threads, choices)
+    return tuple(
+        _turned(replicas, choice.index(leader))
+        for replicas, choice, leader in zip(groups, choices, leading, strict=True)
+    )
+
+
+def _turned(replicas: Sequence[int], first: int) -> tuple[int, ...]:
+    return (*replicas[first:], *replicas[:first])

@@ -89,6 +89,11 @@ MEASURES: tuple[Measure, ...] = (
         function="stretto.bench.replication:latency",
     ),
     Measure(
+        name="balance",
+        summary="leadership plan for 10,000 groups x 3 replicas on 100 nodes, in seconds",
+        function="stretto.bench.leadership:planning",
+    ),
+    Measure(
         name="sim",
         summary="300 seeds of the simulator, in seconds",
         function="stretto.bench.sim:seeds",

@@ -47,15 +47,19 @@ _HEADING = f"{'measure':<10} {'value':>14} {'floor':>14} {'ratio':>6} {'target':
 
 
 def _print(measure: Measure, result: Result) -> None:
-    floor = "-" if result.floor is None else f"{result.floor:,.0f} {result.unit}"
+    floor = "-" if result.floor is None else f"{_figure(result.floor)} {result.unit}"
     ratio = "-" if result.ratio is None else f"{result.ratio:.2f}"
     target = f"{'<=' if result.at_most else '>='} {result.target:.3g}"
-    value = f"{result.value:,.0f} {result.unit}"
+    value = f"{_figure(result.value)} {result.unit}"
     typer.echo(
         f"{measure.name:<10} {value:>14} {floor:>14} {ratio:>6} {target:>8}  "
         f"{'met' if result.met else 'MISSED'}\n           {measure.summary}"
         + (f" ({result.detail})" if result.detail else "")
     )
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2f}"
 
 
 def _row(measure: Measure, result: Result) -> dict[str, object]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -8,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from stretto import cli
-from stretto.bench import MEASURES, Measure, Result, replog, run
+from stretto.bench import MEASURES, Measure, Result, leadership, replog, run
 from stretto.cli import bench as verb
 
 
@@ -94,3 +95,15 @@ def test_the_measures_of_the_replog_run_and_leave_nothing_behind(
     assert [measure.name for measure in results] == ["append", "recovery"]
     assert all(result.ratio for result in results.values())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_measure_of_leadership_plans_times_its_slowest_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(leadership, "GROUPS", 200)
+    (measure,) = (measure for measure in MEASURES if measure.name == "balance")
+    ((_, result),) = run((measure,), tmp_path)
+    assert result.value > 0
+    assert result.floor is None
+    assert result.at_most
+    assert re.fullmatch(r"slowest: .*, (0|10) nodes drained, [1-9]\d* switches", result.detail)

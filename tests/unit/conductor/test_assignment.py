@@ -6,10 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.conductor.assignment import assign
+from stretto.conductor.creation import plans
+from stretto.conductor.leadership import LedGroup, plan
 from stretto.errors import UsageError
 from stretto.zk.records import Assignment, encode
 
@@ -54,6 +56,7 @@ def spread(counts: list[int]) -> int:
 
 
 @given(cases())
+@settings(deadline=None)
 def test_there_are_workers_times_factor_processes_with_ids_of_the_module(case: Case) -> None:
     assignment = case.assign()
     ids = [placed.worker for placed in assignment.workers]
@@ -62,6 +65,7 @@ def test_there_are_workers_times_factor_processes_with_ids_of_the_module(case: C
 
 
 @given(cases())
+@settings(deadline=None)
 def test_replicas_of_a_group_are_on_different_nodes(case: Case) -> None:
     assignment = case.assign()
     assert len(assignment.groups) == case.threads
@@ -70,6 +74,7 @@ def test_replicas_of_a_group_are_on_different_nodes(case: Case) -> None:
 
 
 @given(cases())
+@settings(deadline=None)
 def test_tasks_go_to_groups_in_equal_contiguous_runs(case: Case) -> None:
     assignment = case.assign()
     runs = [list(assignment.tasks_of(group)) for group in range(case.threads)]
@@ -78,6 +83,7 @@ def test_tasks_go_to_groups_in_equal_contiguous_runs(case: Case) -> None:
 
 
 @given(cases())
+@settings(deadline=None)
 def test_a_process_hosts_the_groups_of_one_slot_and_slots_are_equal(case: Case) -> None:
     assignment = case.assign()
     sizes = Counter(frozenset(group) for group in assignment.groups)
@@ -87,6 +93,7 @@ def test_a_process_hosts_the_groups_of_one_slot_and_slots_are_equal(case: Case) 
 
 
 @given(cases())
+@settings(deadline=None)
 def test_no_process_could_move_to_a_node_with_two_fewer(case: Case) -> None:
     """A node whose every slot has one of its processes takes no more, however few it runs."""
     assignment = case.assign()
@@ -97,7 +104,60 @@ def test_no_process_could_move_to_a_node_with_two_fewer(case: Case) -> None:
     assert fullest <= min(open_nodes, default=fullest) + 1
 
 
+def preferred_leaders(assignment: Assignment) -> Counter[str]:
+    return Counter(assignment.nodes[replicas[0]] for replicas in assignment.replicas)
+
+
 @given(cases())
+@settings(deadline=None)
+def test_preferred_leaders_are_spread_as_evenly_as_the_placement_allows(case: Case) -> None:
+    assignment = case.assign()
+    groups = [
+        LedGroup(key=each.key, leader=each.replicas[0], candidates=each.replicas)
+        for each in plans("counts", assignment)
+    ]
+    assert plan(groups, assignment.nodes).switches == ()
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 8), st.data())
+@settings(deadline=None)
+def test_preferred_leaders_differ_by_one_at_most_where_slots_and_nodes_are_equal(
+    factor: int, rounds: int, groups_per_worker: int, data: st.DataObject
+) -> None:
+    """Then an equal part of each slot for each of its processes is even, so that whole groups can be, too."""
+    nodes = data.draw(st.integers(factor, 8))
+    workers = rounds * nodes
+    case = Case(
+        tasks=256,
+        threads=min(workers * groups_per_worker, 256 // workers * workers),
+        workers=workers,
+        factor=factor,
+        processes={f"n{number}": 0 for number in range(nodes)},
+    )
+    leaders = preferred_leaders(case.assign())
+    assert spread([leaders[node] for node in case.processes]) <= 1
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(0, 4))
+@settings(deadline=None)
+def test_each_process_of_a_slot_is_preferred_for_its_share(
+    factor: int, workers: int, share: int, more_nodes: int
+) -> None:
+    case = Case(
+        tasks=64,
+        threads=workers * factor * share,
+        workers=workers,
+        factor=factor,
+        processes={f"n{number}": 0 for number in range(factor + more_nodes)},
+    )
+    assignment = case.assign()
+    processes = Counter(assignment.nodes.values())
+    if spread([processes[node] for node in case.processes]) == 0:
+        assert set(Counter(group[0] for group in assignment.groups).values()) == {share}
+
+
+@given(cases())
+@settings(deadline=None)
 def test_the_same_question_has_the_same_answer_whatever_the_order_of_nodes(case: Case) -> None:
     backwards = dict(reversed(case.processes.items()))
     assert case.assign() == Case(**{**vars(case), "processes": backwards}).assign()
