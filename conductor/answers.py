@@ -1,0 +1,131 @@
+"""What the conductor tells people of the cluster, made from its view of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stretto import admin, wire
+from stretto.conductor.view import Module, View
+from stretto.options import TABLE, Level, OptionSet, Resolved
+from stretto.types import Epoch
+from stretto.zk.records import ModuleState
+
+
+def metadata(view: View, request: int, module: str | None) -> wire.Metadata:
+    groups = tuple(
+        wire.GroupView(
+            group.plan.key,
+            group.plan.tasks,
+            group.plan.replicas,
+            group.record.epoch if group.record else Epoch(0),
+            group.record.leader if group.record else None,
+            tuple(member.worker for member in group.record.isr) if group.record else (),
+        )
+        for each in view.modules.values()
+        if module is None or each.name == module
+        for group in each.groups
+    )
+    return wire.Metadata(request, {worker: each.address for worker, each in view.workers.items()}, groups)
+
+
+def module(view: View, found: Module) -> admin.ModuleView:
+    spec = found.spec
+    return admin.ModuleView(
+        module=found.name,
+        state=spec.state,
+        artifact=spec.artifact,
+        tasks=spec.tasks,
+        threads=spec.threads,
+        workers=spec.workers,
+        replication_factor=spec.replication_factor,
+        depots=spec.depots,
+        processes=tuple(
+            admin.WorkerView(
+                worker=placed.worker,
+                node=placed.node,
+                address=view.workers[placed.worker].address if placed.worker in view.workers else None,
+            )
+            for placed in found.assignment.workers
+        ),
+        groups=len(found.groups),
+        led=sum(view.is_led(group) for group in found.groups),
+        problems=tuple(_problems(view, found)),
+    )
+
+
+def _problems(view: View, module: Module) -> list[str]:
+    problems = [problem for problem in view.problems if f"/modules/{module.name}/" in problem]
+    if module.spec.state is ModuleState.DESTROYING:
+        return problems
+    missing = [placed for placed in module.assignment.workers if placed.worker not in view.workers]
+    for node, count in sorted(Counter(placed.node for placed in missing).items()):
+        why = "its supervisor is not registered" if node not in view.nodes else "see its supervisor's log"
+        problems.append(f"{_many(count, 'worker')} of node {node} not registered: {why}")
+    leaderless = [group.plan.key.group for group in module.groups if not view.is_led(group)]
+    if leaderless and module.spec.state is not ModuleState.LAUNCHING:
+        problems.append(
+            f"no leader registered for {_many(len(leaderless), 'group')}: {_some(leaderless)}; "
+            "see task-groups-status"
+        )
+    short = [
+        group.plan.key.group
+        for group in module.groups
+        if group.record is not None and len(group.record.isr) < len(group.plan.replicas)
+    ]
+    if short:
+        problems.append(f"{_many(len(short), 'group')} with replicas out of sync: {_some(short)}")
+    return problems
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _some(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return shown if len(numbers) <= 8 else f"{shown} and {len(numbers) - 8} more"
+
+
+def nodes(view: View) -> tuple[admin.NodeView, ...]:
+    assigned: Counter[str] = Counter()
+    running: Counter[str] = Counter()
+    leaders: Counter[str] = Counter()
+    for module in view.modules.values():
+        places = module.assignment.nodes
+        assigned.update(places.values())
+        running.update(node for worker, node in places.items() if worker in view.workers)
+        leaders.update(
+            places[group.record.leader]
+            for group in module.groups
+            if group.record is not None and group.record.leader in places and view.is_led(group)
+        )
+    return tuple(
+        admin.NodeView(
+            node=node,
+            address=view.nodes[node].address if node in view.nodes else None,
+            labels=view.nodes[node].labels if node in view.nodes else {},
+            workers=assigned[node],
+            running=running[node],
+            leaders=leaders[node],
+            leadership_allowed=node not in view.drained,
+        )
+        for node in view.known_nodes()
+    )
+
+
+def options(found: OptionSet, level: Level) -> tuple[admin.OptionView, ...]:
+    """Every option that has a meaning at the level, with what holds there."""
+    return tuple(_option(found.resolve(each.name, level)) for each in TABLE if level.scope in each.scopes)
+
+
+def _option(resolved: Resolved) -> admin.OptionView:
+    option = resolved.option
+    default = option.default_means if option.default is None else option.default
+    return admin.OptionView(
+        name=option.name,
+        value=default if resolved.value is None else resolved.value,
+        origin="default" if resolved.origin is None else str(resolved.origin),
+        default=default,
+        unit=option.unit,
+        doc=option.doc,
+    )

@@ -1,0 +1,173 @@
+"""A module's life in the metastore: launched, running, destroyed.
+
+Every step is either one transaction or can be repeated: a conductor that dies half-way leaves what the next
+one finds and carries on from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from stretto.conductor.assignment import assign
+from stretto.conductor.operations import Operations
+from stretto.conductor.view import Module, View
+from stretto.errors import StrettoError, UsageError
+from stretto.options import Level, parse
+from stretto.replog.core.record import GroupRecord, Member
+from stretto.types import Epoch
+from stretto.zk.options import forget_module, set_options
+from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, encode
+
+
+class Life:
+    """Of the active conductor."""
+
+    def __init__(self, client: KazooClient, paths: Paths, operations: Operations) -> None:
+        self._client = client
+        self._paths = paths
+        self._operations = operations
+
+    def launch(
+        self,
+        view: View,
+        module: str,
+        *,
+        artifact: str,
+        entry: str,
+        depots: tuple[DepotSpec, ...],
+        tasks: int,
+        threads: int,
+        workers: int,
+        factor: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        """Commit to it: from here on supervisors start its workers."""
+        if module in view.modules:
+            raise UsageError(
+                f"there is a module {module} already; choose another name, or destroy that one first"
+            )
+        for name, value in options.items():
+            parse(name, value, Level.of(module))
+        assignment = assign(
+            module,
+            generation=self._next_generation(),
+            tasks=tasks,
+            threads=threads,
+            workers=workers,
+            factor=factor,
+            processes=view.processes(),
+        )
+        spec = ModuleSpec(
+            artifact=artifact,
+            tasks=tasks,
+            threads=threads,
+            workers=workers,
+            replication_factor=factor,
+            state=ModuleState.LAUNCHING,
+            entry=entry,
+            depots=depots,
+        )
+        forget_module(self._client, self._paths, module)
+        set_options(self._client, self._paths, Level.of(module), options)
+        groups = self._paths.groups(module, assignment.generation)
+        change = self._client.transaction()
+        change.create(self._paths.module(module))
+        change.create(self._paths.spec(module), encode(spec))
+        change.create(groups.rpartition("/")[0])
+        change.create(groups)
+        change.create(self._paths.assignment(module), encode(assignment))
+        for result in change.commit():
+            if isinstance(result, NodeExistsError):
+                raise UsageError(f"there is a module {module} already; choose another name")
+            if isinstance(result, Exception):
+                raise StrettoError(f"module {module} could not be launched ({result!r}); try again")
+        self._operations.note(
+            f"launch with {tasks} tasks, {threads} threads, {workers} workers, replication factor {factor}",
+            module,
+        )
+
+    def _next_generation(self) -> int:
+        self._client.ensure_path(self._paths.generations)
+        return int(self._client.set(self._paths.generations, b"").version)
+
+    def advance(self, view: View, module: Module) -> None:
+        """The next step of its life, if it is time for one."""
+        match module.spec.state:
+            case ModuleState.DESTROYING:
+                self._finish_destruction(view, module)
+            case ModuleState.LAUNCHING:
+                self._create_records(view, module)
+                if all(view.is_led(group) for group in module.groups) and self.enter(
+                    module, ModuleState.RUNNING
+                ):
+                    self._operations.note("launched: every task group has its leader", module.name)
+            case _:
+                self._create_records(view, module)
+
+    def enter(self, module: Module, state: ModuleState) -> bool:
+        """False if somebody else changed it meanwhile."""
+        spec = msgspec.structs.replace(module.spec, state=state)
+        try:
+            self._client.set(self._paths.spec(module.name), encode(spec), module.spec_version)
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    def _create_records(self, view: View, module: Module) -> None:
+        """Of each group whose replicas have all registered their storage ids."""
+        wanted: dict[GroupKey, GroupRecord] = {}
+        for group in module.groups:
+            if group.record is not None:
+                continue
+            members = []
+            for worker in group.plan.replicas:
+                registration = view.workers.get(worker)
+                storage = registration.storage_of(group.plan.key) if registration is not None else None
+                if storage is not None:
+                    members.append(Member(worker, storage))
+            if len(members) == len(group.plan.replicas):
+                wanted[group.plan.key] = GroupRecord(
+                    epoch=Epoch(0), leader=None, leader_incarnation=None, isr=tuple(sorted(members))
+                )
+        created = [
+            self._client.create_async(self._paths.group(key), encode(record))
+            for key, record in wanted.items()
+        ]
+        for answer in created:
+            with contextlib.suppress(NodeExistsError, NoNodeError):
+                answer.get()
+
+    def destroy(self, module: Module) -> None:
+        if module.spec.state is not ModuleState.DESTROYING and not self.enter(module, ModuleState.DESTROYING):
+            raise StrettoError(f"module {module.name} changed meanwhile; try again")
+        self._operations.note("destroy", module.name)
+
+    def _finish_destruction(self, view: View, module: Module) -> None:
+        """When none of its workers is left. A node that is away keeps its files: a person deletes them."""
+        if any(worker in view.workers for worker in module.assignment.nodes):
+            return
+        for worker in module.assignment.nodes:
+            self._delete(self._paths.worker(worker))
+        forget_module(self._client, self._paths, module.name)
+        self._delete(f"{self._paths.module(module.name)}/groups")
+        # Together, and last: they are what says that the rest is to go.
+        change = self._client.transaction()
+        change.delete(self._paths.spec(module.name))
+        change.delete(self._paths.assignment(module.name))
+        change.delete(self._paths.module(module.name))
+        if any(isinstance(result, Exception) for result in change.commit()):
+            return
+        away = sorted(set(module.assignment.nodes.values()) - view.nodes.keys())
+        outcome = f"done; nodes {', '.join(away)} were away and keep its files" if away else "done"
+        self._operations.note("destroyed", module.name, outcome)
+
+    def _delete(self, path: str) -> None:
+        with contextlib.suppress(NoNodeError):
+            self._client.delete(path, recursive=True)

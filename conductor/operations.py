@@ -1,0 +1,61 @@
+"""The log of operations: what was done to the cluster, by whom it concerns, and how it came out.
+
+A few hundred small znodes, oldest deleted first, so that it outlives any conductor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import structlog
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from stretto.zk.paths import Paths
+from stretto.zk.records import Operation, ZnodeDamaged, decode, encode
+
+log = structlog.get_logger()
+
+KEPT = 500
+TRIMMED = 50
+"""How many too many there may be before the oldest go."""
+
+
+class Operations:
+    """Of the active conductor."""
+
+    def __init__(self, client: KazooClient, paths: Paths) -> None:
+        self._client = client
+        self._folder = paths.operations
+        self._written = 0
+
+    def note(self, what: str, module: str | None = None, outcome: str = "done") -> None:
+        log.info("operation", what=what, module=module, outcome=outcome)
+        operation = Operation(at_ms=time.time_ns() // 1_000_000, what=what, module=module, outcome=outcome)
+        self._client.create(f"{self._folder}/op-", encode(operation), sequence=True, makepath=True)
+        self._written += 1
+        if self._written % TRIMMED == 1:
+            self._trim()
+
+    def _trim(self) -> None:
+        for name in sorted(self._client.get_children(self._folder))[:-KEPT]:
+            with contextlib.suppress(NoNodeError):
+                self._client.delete(f"{self._folder}/{name}")
+
+    def newest(self, limit: int, module: str | None) -> tuple[Operation, ...]:
+        """In the order they were done."""
+        try:
+            names = sorted(self._client.get_children(self._folder), reverse=True)
+        except NoNodeError:
+            return ()
+        found: list[Operation] = []
+        for name in names:
+            if len(found) == limit:
+                break
+            path = f"{self._folder}/{name}"
+            with contextlib.suppress(NoNodeError, ZnodeDamaged):
+                operation = decode(self._client.get(path)[0], Operation, path)
+                if module is None or operation.module == module:
+                    found.append(operation)
+        return tuple(reversed(found))

@@ -1,0 +1,297 @@
+"""The conductor: plans, and lets the metastore carry the plans to those who act.
+
+Any number may run; the one whose registration is at ``conductor/leader`` is active, the others stand by.
+Only what people ask of a conductor waits for one: task groups elect their leaders and serve without it.
+
+Each turn reads what changed in the metastore and takes whatever steps are due, by compare-and-set. There is
+nothing else to remember, so a new active conductor begins with an ordinary turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import threading
+import time
+from dataclasses import dataclass
+
+import structlog
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+
+from stretto import admin, wire
+from stretto.client.calls import ask
+from stretto.client.network import Network
+from stretto.conductor import answers, view
+from stretto.conductor.balancing import Balancing
+from stretto.conductor.life import Life
+from stretto.conductor.operations import Operations
+from stretto.conductor.view import View, named
+from stretto.errors import RetriableError, StrettoError
+from stretto.keys import ClusterKey
+from stretto.loop import Loop
+from stretto.options import Level, OptionSet
+from stretto.service import Service
+from stretto.types import Incarnation
+from stretto.zk.client import await_connection, close, new_client
+from stretto.zk.mirror import Mirror
+from stretto.zk.options import read_all, set_option, unset_option
+from stretto.zk.paths import Paths
+from stretto.zk.records import ConductorRegistration, DrainedNodes, encode
+
+log = structlog.get_logger()
+
+IDLE_SECONDS = 1.0
+"""A turn at least so often, for what only time brings about."""
+RETRY_SECONDS = 0.5
+ARTIFACT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConductorConfig:
+    cluster: str
+    zookeeper: str
+    address: str = "127.0.0.1:0"
+    root: str = "/stretto"
+    key: ClusterKey | None = None
+    session_timeout_ms: int = 6_000
+
+
+class Conductor:
+    """:meth:`run` is the thread that takes turns. Calls come on others; one lock keeps them apart."""
+
+    def __init__(self, config: ConductorConfig) -> None:
+        self._config = config
+        self._paths = Paths(config.root)
+        self._client: KazooClient = new_client(config.zookeeper, config.session_timeout_ms)
+        self._loop = Loop()
+        self._service = Service(
+            self._loop,
+            address=config.address,
+            cluster=config.cluster,
+            name="the conductor",
+            key=config.key,
+            handle=self._handle,
+            metadata=self._metadata,
+        )
+        self.address = self._service.address
+        self._network: Network | None = None
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._acting = threading.Lock()
+        self._incarnation = Incarnation(secrets.token_hex(8))
+        self._mirror: Mirror | None = None
+        self._view = View()
+        self._was_active = False
+        self._known_options = OptionSet()
+        self._options_version: int | None = None
+        self._operations = Operations(self._client, self._paths)
+        self._life = Life(self._client, self._paths, self._operations)
+        self._balancing = Balancing(self._client, self._paths, self._operations, self._life)
+
+    def handle_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stop())
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Until :meth:`stop`."""
+        serving = threading.Thread(target=self._loop.run, name="conductor-loop", daemon=True)
+        serving.start()
+        log.info("conductor_started", address=self.address, zookeeper=self._config.zookeeper)
+        try:
+            if await_connection(self._client, self._config.zookeeper, self._stop):
+                self._client.add_listener(self._state_changed)
+                self._take_turns()
+        finally:
+            close(self._client)
+            self._loop.call_soon(self._loop.stop)
+            serving.join()
+            self._service.close()
+            if self._network is not None:
+                self._network.close()
+            self._loop.close()
+            log.info("conductor_stopped", address=self.address)
+
+    def _state_changed(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._incarnation = Incarnation(secrets.token_hex(8))
+        self._wake.set()
+
+    def _take_turns(self) -> None:
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                with self._acting:
+                    self._turn()
+                self._wake.wait(IDLE_SECONDS)
+            except (KazooException, KazooTimeoutError) as error:
+                log.warning("metastore_refused", error=repr(error), retry_seconds=RETRY_SECONDS)
+                self._stop.wait(RETRY_SECONDS)
+
+    # Turns. All of this holds the lock.
+
+    def _turn(self) -> None:
+        self._look()
+        if self._view.conductor is None:
+            self._stand()
+        if not self._is_active():
+            self._was_active = False
+            return
+        if not self._was_active:
+            self._was_active = True
+            log.info("conductor_active", address=self.address)
+        for module in self._view.modules.values():
+            self._life.advance(self._view, module)
+        self._balancing.advance(self._view, self._options(), time.monotonic())
+
+    def _look(self) -> None:
+        if self._mirror is None:
+            for path in (*self._paths.mirrored, self._paths.options):
+                self._client.ensure_path(path)
+            self._mirror = Mirror(self._client, self._paths, self._wake.set)
+        if self._mirror.refresh():
+            self._view = view.read(self._mirror, self._paths)
+            for problem in self._view.problems:
+                log.error("znode_damaged", problem=problem)
+
+    def _stand(self) -> None:
+        registration = ConductorRegistration(incarnation=self._incarnation, address=self.address)
+        with contextlib.suppress(NodeExistsError):
+            self._client.create(self._paths.conductor_leader, encode(registration), ephemeral=True)
+        self._look()
+
+    def _is_active(self) -> bool:
+        active = self._view.conductor
+        return active is not None and active.incarnation == self._incarnation
+
+    def _options(self) -> OptionSet:
+        """Every change of an option is a write to the znode above them all."""
+        above = self._mirror.data.get(self._paths.options) if self._mirror is not None else None
+        version = above.version if above is not None else -1
+        if self._options_version != version:
+            self._known_options = read_all(self._client, self._paths)
+            self._options_version = version
+        return self._known_options
+
+    # Calls.
+
+    def _metadata(self, request: int, module: str | None) -> wire.ToClient:
+        return answers.metadata(self._view, request, module)
+
+    def _handle(self, call: admin.AnyCall, _: list[memoryview]) -> object:
+        if isinstance(call, admin.FindConductor):
+            active = self._view.conductor
+            return active.address if active is not None else None
+        with self._acting:
+            try:
+                self._look()
+                if not self._is_active():
+                    raise RetriableError("this conductor stands by for another; ask that one")
+                return self._answer(call)
+            except (KazooException, KazooTimeoutError) as error:
+                raise RetriableError(f"ZooKeeper did not carry it through ({error!r}); try again") from error
+            finally:
+                self._wake.set()
+
+    def _answer(self, call: admin.AnyCall) -> object:
+        now = self._view
+        match call:
+            case admin.Modules(module=module):
+                chosen = now.modules.values() if module is None else [now.module(module)]
+                return tuple(answers.module(now, each) for each in chosen)
+            case admin.Nodes():
+                return answers.nodes(now)
+            case admin.Leadership(module=module):
+                return self._balancing.show(now, now.module(module), self._options())
+            case admin.Balance(module=module):
+                return self._balancing.ask_for(now, now.module(module), self._options())
+            case admin.ResignLeader(module=module, group=group, to=to):
+                return self._balancing.resign(now, now.module(module), group, to)
+            case admin.Options(level=level):
+                return answers.options(self._options(), self._level(level))
+            case admin.Operations(module=module, limit=limit):
+                return self._operations.newest(limit, module)
+            case _:
+                self._do(call)
+                return None
+
+    def _do(self, call: admin.AnyCall) -> None:
+        now = self._view
+        match call:
+            case admin.Launch():
+                self._launch(call)
+            case admin.Destroy(module=module):
+                self._life.destroy(now.module(module))
+            case admin.AllowLeadership(node=node):
+                self._drain(now.drained - {now.node(node)}, f"leadership allow {node}")
+            case admin.DisallowLeadership(node=node):
+                self._drain(now.drained | {now.node(node)}, f"leadership disallow {node}")
+            case admin.SetOption(level=level, name=name, value=value):
+                at = self._level(level)
+                set_option(self._client, self._paths, at, name, value)
+                self._operations.note(f"options set {name} = {value} for {at}", level.module)
+            case admin.UnsetOption(level=level, name=name):
+                at = self._level(level)
+                unset_option(self._client, self._paths, at, name)
+                self._operations.note(f"options unset {name} for {at}", level.module)
+            case _:
+                raise StrettoError("a conductor does not answer this; ask a supervisor or a worker")
+
+    def _launch(self, call: admin.Launch) -> None:
+        """The artifact must outlive the loss of as many nodes as the data does."""
+        holders = [node for node, each in self._view.nodes.items() if self._has(each.address, call.artifact)]
+        wanted = min(call.replication_factor, len(self._view.nodes))
+        if call.replication_factor <= len(self._view.nodes) and len(holders) < wanted:
+            raise StrettoError(
+                f"the code of {call.module} is on {len(holders)} nodes, of {wanted} that must keep it; "
+                "upload it again"
+            )
+        self._life.launch(
+            self._view,
+            call.module,
+            artifact=call.artifact,
+            entry=call.manifest.entry,
+            depots=call.manifest.depots,
+            tasks=call.tasks,
+            threads=call.threads,
+            workers=call.workers,
+            factor=call.replication_factor,
+            options=call.options,
+        )
+
+    def _has(self, address: str, digest: str) -> bool:
+        if self._network is None:
+            self._network = Network([address], self._config.key)
+        try:
+            return ask(self._network, address, admin.HasArtifact(digest=digest), timeout=ARTIFACT_SECONDS)
+        except StrettoError as error:
+            log.warning("artifact_not_confirmed", supervisor=address, why=str(error))
+            return False
+
+    def _drain(self, nodes: frozenset[str], what: str) -> None:
+        data = encode(DrainedNodes(nodes=tuple(sorted(nodes))))
+        try:
+            self._client.create(self._paths.drained, data)
+        except NodeExistsError:
+            self._client.set(self._paths.drained, data)
+        self._balancing.hurry()
+        self._operations.note(what)
+
+    def _level(self, level: admin.OptionLevel) -> Level:
+        """Of a module and an object that exist."""
+        if level.module is not None:
+            spec = self._view.module(level.module).spec
+            if level.depot is not None:
+                named("depot", level.depot, [depot.name for depot in spec.depots])
+            if level.topology is not None:
+                named("topology", level.topology, ())
+            if level.pstate is not None:
+                named("PState", level.pstate, ())
+        return Level.of(level.module, depot=level.depot, topology=level.topology, pstate=level.pstate)

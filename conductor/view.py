@@ -1,0 +1,179 @@
+"""The cluster as the conductor sees it: the copy of the metastore's tree, read into records.
+
+A snapshot, and pure: planners and answers are made from it. A damaged znode is left out and named among the
+problems, so that one bad record does not stop the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from stretto.conductor.creation import plans
+from stretto.errors import StrettoError
+from stretto.replog.core.record import GroupRecord
+from stretto.types import Incarnation, WorkerId
+from stretto.worker.plan import GroupPlan
+from stretto.zk.mirror import Mirror, Znode
+from stretto.zk.paths import Paths
+from stretto.zk.records import (
+    Assignment,
+    ConductorRegistration,
+    DrainedNodes,
+    ModuleSpec,
+    NodeRegistration,
+    Record,
+    WorkerRegistration,
+    ZnodeDamaged,
+    decode,
+)
+
+
+class UnknownName(StrettoError):
+    """There is no module, node or worker of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    plan: GroupPlan
+    record: GroupRecord | None
+    """None until all its replicas have registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    name: str
+    spec: ModuleSpec
+    spec_version: int
+    assignment: Assignment
+    groups: tuple[GroupState, ...]
+
+
+@dataclass(slots=True)
+class View:
+    conductor: ConductorRegistration | None = None
+    nodes: dict[str, NodeRegistration] = field(default_factory=dict)
+    """Those whose supervisor is registered."""
+    workers: dict[WorkerId, WorkerRegistration] = field(default_factory=dict)
+    """Of several incarnations the one registered last."""
+    incarnations: set[tuple[WorkerId, Incarnation]] = field(default_factory=set)
+    modules: dict[str, Module] = field(default_factory=dict)
+    drained: frozenset[str] = frozenset()
+    problems: list[str] = field(default_factory=list)
+
+    def module(self, name: str) -> Module:
+        return self.modules[named("module", name, self.modules)]
+
+    def node(self, name: str) -> str:
+        return named("node", name, self.known_nodes())
+
+    def known_nodes(self) -> tuple[str, ...]:
+        """Registered, or named by an assignment, or drained."""
+        placed = {node for module in self.modules.values() for node in module.assignment.nodes.values()}
+        return tuple(sorted({*self.nodes, *placed, *self.drained}))
+
+    def node_of(self, worker: WorkerId) -> str | None:
+        for module in self.modules.values():
+            node = module.assignment.nodes.get(worker)
+            if node is not None:
+                return node
+        return None
+
+    def processes(self) -> Counter[str]:
+        """How many worker processes each registered node is to run."""
+        counts = Counter(dict.fromkeys(self.nodes, 0))
+        for module in self.modules.values():
+            counts.update(node for node in module.assignment.nodes.values() if node in self.nodes)
+        return counts
+
+    def is_led(self, group: GroupState) -> bool:
+        """By an incarnation that is registered."""
+        record = group.record
+        return (
+            record is not None
+            and record.leader is not None
+            and record.leader_incarnation is not None
+            and (record.leader, record.leader_incarnation) in self.incarnations
+        )
+
+
+def named(kind: str, name: str, known: Collection[str]) -> str:
+    """``name``, if there is one; raises UnknownName with the nearest that there is."""
+    if name in known:
+        return name
+    close = get_close_matches(name, list(known), n=1)
+    if close:
+        advice = f"did you mean {close[0]}?"
+    elif known:
+        advice = f"there are {', '.join(sorted(known)[:8])}" + (", ..." if len(known) > 8 else "")
+    else:
+        advice = "there are none yet"
+    raise UnknownName(f"there is no {kind} {name}; {advice}")
+
+
+def read(mirror: Mirror, paths: Paths) -> View:
+    return _Reading(mirror, paths).view
+
+
+class _Reading:
+    def __init__(self, mirror: Mirror, paths: Paths) -> None:
+        self._mirror = mirror
+        self._paths = paths
+        self.view = view = View()
+        view.conductor = self._record(paths.conductor_leader, ConductorRegistration)
+        drained = self._record(paths.drained, DrainedNodes)
+        view.drained = frozenset(drained.nodes if drained is not None else ())
+        self._read_nodes()
+        self._read_workers()
+        for name in mirror.children_of(paths.modules):
+            self._read_module(name)
+
+    def _record(self, path: str, kind: type[Record]) -> Record | None:
+        found = self._versioned(path, kind)
+        return None if found is None else found[0]
+
+    def _versioned(self, path: str, kind: type[Record]) -> tuple[Record, Znode] | None:
+        znode = self._mirror.data.get(path)
+        if znode is None:
+            return None
+        try:
+            return decode(znode.data, kind, path), znode
+        except ZnodeDamaged as damage:
+            self.view.problems.append(f"{damage}; restore it or delete it")
+            return None
+
+    def _newest(self, parent: str, kind: type[Record]) -> Record | None:
+        found = [self._versioned(f"{parent}/{name}", kind) for name in self._mirror.children_of(parent)]
+        alive = [each for each in found if each is not None]
+        return max(alive, key=lambda each: each[1].created)[0] if alive else None
+
+    def _read_nodes(self) -> None:
+        for name in self._mirror.children_of(self._paths.nodes):
+            registration = self._newest(f"{self._paths.nodes}/{name}", NodeRegistration)
+            if registration is not None:
+                self.view.nodes[name] = registration
+
+    def _read_workers(self) -> None:
+        for name in self._mirror.children_of(self._paths.workers):
+            worker = WorkerId(name)
+            parent = self._paths.worker(worker)
+            registration = self._newest(parent, WorkerRegistration)
+            if registration is not None:
+                self.view.workers[worker] = registration
+                self.view.incarnations.update(
+                    (worker, Incarnation(each)) for each in self._mirror.children_of(parent)
+                )
+
+    def _read_module(self, name: str) -> None:
+        found = self._versioned(self._paths.spec(name), ModuleSpec)
+        assignment = self._record(self._paths.assignment(name), Assignment)
+        if found is None or assignment is None:
+            return
+        spec, znode = found
+        groups = tuple(
+            GroupState(plan, self._record(self._paths.group(plan.key), GroupRecord))
+            for plan in plans(name, assignment)
+        )
+        self.view.modules[name] = Module(name, spec, znode.version, assignment, groups)

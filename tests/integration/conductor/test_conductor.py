@@ -1,0 +1,239 @@
+"""Launching, balancing, draining and destroying, against a real ZooKeeper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stretto import admin
+from stretto.errors import StrettoError
+from stretto.types import WorkerId
+from stretto.zk.paths import GroupKey
+from tests.integration.conductor.scene import DIGEST, Scene
+from tests.integration.zk.waiting import wait_until
+
+
+def test_a_standby_takes_over(scene: Scene) -> None:
+    first, stop = scene.conductor()
+    scene.active(first)
+    second, _ = scene.conductor()
+    wait_until(
+        "the second knows the first",
+        lambda: scene.ask(second, admin.FindConductor()) == first.address,
+    )
+    with pytest.raises(StrettoError, match="stands by"):
+        scene.ask(second, admin.Nodes())
+    stop()
+    scene.active(second)
+    assert scene.ask(second, admin.Nodes()) == ()
+
+
+def test_a_launch_becomes_running_when_every_group_is_led(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.nodes(conductor, "n1", "n2", "n3")
+    scene.launch(conductor, options={"replication.min.isr": "1"})
+    assert scene.state() == "launching"
+    assignment = scene.assignment()
+    assert sorted(assignment.nodes.values()) == ["n1", "n2", "n3"]
+    assert scene.record(0) is None
+    scene.start_workers()
+    for number, replicas in enumerate(assignment.replicas):
+        scene.lead(number, replicas[0])
+        found = scene.record(number)
+        assert found is not None
+        assert {member.worker for member in found[0].isr} == set(replicas)
+    wait_until("it runs", lambda: scene.state() == "running")
+    [view] = scene.ask(conductor, admin.Modules(module="m"))
+    assert (view.led, view.groups, view.problems) == (4, 4, ())
+    level = admin.OptionLevel(module="m")
+    options = {option.name: option for option in scene.ask(conductor, admin.Options(level=level))}
+    assert (options["replication.min.isr"].value, options["replication.min.isr"].origin) == (1, "module m")
+    done = [operation.what for operation in scene.ask(conductor, admin.Operations())]
+    assert [what.split()[0].rstrip(":") for what in done] == ["launch", "launched"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"replication_factor": 4}, "needs 4 nodes, and there are 3"),
+        ({"tasks": 6}, "not a power of two"),
+        ({"threads": 16}, "at most 8 threads"),
+        ({"workers": 5}, "at most 4"),
+        ({"artifact": "e" * 64}, "upload it again"),
+        ({"options": {"replication.min.irs": "1"}}, "replication.min.isr"),
+        ({"options": {"replication.append.timeout.millis": "-1"}}, "from 10"),
+    ],
+)
+def test_a_launch_that_cannot_be_leaves_nothing_behind(
+    scene: Scene, changed: dict[str, object], sentence: str
+) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.nodes(conductor, "n1", "n2", "n3")
+    with pytest.raises(StrettoError, match=sentence):
+        scene.launch(conductor, **changed)
+    assert scene.spec() is None
+    assert scene.ask(conductor, admin.Modules()) == ()
+
+
+def test_names_that_are_not_there_come_with_the_nearest(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    with pytest.raises(StrettoError, match="there is a module m already"):
+        scene.launch(conductor)
+    calls: tuple[tuple[admin.Call[Any], str], ...] = (
+        (admin.Modules(module="mm"), "no module mm; did you mean m"),
+        (admin.DisallowLeadership(node="n4"), "no node n4; there are n1, n2, n3"),
+        (admin.Options(level=admin.OptionLevel(module="m", depot="sentence")), "did you mean sentences"),
+        (admin.SetOption(level=admin.OptionLevel(), name="replication.min.irs", value="1"), "min.isr"),
+        (admin.ResignLeader(module="m", group=4, to=WorkerId("m-0")), "groups 0 to 3"),
+        (admin.ResignLeader(module="m", group=0, to=WorkerId("m-9")), "no replica of this group"),
+    )
+    for call, sentence in calls:
+        with pytest.raises(StrettoError, match=sentence):
+            scene.ask(conductor, call)
+
+
+def test_leaders_are_balanced_by_the_fewest_switches(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor, leader_index=0)
+    wait_until("switches are requested", lambda: len(scene.requests()) == 2)
+    assert scene.state() == "leadership-balancing"
+    assert scene.obey() == 2
+    wait_until("it runs again", lambda: scene.state() == "running")
+    assert sorted(scene.leaders().values()) == [1, 1, 2]
+    view = scene.ask(conductor, admin.Leadership(module="m"))
+    assert (view.switches, view.imbalance) == ((), 0.0)
+    assert [(node.node, node.allowed) for node in view.nodes] == [("n1", True), ("n2", True), ("n3", True)]
+
+
+def test_a_drained_node_leads_nothing_until_it_is_allowed_again(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    scene.ask(conductor, admin.DisallowLeadership(node="n1"))
+
+    def drained() -> bool:
+        scene.obey()
+        return scene.leaders()["n1"] == 0 and scene.state() == "running"
+
+    wait_until("n1 leads nothing", drained)
+    [node] = [node for node in scene.ask(conductor, admin.Nodes()) if node.node == "n1"]
+    assert (node.leaders, node.leadership_allowed) == (0, False)
+    scene.ask(conductor, admin.AllowLeadership(node="n1"))
+
+    def back() -> bool:
+        scene.obey()
+        return scene.leaders()["n1"] > 0 and scene.state() == "running"
+
+    wait_until("n1 leads again", back)
+    assert sorted(scene.leaders().values()) == [1, 1, 2]
+
+
+def test_a_leader_that_does_not_obey_is_left_alone_in_the_end(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    patience = admin.SetOption(
+        level=admin.OptionLevel(), name="leadership.resign.timeout.millis", value="100"
+    )
+    scene.ask(conductor, patience)
+    scene.running(conductor, leader_index=1)
+    wait_until("switches are requested", lambda: len(scene.requests()) == 2)
+    wait_until("they are withdrawn", lambda: not scene.requests())
+    wait_until("it runs again", lambda: scene.state() == "running")
+    assert scene.leaders()[scene.assignment().workers[1].node] == 4
+
+
+def test_a_person_moves_a_leader(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    target = scene.assignment().replicas[0][1]
+    assert scene.ask(conductor, admin.ResignLeader(module="m", group=0, to=target)) == 1
+    assert scene.requests()[0].target == target
+    with pytest.raises(StrettoError, match="leads group 0"):
+        scene.ask(conductor, admin.ResignLeader(module="m", group=0, to=scene.assignment().replicas[0][0]))
+    scene.stop_worker(scene.assignment().replicas[1][1])
+    with pytest.raises(StrettoError, match="not in sync"):
+        scene.ask(conductor, admin.ResignLeader(module="m", group=1, to=scene.assignment().replicas[1][1]))
+
+
+def test_the_next_conductor_ends_a_balancing(scene: Scene) -> None:
+    first, stop = scene.conductor()
+    scene.active(first)
+    scene.running(first, leader_index=0)
+    wait_until("switches are requested", lambda: len(scene.requests()) == 2)
+    stop()
+    second, _ = scene.conductor()
+    scene.active(second)
+
+    def balanced() -> bool:
+        scene.obey()
+        return sorted(scene.leaders().values()) == [1, 1, 2] and scene.state() == "running"
+
+    wait_until("it is balanced", balanced)
+
+
+def test_a_destroyed_module_is_gone_when_its_workers_are(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    assignment = scene.assignment()
+    scene.ask(conductor, admin.Destroy(module="m"))
+    assert scene.state() == "destroying"
+    for worker in assignment.nodes:
+        assert scene.state() == "destroying"
+        scene.stop_worker(worker)
+    wait_until("it is gone", lambda: scene.zk.exists(scene.paths.module("m")) is None)
+    assert scene.ask(conductor, admin.Modules()) == ()
+    # A name may be used again, and its groups are others.
+    scene.launch(conductor)
+    assert scene.assignment().generation > assignment.generation
+    assert scene.zk.exists(scene.paths.group(GroupKey("m", assignment.generation, 0))) is None
+
+
+def test_problems_are_told_in_words(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    worker = scene.assignment().workers[0]
+    scene.stop_worker(worker.worker)
+
+    def told() -> bool:
+        [view] = scene.ask(conductor, admin.Modules(module="m"))
+        return any(f"node {worker.node} not registered" in problem for problem in view.problems) and any(
+            "no leader registered" in problem for problem in view.problems
+        )
+
+    wait_until("both problems are told", told)
+
+
+def test_a_damaged_znode_is_named_and_stops_nothing_else(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    path = scene.paths.group(GroupKey("m", scene.assignment().generation, 0))
+    scene.zk.set(path, b"{")
+
+    def told() -> bool:
+        [view] = scene.ask(conductor, admin.Modules(module="m"))
+        return any(path in problem for problem in view.problems)
+
+    wait_until("it is named", told)
+    scene.nodes(conductor, "n4")
+
+
+def test_who_keeps_the_code_is_asked(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.nodes(conductor, "n1", "n2", "n3")
+    scene.artifacts.clear()
+    with pytest.raises(StrettoError, match="on 0 nodes, of 3"):
+        scene.launch(conductor)
+    scene.artifacts.add(DIGEST)
+    scene.launch(conductor)
+    assert scene.state() == "launching"
