@@ -1,0 +1,164 @@
+"""``stretto demo``: a cluster, a module and a load on it, to look at and to break."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+
+from stretto import admin
+from stretto.artifact import load as load_artifact
+from stretto.cli.cluster import Cluster
+from stretto.cli.output import console
+from stretto.cli.up import run_cluster
+from stretto.client.api import Client
+from stretto.client.network import Network
+from stretto.client.upload import upload
+from stretto.demo import view
+from stretto.demo.load import Load
+from stretto.errors import RetriableError, StrettoError
+from stretto.local import LocalCluster
+
+MODULE = "stretto.demo.wordcount:WordCount"
+DEPOT = "sentences"
+TASKS, THREADS, WORKERS, FACTOR = 8, 4, 1, 3
+LAUNCH_SECONDS = 60.0
+VIEW_SECONDS = 0.5
+
+
+def demo(
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Keep the cluster here; without it, it is gone afterwards.", show_default=False),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0, help="Stop by itself after so long; 0: Ctrl-C.")] = 0.0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where the conductor listens.")] = 0,
+) -> int:
+    """Run a cluster of three nodes with an example module under load, and show what happens.
+
+    At the end it reads everything back: what was acknowledged must be there.
+
+    Example: stretto demo --seconds 30
+    """
+    folder = data_dir or Path(tempfile.mkdtemp(prefix="stretto-demo-"))
+    try:
+        return _run(LocalCluster(folder, 3, port=port), seconds)
+    finally:
+        if data_dir is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(cluster: LocalCluster, seconds: float) -> int:
+    show = _Show(cluster, seconds)
+    run_cluster(cluster, show.run)
+    return 0 if show.none_lost else 1
+
+
+class _Show:
+    """On a thread of its own, from the moment the cluster is ready."""
+
+    def __init__(self, cluster: LocalCluster, seconds: float) -> None:
+        self._cluster = cluster
+        self._seconds = seconds
+        self.none_lost = False
+
+    def run(self, conductor: str, stop: threading.Event) -> None:
+        self._stop = stop
+        network = Network(self._cluster.bootstrap, None)
+        client = Client(network)
+        try:
+            asked = Cluster(network, self._cluster.bootstrap)
+            self._launch(asked)
+            client.refresh()
+            load = Load(client, "WordCount", DEPOT)
+            before = load.read_back()
+            load.start()
+            self._show(asked, client, load, conductor)
+            load.stop()
+            self._check(load, before)
+        finally:
+            client.close()
+
+    def _launch(self, cluster: Cluster) -> None:
+        known = {module.module for module in cluster.ask(admin.Modules())}
+        if "WordCount" not in known:
+            with tempfile.TemporaryDirectory() as folder:
+                artifact, manifest = load_artifact(MODULE, Path(folder))
+                nodes = [node.address for node in cluster.ask(admin.Nodes()) if node.address]
+                upload(cluster.network, nodes, artifact, copies=FACTOR)
+            cluster.ask(
+                admin.Launch(
+                    module=manifest.name,
+                    artifact=artifact.digest,
+                    manifest=manifest,
+                    tasks=TASKS,
+                    threads=THREADS,
+                    workers=WORKERS,
+                    replication_factor=FACTOR,
+                )
+            )
+        deadline = time.monotonic() + LAUNCH_SECONDS
+        while True:
+            [module] = cluster.ask(admin.Modules(module="WordCount"))
+            if module.led == module.groups and module.state != "launching":
+                return
+            if time.monotonic() > deadline or self._stop.is_set():
+                raise StrettoError("the example module did not start; see the logs")
+            self._stop.wait(0.05)
+
+    def _show(self, cluster: Cluster, client: Client, load: Load, bootstrap: str) -> None:
+        deadline = time.monotonic() + self._seconds if self._seconds else float("inf")
+        terminal = sys.stdout.isatty()
+        with Live(console=console(), auto_refresh=False) if terminal else _Nothing() as live:
+            while not self._stop.wait(VIEW_SECONDS) and time.monotonic() < deadline:
+                try:
+                    nodes = cluster.ask(admin.Nodes(), timeout=2)
+                    [module] = cluster.ask(admin.Modules(module="WordCount"), timeout=2)
+                    client.refresh()
+                except RetriableError as error:
+                    typer.echo(f"stretto: {error}", err=True)
+                    continue
+                account = load.account()
+                if live is None:
+                    typer.echo(view.line(module, account))
+                else:
+                    pids = view.worker_pids(self._cluster.folder)
+                    groups = [group for group in client.groups() if group.key.module == "WordCount"]
+                    live.update(
+                        view.render(
+                            nodes=nodes,
+                            module=module,
+                            groups=groups,
+                            account=account,
+                            pids=pids,
+                            bootstrap=bootstrap,
+                        ),
+                        refresh=True,
+                    )
+
+    def _check(self, load: Load, before: int) -> None:
+        account = load.account()
+        found = load.read_back() - before
+        lost = account.acknowledged - found
+        uncertain = account.failed + account.unknown
+        typer.echo(
+            f"{account.acknowledged:,} records acknowledged, {found:,} read back"
+            + (f", {uncertain:,} without an answer" if uncertain else "")
+            + (": none lost." if lost <= 0 else f": {lost:,} LOST.")
+        )
+        self.none_lost = lost <= 0 and found - account.acknowledged <= uncertain
+
+
+class _Nothing:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None

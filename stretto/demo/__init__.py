@@ -1,0 +1,1 @@
+"""``stretto demo``: a cluster, a module, a live load, and a view of all that."""

@@ -1,0 +1,135 @@
+"""A load that keeps account: what was acknowledged, how long the longest silence was, and what is there.
+
+One thread appends sentences without pause; a second appends one at a time, and feels every gap.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from stretto.client.api import Client
+from stretto.client.producer import Ack
+from stretto.errors import StrettoError
+
+WINDOW = 2_000
+"""Records under way at most: enough to keep the cluster busy, few enough to be gentle with one machine."""
+PAUSE_SECONDS = 0.002
+RECENT_SECONDS = 10.0
+AUTHORS = ("bach", "buxtehude", "couperin", "froberger", "pachelbel", "rameau", "sweelinck", "telemann")
+WORDS = ("subject", "answer", "counterpoint", "episode", "stretto", "pedal", "cadence", "voice")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    acknowledged: int
+    failed: int
+    unknown: int
+    per_second: float
+    longest_gap_ms: float
+    """Between two acknowledgements of the one-at-a-time appends, in the last seconds."""
+    last_problem: str
+
+
+class Load:
+    def __init__(self, client: Client, module: str, depot: str) -> None:
+        self._client = client
+        self._module = module
+        self._depot = depot
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._acknowledged = 0
+        self._failed = 0
+        self._unknown = 0
+        self._problem = ""
+        self._rates: deque[tuple[float, int]] = deque(maxlen=64)
+        self._gaps: deque[tuple[float, float]] = deque()
+        self._threads = [
+            threading.Thread(target=self._append_many, name="load", daemon=True),
+            threading.Thread(target=self._append_singly, name="pulse", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def account(self) -> Account:
+        now = time.monotonic()
+        with self._lock:
+            while self._gaps and self._gaps[0][0] < now - RECENT_SECONDS:
+                self._gaps.popleft()
+            self._rates.append((now, self._acknowledged))
+            then, before = next(
+                (each for each in self._rates if each[0] > now - RECENT_SECONDS), self._rates[-1]
+            )
+            rate = (self._acknowledged - before) / (now - then) if now > then else 0.0
+            gap = max((gap for _, gap in self._gaps), default=0.0)
+            return Account(self._acknowledged, self._failed, self._unknown, rate, gap * 1_000, self._problem)
+
+    # The threads.
+
+    def _append_many(self) -> None:
+        under_way: deque[Ack] = deque()
+        producer = self._client.producer(self._module, self._depot)
+        for sentence in _sentences():
+            if self._stop.is_set():
+                break
+            under_way.append(producer.append(sentence))
+            while under_way and (len(under_way) >= WINDOW or under_way[0].done()):
+                self._settle(under_way.popleft())
+            if len(under_way) % 100 == 0:
+                self._stop.wait(PAUSE_SECONDS)
+        for ack in under_way:
+            self._settle(ack)
+        producer.close()
+
+    def _append_singly(self) -> None:
+        producer = self._client.producer(self._module, self._depot)
+        last = time.monotonic()
+        for sentence in _sentences():
+            if self._stop.is_set():
+                break
+            ack = producer.append(sentence)
+            producer.flush()
+            self._settle(ack)
+            now = time.monotonic()
+            with self._lock:
+                self._gaps.append((now, now - last))
+            last = now
+        producer.close()
+
+    def _settle(self, ack: Ack) -> None:
+        try:
+            ack.result(60)
+        except TimeoutError:
+            with self._lock:
+                self._unknown += 1
+        except StrettoError as error:
+            with self._lock:
+                self._failed += 1
+                self._problem = str(error)
+        else:
+            with self._lock:
+                self._acknowledged += 1
+
+    def read_back(self) -> int:
+        """How many records are visible in all tasks."""
+        reader = self._client.reader(self._module, self._depot)
+        return sum(reader.bounds(task)[1] for task in reader.tasks)
+
+
+def _sentences() -> Iterator[bytes]:
+    for number in itertools.count():
+        words = " ".join(WORDS[(number * step) % len(WORDS)] for step in (1, 3, 5))
+        yield msgspec.msgpack.encode({"author": AUTHORS[number % len(AUTHORS)], "text": words})

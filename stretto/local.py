@@ -1,0 +1,252 @@
+"""A whole cluster on one machine: ZooKeeper, a conductor, and a supervisor for each node.
+
+Each daemon is a process of its own, with its own folder, log and run file, as on real machines; this one
+starts them in their order, restarts what dies, and stops them in the opposite order. Killed itself, it leaves
+them running: the next one on the same folder finds them and takes them over, and starts what is missing.
+Ports are chosen once and remembered, so that what survived finds what was restarted.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from stretto import admin
+from stretto.client.calls import ask
+from stretto.client.network import Network
+from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.loop import Loop
+from stretto.types import WorkerId
+from stretto.worker.children import Child, Children
+from stretto.worker.storage import lock_folder
+from stretto.zk.embedded import free_ports
+from stretto.zk.records import ModuleState
+
+log = structlog.get_logger()
+
+HOST = "127.0.0.1"
+CONDUCTOR_PORT = 7400
+READY_SECONDS = 60.0
+RESTART_MS = 500
+RESTART_MS_MAX = 30_000
+CALM_MS = 60_000
+"""After so long a life, a death is an accident and not a habit."""
+POLL_SECONDS = 0.1
+
+
+class Ports(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster's folder remembers of it."""
+
+    nodes: int
+    zookeeper: int
+    conductor: int
+    supervisors: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Daemon:
+    name: str
+    command: list[str]
+    restarts: int = 0
+
+
+class LocalCluster:
+    """:meth:`run` is the thread that watches the daemons; the rest may be called from any."""
+
+    def __init__(self, folder: Path, nodes: int, *, port: int = CONDUCTOR_PORT) -> None:
+        """``port`` is where the conductor listens; 0 takes a free one."""
+        if nodes < 1:
+            raise UsageError(f"a cluster cannot have {nodes} nodes; ask for at least 1")
+        self.folder = folder
+        try:
+            self._lock = lock_folder(folder)
+        except UsageError:
+            raise UsageError(
+                f"a cluster runs in {folder} already; use it, stop it, or choose another --data-dir"
+            ) from None
+        self.ports = self._remembered(nodes, port)
+        self._loop = Loop()
+        self._children = Children(self._loop, folder / "run", self._exited)
+        self._daemons = {daemon.name: daemon for daemon in self._commands()}
+        self._stopping = False
+        self._failure: BaseException | None = None
+        #: Told of every death and restart, in words.
+        self.tell: Callable[[str], None] = lambda _: None
+
+    @property
+    def bootstrap(self) -> tuple[str, ...]:
+        ports = (self.ports.conductor, *self.ports.supervisors)
+        return tuple(f"{HOST}:{port}" for port in ports)
+
+    @property
+    def zookeeper(self) -> str:
+        return f"{HOST}:{self.ports.zookeeper}"
+
+    def log_of(self, daemon: str) -> Path:
+        return self.folder / "logs" / f"{daemon}.log"
+
+    def _remembered(self, nodes: int, port: int) -> Ports:
+        path = self.folder / "cluster.json"
+        if path.exists():
+            try:
+                ports = msgspec.json.decode(path.read_bytes(), type=Ports)
+            except msgspec.DecodeError as error:
+                raise StrettoError(
+                    f"{path} is damaged ({error}); restore it, or delete it to begin anew"
+                ) from None
+            if nodes < ports.nodes:
+                raise UsageError(
+                    f"the cluster in {self.folder} has {ports.nodes} nodes; ask for as many or more"
+                )
+        else:
+            zookeeper, conductor = free_ports(2)
+            ports = Ports(nodes=0, zookeeper=zookeeper, conductor=port or conductor, supervisors=())
+        more = free_ports(nodes - ports.nodes)
+        ports = msgspec.structs.replace(ports, nodes=nodes, supervisors=(*ports.supervisors, *more))
+        draft = path.with_suffix(".tmp")
+        draft.write_bytes(msgspec.json.encode(ports))
+        draft.rename(path)
+        return ports
+
+    def _commands(self) -> list[_Daemon]:
+        """In the order in which they are started."""
+        this = [sys.executable, "-m", "stretto"]
+        folder = self.folder
+        shared = ["--zookeeper", self.zookeeper]
+        daemons = [
+            _Daemon(
+                "zookeeper",
+                [
+                    *this,
+                    "zookeeper",
+                    "--data-dir",
+                    str(folder / "zookeeper"),
+                    "--port",
+                    str(self.ports.zookeeper),
+                ],
+            ),
+            _Daemon(
+                "conductor", [*this, "conductor", *shared, "--address", f"{HOST}:{self.ports.conductor}"]
+            ),
+        ]
+        for number, port in enumerate(self.ports.supervisors, start=1):
+            node = f"node-{number}"
+            own = ["--node", node, "--data-dir", str(folder / node), "--address", f"{HOST}:{port}"]
+            daemons.append(_Daemon(node, [*this, "supervisor", *shared, *own]))
+        return daemons
+
+    # The thread that watches.
+
+    def run(self) -> None:
+        """Until :meth:`stop`, or until the cluster cannot be started: then raises why."""
+        adopted, dead = self._children.recover()
+        for each in dead:
+            self._children.buried(each.worker, each.launch)
+        for child in adopted:
+            if child.worker in self._daemons:
+                self.tell(f"{child.worker} still runs (pid {child.pid})")
+            else:
+                self._children.stop(child)
+        for name in self._daemons:
+            self._start(name)
+        try:
+            self._loop.run()
+        finally:
+            self._children.let_go()
+            self._loop.close()
+            os.close(self._lock)
+        if self._failure is not None:
+            raise self._failure
+
+    def _start(self, name: str) -> None:
+        if not self._stopping and WorkerId(name) not in self._children.alive:
+            command = self._daemons[name].command
+            self._children.start(WorkerId(name), "", secrets.token_hex(8), command, self.log_of(name))
+
+    def _exited(self, child: Child, how: str) -> None:
+        self._children.buried(child.worker, child.launch)
+        if self._stopping:
+            self._go_on_stopping()
+            return
+        daemon = self._daemons.get(child.worker)
+        if daemon is None:
+            return
+        lived_ms = self._loop.now - child.started_ms
+        daemon.restarts = 0 if lived_ms > CALM_MS else daemon.restarts + 1
+        delay_ms = min(RESTART_MS_MAX, RESTART_MS * 2 ** (daemon.restarts - 1)) if daemon.restarts else 0
+        self.tell(
+            f"{daemon.name} ended with {how} and is started again in {delay_ms / 1_000:.1f} s; "
+            f"its log is {self.log_of(daemon.name)}"
+        )
+        self._loop.call_after(delay_ms, self._start, daemon.name)
+
+    # Stopping, from any thread: supervisors first, so that workers can still hand over.
+
+    def stop(self, *, hurry: bool = False) -> None:
+        self._loop.call_soon(self._stop, hurry)
+
+    def fail(self, why: BaseException) -> None:
+        """Stop, and let :meth:`run` raise this."""
+        self._failure = why
+        self.stop()
+
+    def _stop(self, hurry: bool) -> None:
+        self._stopping = True
+        if hurry:
+            for child in self._children.alive.values():
+                child.signal(signal.SIGKILL)
+        self._go_on_stopping()
+
+    def _go_on_stopping(self) -> None:
+        alive = self._children.alive
+        nodes = [child for name, child in alive.items() if name not in ("conductor", "zookeeper")]
+        rest = [alive[name] for name in (WorkerId("conductor"), WorkerId("zookeeper")) if name in alive]
+        if not alive:
+            self._loop.stop()
+        for child in nodes or rest[:1]:
+            self._children.stop(child)
+
+    # Looking, from another thread.
+
+    def await_ready(
+        self, network: Network, stop: threading.Event, timeout: float = READY_SECONDS
+    ) -> str | None:
+        """The conductor, once all nodes are registered and what ran before is led; None if told to stop."""
+        deadline = time.monotonic() + timeout
+        missing = "its conductor"
+        while time.monotonic() < deadline:
+            if stop.is_set():
+                return None
+            try:
+                conductor = ask(network, self.bootstrap[0], admin.FindConductor(), timeout=1)
+                if conductor is not None:
+                    missing = self._missing(network, conductor)
+                    if not missing:
+                        return conductor
+            except RetriableError:
+                pass
+            stop.wait(POLL_SECONDS)
+        raise StrettoError(f"the cluster waits for {missing}; see the logs in {self.folder / 'logs'}")
+
+    def _missing(self, network: Network, conductor: str) -> str:
+        registered = {node.node for node in ask(network, conductor, admin.Nodes()) if node.address}
+        nodes = [name for name in self._daemons if name.startswith("node-") and name not in registered]
+        if nodes:
+            return f"nodes {', '.join(nodes)}"
+        states = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING)
+        modules = [
+            module.module
+            for module in ask(network, conductor, admin.Modules())
+            if module.state in states and module.led < module.groups
+        ]
+        return f"leaders of {', '.join(modules)}" if modules else ""
