@@ -32,6 +32,7 @@ from stretto.types import Incarnation, Millis, WorkerId
 from stretto.worker.burials import Burials
 from stretto.worker.children import Child, Children
 from stretto.worker.desired import Desired, Fate
+from stretto.worker.namesakes import Namesakes
 from stretto.worker.storage import lock_folder
 from stretto.zk.paths import Paths
 from stretto.zk.records import ConductorRegistration, NodeRegistration, ZnodeDamaged, decode, encode
@@ -66,6 +67,8 @@ class _Owner(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     cluster: str
     node: str
+    folder: str
+    """A random word that stands for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,11 +98,11 @@ class Supervisor:
         self.config = config
         key = ClusterKey.load(config.key_file) if config.key_file is not None else None
         paths = Paths(config.root)
-        paths.node(config.node, Incarnation("i"))
+        paths.node_parent(config.node)
         self._paths = paths
         self._data = config.data_dir.absolute()
         self._lock = lock_folder(self._data)
-        _claim(self._data, _Owner(cluster=config.cluster, node=config.node))
+        owner = _claim(self._data, config.cluster, config.node)
         self.loop = Loop()
         self._view = View(
             config.zookeeper,
@@ -118,6 +121,12 @@ class Supervisor:
         self._children = Children(self.loop, self._data / "run", self._exited)
         self._burials = Burials(self.loop, self._view, paths, self._buried)
         self._desired = Desired(self.loop, self._view, paths, config.node, self._reconcile)
+        self._namesakes = Namesakes(
+            self.loop, self._view, paths, node=config.node, folder=owner.folder, changed=self._reconcile
+        )
+        #: Nobody else runs the workers of this node.
+        self._is_ours = False
+        self._folder = owner.folder
         self._posts: dict[WorkerId, _Post] = {}
         #: Folders that nobody claims, told once each.
         self._told_left: set[str] = set()
@@ -150,12 +159,17 @@ class Supervisor:
     def _registration(self, incarnation: Incarnation) -> tuple[str, bytes]:
         node = self.config.node
         registration = NodeRegistration(
-            node=node, incarnation=incarnation, address=self.address, labels=self.config.labels
+            node=node,
+            incarnation=incarnation,
+            address=self.address,
+            folder=self._folder,
+            labels=self.config.labels,
         )
         return self._paths.node(node, incarnation), encode(registration)
 
     def _registered(self, incarnation: Incarnation) -> None:
         log.info("supervisor_registered", node=self.config.node, incarnation=incarnation)
+        self.loop.call_soon(self._namesakes.start)
 
     def _conductor_read(self, data: bytes | None) -> None:
         path = self._paths.conductor_leader
@@ -185,6 +199,7 @@ class Supervisor:
         for each in dead:
             log.info("worker_died_meanwhile", worker=each.worker, launch=each.launch)
             self._burials.died(each.worker, each.launch)
+        self._is_ours = bool(adopted)
         for child in adopted:
             self._posts[child.worker] = _Post(child.worker, child.module)
             self._burials.watch(child.worker)
@@ -197,12 +212,13 @@ class Supervisor:
         """Make what is what should be. May run at any time."""
         if self._stopping_at is not None:
             return
+        self._is_ours = self._is_ours or self._namesakes.are_none
         for worker, module in self._desired.here().items():
             self._posts.setdefault(worker, _Post(worker, module))
         for post in list(self._posts.values()):
             child = self._children.alive.get(post.worker)
             match self._desired.fate(post.worker, post.module):
-                case Fate.RUN if child is None:
+                case Fate.RUN if child is None and self._is_ours:
                     self._start(post)
                 case Fate.LEAVE | Fate.DESTROY as fate if child is not None:
                     self._end(child, fate)
@@ -340,23 +356,25 @@ class Supervisor:
         log.info("supervisor_stopped", node=self.config.node)
 
 
-def _claim(folder: Path, owner: _Owner) -> None:
+def _claim(folder: Path, cluster: str, node: str) -> _Owner:
     """Refuse the folder of another node or cluster."""
     path = folder / "supervisor.json"
-    if path.exists():
-        try:
-            found = msgspec.json.decode(path.read_bytes(), type=_Owner)
-        except msgspec.DecodeError:
-            raise UsageError(f"{path} is damaged; remove it if {folder} is this node's folder") from None
-        if found != owner:
-            raise UsageError(
-                f"{folder} belongs to node {found.node} of cluster {found.cluster}, not to node {owner.node} "
-                f"of cluster {owner.cluster}; give this one its own --data-dir"
-            )
-    else:
+    if not path.exists():
+        owner = _Owner(cluster=cluster, node=node, folder=secrets.token_hex(8))
         draft = path.with_suffix(".tmp")
         draft.write_bytes(msgspec.json.encode(owner))
         draft.rename(path)
+        return owner
+    try:
+        owner = msgspec.json.decode(path.read_bytes(), type=_Owner)
+    except msgspec.DecodeError:
+        raise UsageError(f"{path} is damaged; remove it if {folder} is this node's folder") from None
+    if (owner.cluster, owner.node) != (cluster, node):
+        raise UsageError(
+            f"{folder} belongs to node {owner.node} of cluster {owner.cluster}, not to node {node} "
+            f"of cluster {cluster}; give this one its own --data-dir"
+        )
+    return owner
 
 
 def _delete(folder: Path) -> None:

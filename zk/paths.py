@@ -54,8 +54,11 @@ class Paths:
     def nodes(self) -> str:
         return f"{self.root}/nodes"
 
+    def node_parent(self, node: str) -> str:
+        return f"{self.nodes}/{_name(node)}"
+
     def node(self, node: str, incarnation: Incarnation) -> str:
-        return f"{self.nodes}/{_name(node)}/{_name(incarnation)}"
+        return f"{self.node_parent(node)}/{_name(incarnation)}"
 
     @property
     def workers(self) -> str:

@@ -31,6 +31,8 @@ class NodeRegistration(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     incarnation: Incarnation
     address: str
+    folder: str = ""
+    """A random word that stands for the supervisor's data folder: two of one name are told apart by it."""
     labels: dict[str, str] = {}
 
 

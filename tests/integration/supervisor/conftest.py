@@ -31,8 +31,8 @@ def nodes(
     made = request.node.stash[_NODES] = []
     with ExitStack() as closing:
 
-        def new(name: str = "n1", hosts: str = zookeeper.address) -> Node:
-            node = Node(tmp_path, name, hosts, operator, paths)
+        def new(name: str = "n1", hosts: str = zookeeper.address, folder: Path = tmp_path) -> Node:
+            node = Node(folder, name, hosts, operator, paths)
             closing.callback(node.finish)
             made.append(node)
             return node

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -290,6 +291,26 @@ def test_a_second_supervisor_on_the_same_folder_is_refused(node: Node) -> None:
     assert second.returncode == 2
     assert "is in use by another process" in second.stderr
     assert len(node.registrations()) == 1
+
+
+def test_of_two_supervisors_with_one_name_the_second_starts_nothing_while_the_first_is_there(
+    nodes: Start, tmp_path: Path
+) -> None:
+    first = nodes()
+    (tmp_path / "elsewhere").mkdir()
+    second = nodes(folder=tmp_path / "elsewhere")
+    first.place(W0)
+    first.start()
+    first.wait_worker(W0)
+    (address,) = [each.address for each in first.registrations().values()]
+    second.start()
+    (taken,) = second.wait_said("node_name_taken")
+    assert taken["address"] == address
+    assert first.stop() == 0
+    second.wait_worker(W0)
+    assert (
+        second.events("worker_started")[0]["timestamp"] > first.events("supervisor_stopping")[0]["timestamp"]
+    )
 
 
 def test_the_folder_of_another_node_or_cluster_is_refused(node: Node) -> None:

@@ -34,7 +34,9 @@ RECORDS: list[Any] = [
         unclean_epoch=Epoch(2),
     ),
     GroupRecord(epoch=Epoch(0), leader=None, leader_incarnation=None, isr=()),
-    NodeRegistration(node="n", incarnation=Incarnation("i"), address="10.0.0.1:7000", labels={"rack": "r1"}),
+    NodeRegistration(
+        node="n", incarnation=Incarnation("i"), address="10.0.0.1:7000", folder="f", labels={"rack": "r1"}
+    ),
     WorkerRegistration(
         worker=A,
         incarnation=Incarnation("i"),
