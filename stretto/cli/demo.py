@@ -14,6 +14,7 @@ import typer
 from rich.live import Live
 
 from stretto import admin
+from stretto import demo as demo_folder
 from stretto.artifact import load as load_artifact
 from stretto.cli.cluster import Cluster
 from stretto.cli.output import console
@@ -26,7 +27,8 @@ from stretto.demo.load import Load
 from stretto.errors import RetriableError, StrettoError
 from stretto.local import LocalCluster
 
-MODULE = "stretto.demo.wordcount:WordCount"
+SOURCE = f"{Path(demo_folder.__file__).parent / 'module' / 'wordcount.py'}:WordCount"
+MODULE = "WordCount"
 DEPOT = "sentences"
 TASKS, THREADS, WORKERS, FACTOR = 8, 4, 1, 3
 LAUNCH_SECONDS = 60.0
@@ -77,7 +79,7 @@ class _Show:
             asked = Cluster(network, self._cluster.bootstrap)
             self._launch(asked)
             client.refresh()
-            load = Load(client, "WordCount", DEPOT)
+            load = Load(client, MODULE, DEPOT)
             before = load.read_back()
             load.start()
             self._show(asked, client, load, conductor)
@@ -88,9 +90,9 @@ class _Show:
 
     def _launch(self, cluster: Cluster) -> None:
         known = {module.module for module in cluster.ask(admin.Modules())}
-        if "WordCount" not in known:
+        if MODULE not in known:
             with tempfile.TemporaryDirectory() as folder:
-                artifact, manifest = load_artifact(MODULE, Path(folder))
+                artifact, manifest = load_artifact(SOURCE, Path(folder))
                 nodes = [node.address for node in cluster.ask(admin.Nodes()) if node.address]
                 upload(cluster.network, nodes, artifact, copies=FACTOR)
             cluster.ask(
@@ -106,7 +108,7 @@ class _Show:
             )
         deadline = time.monotonic() + LAUNCH_SECONDS
         while True:
-            [module] = cluster.ask(admin.Modules(module="WordCount"))
+            [module] = cluster.ask(admin.Modules(module=MODULE))
             if module.led == module.groups and module.state != "launching":
                 return
             if time.monotonic() > deadline or self._stop.is_set():
@@ -120,7 +122,7 @@ class _Show:
             while not self._stop.wait(VIEW_SECONDS) and time.monotonic() < deadline:
                 try:
                     nodes = cluster.ask(admin.Nodes(), timeout=2)
-                    [module] = cluster.ask(admin.Modules(module="WordCount"), timeout=2)
+                    [module] = cluster.ask(admin.Modules(module=MODULE), timeout=2)
                     client.refresh()
                 except RetriableError as error:
                     typer.echo(f"stretto: {error}", err=True)
@@ -130,7 +132,7 @@ class _Show:
                     typer.echo(view.line(module, account))
                 else:
                     pids = view.worker_pids(self._cluster.folder)
-                    groups = [group for group in client.groups() if group.key.module == "WordCount"]
+                    groups = [group for group in client.groups() if group.key.module == MODULE]
                     live.update(
                         view.render(
                             nodes=nodes,
