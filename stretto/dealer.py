@@ -65,7 +65,7 @@ class Dealer:
     def send(self, message: wire.ToWorker, bodies: Sequence[Buffer] = ()) -> bool:
         """False if its queue is full."""
         try:
-            self._socket.send_multipart([wire.encode(message), *bodies], zmq.NOBLOCK, copy=False)
+            self._socket.send_multipart([wire.encode(message), *bodies], zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True

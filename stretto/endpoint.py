@@ -122,7 +122,7 @@ class Endpoint:
 
     def reply(self, to: Connection, message: wire.ToClient, bodies: Sequence[Buffer] = ()) -> None:
         try:
-            self._router.send_multipart([to, wire.encode(message), *bodies], zmq.NOBLOCK, copy=False)
+            self._router.send_multipart([to, wire.encode(message), *bodies], zmq.NOBLOCK)
         except zmq.ZMQError:
             # Gone, or too slow to read its replies: it asks again.
             self._greeted.pop(to, None)

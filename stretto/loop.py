@@ -1,8 +1,8 @@
 """The event loop of a worker, and of a client: one thread that owns sockets, logs and replicas.
 
 Each turn reads the clock once, takes what other threads handed over, then what came in over the network, then
-what is due. Nothing on it waits for a disk, a lock or a peer: those wait on threads of their own and hand
-back what they found with :meth:`Loop.call_soon`.
+what is due, and then does what was left for its end. Nothing on it waits for a disk, a lock or a peer: those
+wait on threads of their own and hand back what they found with :meth:`Loop.call_soon`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ class Loop:
         self._poller.register(self._wake, zmq.POLLIN)
         self._sockets: dict[Any, Callable[[], bool]] = {}
         self._running = False
-        #: Run at the end of every turn, when all that came in has been handled.
-        self.after_turn: Callable[[], None] = lambda: None
+        self._at_turn_end: list[Callable[[], None]] = []
 
     # From any thread.
 
@@ -58,6 +57,10 @@ class Loop:
 
     def call_after(self, delay_ms: int, function: Callable[..., None], *args: Any) -> None:
         self.call_at(self.now + delay_ms, function, *args)
+
+    def at_turn_end(self, function: Callable[[], None]) -> None:
+        """Run it once, when all that came in has been handled: for what is cheaper done for many at once."""
+        self._at_turn_end.append(function)
 
     def register(self, socket: zmq.Socket[bytes] | int, receive_one: Callable[[], bool]) -> None:
         """``receive_one`` takes one message; it returns False when there is none. An int is a descriptor."""
@@ -84,7 +87,7 @@ class Loop:
                 if receive_one is not None:
                     self._receive(receive_one)
             self._run_timers()
-            self.after_turn()
+            self._end_turn()
 
     def stop(self) -> None:
         self._running = False
@@ -110,6 +113,12 @@ class Loop:
         for _ in range(RECEIVES_MAX):
             if not receive_one():
                 return
+
+    def _end_turn(self) -> None:
+        while self._at_turn_end:
+            functions, self._at_turn_end = self._at_turn_end, []
+            for function in functions:
+                function()
 
     def _run_timers(self) -> None:
         timers = self._timers

@@ -2,8 +2,10 @@
 
 It receives, steps, and carries out the effects, in their order. What takes time is done elsewhere and comes
 back as an event: the committer thread writes the log, the applier thread writes the applied state and
-reads it, the metastore's threads talk to ZooKeeper. Only a truncation makes effects wait: it must not meet a
-write in flight, and what follows it must not overtake it.
+reads it, the metastore's threads talk to ZooKeeper. A truncation makes effects wait: it must not meet a
+write in flight, and what follows it must not overtake it. Entries for followers wait for the end of the
+loop's turn, so that all that a turn appended travels in one message; then the committer is told, once, and
+the next deadline is looked up.
 """
 
 from __future__ import annotations
@@ -120,6 +122,10 @@ class Group:
         #: A truncation waits for a write in flight; effects behind it wait too.
         self._waits = False
         self._running = False
+        #: Left for the end of the turn.
+        self._sends: deque[effects.SendEntries] = deque()
+        self._to_commit = False
+        self._turn_end_awaited = False
         self._thens: deque[events.Persisted] = deque()
         self._deadline: int | None = None
         self._last_blob: tuple[Offset, Offset, bytes] | None = None
@@ -142,8 +148,31 @@ class Group:
         self._effects.extend(self.replica.step(event, self.host.loop.now))
         if type(event) not in BUSY:
             self.since.look(self.replica, self.host.loop.now)
+        self._await_turn_end()
         if not self._running:
             self._carry_out_all()
+
+    def _await_turn_end(self) -> None:
+        if not self._turn_end_awaited:
+            self._turn_end_awaited = True
+            self.host.loop.at_turn_end(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turn_end_awaited = False
+        if self.closed:
+            return
+        try:
+            self._send_all()
+        except (StorageError, StorageCorrupt) as error:
+            self._storage_failed(error)
+            return
+        if self._to_commit:
+            self._to_commit = False
+            self.host.commit.submit(self.log, durable=self.host.fsync_always)
+        self._schedule()
+
+    def _storage_failed(self, error: StorageError | StorageCorrupt) -> None:
+        self.step(events.StorageFailed(why=str(error), suspect=not is_lack_of_space(error)))
 
     def _carry_out_all(self) -> None:
         """Effects of one step before those of the next; a step made meanwhile only adds to the queue."""
@@ -151,17 +180,11 @@ class Group:
         try:
             while self._effects and not self._waits and not self.closed:
                 self._carry_out(self._effects.popleft())
-        except StorageError as error:
+        except (StorageError, StorageCorrupt) as error:
             self._running = False
-            self.step(events.StorageFailed(why=str(error), suspect=not is_lack_of_space(error)))
-            return
-        except StorageCorrupt as error:
-            self._running = False
-            self.step(events.StorageFailed(why=str(error), suspect=True))
-            return
+            self._storage_failed(error)
         finally:
             self._running = False
-        self._schedule()
 
     def _carry_out(self, effect: Effect) -> None:
         host = self.host
@@ -173,15 +196,17 @@ class Group:
             case effects.Send(to=to, message=message):
                 host.send(to, wire.Replicate(self.key, message), b"")
             case effects.SendEntries():
-                self._send_entries(effect)
+                self._sends.append(effect)
             case effects.Apply(end=end):
                 self._apply(end)
             case effects.Reply(request=request, result=result):
                 host.replied(request, result)
             case effects.Truncate(end=end, then=then):
+                self._send_all()
                 self._waits = True
                 host.commit.when_quiet(self.log, lambda: self._truncate(end, then))
             case effects.Cut(start=start):
+                self._send_all()
                 self.step(events.LogCut(start=self.log.cut(start)))
             case effects.CompareAndSet():
                 host.metastore.compare_and_set(self.key, effect)
@@ -224,12 +249,13 @@ class Group:
 
     def _commit(self, then: events.Persisted) -> None:
         self._thens.append(then)
-        self.host.commit.submit(self.log, durable=self.host.fsync_always)
+        self._to_commit = True
+        self._await_turn_end()
 
     def committed(self, end: Offset | StorageError) -> None:
         """The committer finished a round. Of what it covers, only the last need be told."""
         if isinstance(end, StorageError):
-            self.step(events.StorageFailed(why=str(end), suspect=not is_lack_of_space(end)))
+            self._storage_failed(end)
             return
         confirmed = end if self.host.fsync_always else self.log.written_end_offset
         reached: events.Persisted | None = None
@@ -250,7 +276,7 @@ class Group:
         try:
             self.log.truncate(end)
         except StorageError as error:
-            self.step(events.StorageFailed(why=str(error), suspect=not is_lack_of_space(error)))
+            self._storage_failed(error)
             return
         if self.log.durable_end_offset >= then.end:
             self.step(then)
@@ -258,6 +284,10 @@ class Group:
             self._commit(then)
         if not self._running:
             self._carry_out_all()
+
+    def _send_all(self) -> None:
+        while self._sends:
+            self._send_entries(self._sends.popleft())
 
     def _send_entries(self, effect: effects.SendEntries) -> None:
         cached = self._last_blob
@@ -304,7 +334,7 @@ class Group:
         self.state.close()
 
 
-def is_lack_of_space(error: StorageError) -> bool:
+def is_lack_of_space(error: StorageError | StorageCorrupt) -> bool:
     """Nothing that was written is in doubt, and it passes when there is space again."""
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno in _NO_SPACE

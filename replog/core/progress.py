@@ -109,7 +109,8 @@ class Progress:
         leader.replica.emit(effects.Send(to=self.worker, message=reject))
 
     def _has_news(self, leader: Leader) -> bool:
-        return self.next == leader.replica.log_end and self.told_apply_offset < leader.replica.apply_offset
+        """Not before we have applied it ourselves: until then, entries may come that tell it in passing."""
+        return self.next == leader.replica.log_end and self.told_apply_offset < leader.replica.applied
 
     def _entries(self, leader: Leader, *, probe: bool) -> messages.Entries:
         replica = leader.replica

@@ -26,6 +26,7 @@ from typing import Any
 import lmdb
 import zmq
 
+from stretto.allocator import keep_freed_memory
 from stretto.replog.frame import HEADER_BYTES, TRAILER_BYTES, Buffer
 from stretto.replog.log import SEGMENT_BYTES
 
@@ -206,18 +207,18 @@ class _Leader(_Replica):
     def _send(self, *parts: bytes) -> None:
         self._told = self._decided
         for socket in self._sockets:
-            socket.send_multipart(parts, copy=False)
+            socket.send_multipart(parts)
 
     def progressed(self) -> None:
         if len(self._confirmed) == len(self._sockets):
             self._decided = min(self.durable, *self._confirmed.values())
         self.apply_to(self._decided)
-        if self._told < self._decided:
+        if self._told < self.applied:
             self._send(_ENTRIES.pack(self.end, self._decided))
         while self._answered < self.applied:
             self._answered += 1
             sender, number = self._waiting.popleft()
-            self.router.send_multipart([sender, _APPENDED.pack(number, 0)], copy=False)
+            self.router.send_multipart([sender, _APPENDED.pack(number, 0)])
 
 
 class _Follower(_Replica):
@@ -257,7 +258,7 @@ class FloorClient:
         for number in range(batches):
             if number >= self._window:
                 self._socket.recv()
-            self._socket.send_multipart([_APPEND.pack(number, 0), body], copy=False)
+            self._socket.send_multipart([_APPEND.pack(number, 0), body])
         for _ in range(min(batches, self._window)):
             self._socket.recv()
         return time.perf_counter() - started
@@ -268,6 +269,7 @@ class FloorClient:
 
 def main(arguments: list[str]) -> None:
     port, folder, tasks, role, *peers = arguments
+    keep_freed_memory()
     ports = [int(peer) for peer in peers]
     if role == "leader":
         _Leader(int(port), Path(folder), int(tasks), ports).run()

@@ -11,6 +11,7 @@ import typer
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
+from stretto.allocator import keep_freed_memory
 from stretto.conductor.creation import await_assignment, plans
 from stretto.errors import UsageError
 from stretto.keys import ClusterKey, require_key
@@ -53,6 +54,7 @@ def worker(
     cluster_key = ClusterKey.load(key) if key is not None else None
     require_key(address, cluster_key)
     configure()
+    keep_freed_memory()
     paths = Paths(root)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
