@@ -31,6 +31,7 @@ from stretto.service import Service
 from stretto.types import Incarnation, Millis, WorkerId
 from stretto.worker.burials import Burials
 from stretto.worker.children import Child, Children
+from stretto.worker.code import ModuleCode
 from stretto.worker.desired import Desired, Fate
 from stretto.worker.namesakes import Namesakes
 from stretto.worker.storage import lock_folder
@@ -110,6 +111,15 @@ class Supervisor:
             registration=self._registration,
             started=self._registered,
         )
+        self._code = ModuleCode(
+            self.loop,
+            self._view,
+            paths,
+            folder=self._data / "artifacts",
+            node=config.node,
+            key=key,
+            changed=self._reconcile,
+        )
         self._service = Service(
             self.loop,
             address=config.address,
@@ -181,8 +191,9 @@ class Supervisor:
     # Calls: on the service's threads.
 
     def _answer(self, call: admin.AnyCall, bodies: list[memoryview]) -> object:
-        del bodies
         match call:
+            case admin.HasArtifact() | admin.HeldOfArtifact() | admin.PutArtifact() | admin.GetArtifact():
+                return self._code.store.handle(call, bodies)
             case admin.FindConductor():
                 return self._conductor
             case _:
@@ -232,7 +243,7 @@ class Supervisor:
         self._tell_left()
 
     def _start(self, post: _Post) -> None:
-        if self.loop.now < post.not_before:
+        if self.loop.now < post.not_before or not self._code.is_here(self._desired.artifact(post.module)):
             return
         self._burials.watch(post.worker)
         launch = secrets.token_hex(8)
@@ -350,6 +361,7 @@ class Supervisor:
         self._view.close()
         self._service.close()
         self._pool.shutdown()
+        self._code.close()
         self._children.let_go()
         self.loop.close()
         os.close(self._lock)

@@ -15,17 +15,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TimedOut
 from typing import Any, TypeAlias
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, SessionExpiredError
 from kazoo.protocol.states import EventType, WatchedEvent
 
 from stretto.invariants import present
 from stretto.types import Incarnation
 from stretto.zk.outcomes import LOST_ANSWER
-from stretto.zk.session import Credentials, Session
+from stretto.zk.session import Credentials, MetastoreUnavailable, Session
 
 log = structlog.get_logger()
 
@@ -33,6 +35,7 @@ PULSES = 4
 """Signs of life per session time-out: they notice a dead connection, and a registration that was deleted."""
 REOPEN_SECONDS = 0.2
 SILENCE_SECONDS = 5.0
+WAIT_SECONDS = 10.0
 
 Read: TypeAlias = Callable[[KazooClient, str, Callable[[WatchedEvent], None]], Any]
 Told: TypeAlias = Callable[[Any], None]
@@ -215,6 +218,35 @@ class View:
 
         if path in self._deleting:
             self.submit(lambda client: client.delete_async(path), answered, at_once=True)
+
+    # For threads that may wait.
+
+    def data(self, path: str) -> bytes | None:
+        """Once, as it is; None: there is no such znode. Raises MetastoreUnavailable."""
+        value = self._wait_for(lambda client: client.get_async(path))
+        return None if value is None else value[0]
+
+    def children(self, path: str) -> list[str]:
+        """Once, as they are. Raises MetastoreUnavailable."""
+        return self._wait_for(lambda client: client.get_children_async(path)) or []
+
+    def _wait_for(self, send: Callable[[KazooClient], Any]) -> Any:
+        future: Future[Any] = Future()
+
+        def done(value: Any, error: Exception | None) -> None:
+            if error is None or isinstance(error, NoNodeError):
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+        with self.lock:
+            if self._session is None:
+                done(None, SessionExpiredError())
+            self.submit(send, done)
+        try:
+            return future.result(WAIT_SECONDS)
+        except (KazooException, TimedOut):
+            raise MetastoreUnavailable(f"ZooKeeper at {self._hosts} did not answer; try again") from None
 
     def submit(
         self,
