@@ -98,6 +98,36 @@ MEASURES: tuple[Measure, ...] = (
         summary="300 seeds of the simulator, in seconds",
         function="stretto.bench.sim:seeds",
     ),
+    Measure(
+        name="failover",
+        summary="kill -9 of the leading worker: longest gap between acknowledgements, median of 10",
+        function="stretto.bench.cluster:failover",
+    ),
+    Measure(
+        name="node-loss",
+        summary="kill -9 of the leading worker and its supervisor at once: longest gap",
+        function="stretto.bench.cluster:node_loss",
+    ),
+    Measure(
+        name="hand-over",
+        summary="planned hand-over: longest gap between acknowledgements, median of 10",
+        function="stretto.bench.cluster:hand_over",
+    ),
+    Measure(
+        name="idle",
+        summary="CPU of an idle cluster: three nodes, a conductor and ZooKeeper",
+        function="stretto.bench.cluster:idle",
+    ),
+    Measure(
+        name="memory",
+        summary="resident memory of an idle worker",
+        function="stretto.bench.cluster:memory",
+    ),
+    Measure(
+        name="launch",
+        summary="256 groups on three nodes: from launch until all are led",
+        function="stretto.bench.cluster:launch",
+    ),
 )
 
 
