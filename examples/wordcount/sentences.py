@@ -11,7 +11,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
-from itertools import islice
+from itertools import accumulate, islice
 
 _TEXT = """
 the of and a to in is it that was for on as with his they at be this from or had by but not what all
@@ -28,10 +28,10 @@ USERS = 1_000
 def sentences(seed: int = 0) -> Iterator[dict[str, str]]:
     """Without end."""
     chance = random.Random(seed)  # noqa: S311 - the same data for everybody is what is wanted
-    shares = [1 / rank for rank in range(1, len(WORDS) + 1)]
+    shares = list(accumulate(1 / rank for rank in range(1, len(WORDS) + 1)))
     while True:
         user = f"user-{int(USERS ** chance.random())}"
-        words = chance.choices(WORDS, shares, k=chance.randint(3, 12))
+        words = chance.choices(WORDS, cum_weights=shares, k=chance.randint(3, 12))
         yield {"user": user, "text": " ".join(words)}
 
 
