@@ -36,6 +36,8 @@ BANNED_MODULES = [
 
 BANNED_CALLS = ["open('x')", "print('x')", "exec('x')", "eval('x')", "breakpoint()"]
 
+PLANNERS = ["conductor/assignment.py", "conductor/leadership.py", "conductor/spread.py"]
+
 PURITY_RULES = {"TID251", "PTH123", "T201", "S102", "S307", "T100"}
 
 #: What no rule of the linter sees: IO by another name, and values that differ from one process to the next,
@@ -85,6 +87,12 @@ def test_the_ban_holds_in_folders_inside_the_core() -> None:
     assert flagged_lines("import time", "replog/core/roles/x.py") == {1}
 
 
+@pytest.mark.parametrize("path", PLANNERS)
+def test_the_ban_holds_in_every_planner(path: str) -> None:
+    assert (ROOT / path).is_file()
+    assert flagged_lines("import time\nimport kazoo\nopen('x')", path) == {1, 2, 3}
+
+
 @pytest.mark.parametrize("path", ["replog/x.py", "conductor/x.py"])
 def test_the_ban_ends_at_the_core_and_the_planners(path: str) -> None:
     assert flagged_lines("import time\nopen('x')", path) == set()
@@ -106,7 +114,7 @@ def test_the_core_is_pure_without_suppressions(path: str) -> None:
 def test_the_core_calls_no_impure_builtin() -> None:
     calls = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.func.id}()"
-        for path in sorted((ROOT / "replog" / "core").rglob("*.py"))
+        for path in [*sorted((ROOT / "replog" / "core").rglob("*.py")), *(ROOT / each for each in PLANNERS)]
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_BUILTINS
     ]
