@@ -19,7 +19,7 @@ from stretto.replog.core.record import GroupRecord, Member
 from stretto.types import Epoch, Incarnation, TaskId, WorkerId
 from stretto.worker.plan import GroupPlan
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import Assignment, PlacedWorker, WorkerRegistration, decode, encode
+from stretto.zk.records import Assignment, ModuleSpec, PlacedWorker, WorkerRegistration, decode, encode
 
 POLL_SECONDS = 0.05
 
@@ -71,6 +71,15 @@ def await_assignment(
         while not changed.wait(0.2) and not stop.is_set():
             pass
     return None
+
+
+def read_spec(client: KazooClient, paths: Paths, module: str) -> ModuleSpec | None:
+    """What was launched; None for a module that was made by hand."""
+    path = paths.spec(module)
+    try:
+        return decode(client.get(path)[0], ModuleSpec, path)
+    except NoNodeError:
+        return None
 
 
 def create_groups(client: KazooClient, paths: Paths, module: str, timeout: float = 30.0) -> None:

@@ -279,6 +279,20 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     followers: tuple[FollowerView, ...] = ()
 
 
+class ModuleDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What clients of a module have to know of it."""
+
+    tasks: int
+    depots: tuple[DepotSpec, ...] | None
+    """None: it was not launched but made by hand, and takes records for any depot."""
+
+
+class Describe(Call[ModuleDescription], frozen=True, kw_only=True):
+    """What the worker's module is; every worker of it knows, so no conductor is needed."""
+
+    module: str
+
+
 class Replicas(Call[tuple[ReplicaView, ...]], frozen=True, kw_only=True):
     module: str | None = None
 
@@ -302,6 +316,7 @@ AnyCall: TypeAlias = (
     | HeldOfArtifact
     | PutArtifact
     | GetArtifact
+    | Describe
     | Replicas
 )
 

@@ -32,6 +32,8 @@ class CallDesk:
         match call:
             case admin.Replicas(module=module):
                 self._answer(sender, message, self._replicas(module))
+            case admin.Describe(module=module):
+                self._describe(sender, message, module)
             case admin.FindConductor():
                 self._find_conductor(sender, message)
             case _:
@@ -48,6 +50,14 @@ class CallDesk:
         views = [group.view() for group in self._worker.groups.values()]
         views += [stopped.view(self._worker.loop.now) for stopped in self._worker.stopped.values()]
         return sorted((each for each in views if module in (None, each.group.module)), key=lambda v: v.group)
+
+    def _describe(self, sender: Connection, message: wire.Ask, module: str) -> None:
+        config = self._worker.config
+        if config.module == module:
+            self._answer(sender, message, config.description)
+        else:
+            why = f"worker {config.worker} serves module {config.module}, not {module}"
+            self._refuse(sender, message, why)
 
     def _find_conductor(self, sender: Connection, message: wire.Ask) -> None:
         worker = self._worker

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from stretto import wire
 from stretto.errors import PeerError, StrettoError
+from stretto.nearest import did_you_mean
 from stretto.options import OptionSet
 from stretto.records import BATCH_BYTES_MAX, DepotOffset, RecordBatch, head
 from stretto.replog.core import effects, events
@@ -44,6 +45,10 @@ class Clients:
         self._worker = worker
         self._waiting: dict[int, _Waiting] = {}
         self._numbers = itertools.count(1)
+        self._module = worker.config.module
+        depots = worker.config.description.depots
+        #: Names; None: any.
+        self._depots = None if depots is None else frozenset(depot.name for depot in depots)
         self.options_changed(worker.options, worker.config.module)
 
     def options_changed(self, options: OptionSet, module: str) -> None:
@@ -70,7 +75,7 @@ class Clients:
     def _append(self, sender: Connection, message: wire.AppendBatch, bodies: list[memoryview]) -> None:
         group = self._group(sender, message)
         body = bodies[0] if bodies else memoryview(b"")
-        why = _wrong(message, body)
+        why = self._wrong(message, body)
         if why is not None:
             self._worker.transport.reply(sender, wire.Failed(message.request, why))
         elif group is not None:
@@ -94,6 +99,30 @@ class Clients:
                 )
             )
 
+    def _wrong(self, message: wire.AppendBatch, body: memoryview) -> str | None:
+        """Why an append can never be taken, or None."""
+        if message.kind is Kind.PRODUCER_OPEN:
+            is_good = message.producer > 0 and message.count == 1
+            return None if is_good else "a producer's id is a positive number"
+        if message.kind is not Kind.DEPOT:
+            return f"clients append records, not {message.kind.name}"
+        if message.sequence < 0 or message.producer < 0:
+            return "sequences and producers are not negative"
+        if len(body) > BATCH_BYTES_MAX:
+            return f"a batch of {len(body)} bytes is beyond the limit of {BATCH_BYTES_MAX}; send smaller ones"
+        try:
+            batch = RecordBatch.parse(body)
+        except StrettoError as error:
+            return str(error)
+        if batch.count != message.count:
+            return f"the batch holds {batch.count} records, not {message.count}"
+        return self._undeclared(batch.depot)
+
+    def _undeclared(self, depot: str) -> str | None:
+        if self._depots is None or depot in self._depots:
+            return None
+        return f"module {self._module} has no depot {depot}; {did_you_mean(depot, self._depots)}"
+
     def _timeout_ms(self, kind: Kind, body: memoryview) -> Millis | None:
         """Of a depot that has one of its own; the module's is among the core's settings."""
         own = self._append_timeout_ms.special
@@ -111,6 +140,10 @@ class Clients:
     # Reads.
 
     def _read(self, sender: Connection, message: wire.ReadDepot | wire.FindOffset) -> None:
+        why = self._undeclared(message.depot)
+        if why is not None:
+            self._worker.transport.reply(sender, wire.Failed(message.request, why))
+            return
         group = self._group(sender, message)
         if group is not None:
             number = next(self._numbers)
@@ -160,23 +193,6 @@ class Clients:
             case _:
                 assert_never(result)
         self._worker.transport.reply(waiting.connection, reply, bodies)
-
-
-def _wrong(message: wire.AppendBatch, body: memoryview) -> str | None:
-    """Why an append can never be taken, or None."""
-    if message.kind is Kind.PRODUCER_OPEN:
-        return None if message.producer > 0 and message.count == 1 else "a producer's id is a positive number"
-    if message.kind is not Kind.DEPOT:
-        return f"clients append records, not {message.kind.name}"
-    if message.sequence < 0 or message.producer < 0:
-        return "sequences and producers are not negative"
-    if len(body) > BATCH_BYTES_MAX:
-        return f"a batch of {len(body)} bytes is beyond the limit of {BATCH_BYTES_MAX}; send smaller ones"
-    try:
-        count = RecordBatch.parse(body).count
-    except StrettoError as error:
-        return str(error)
-    return None if count == message.count else f"the batch holds {count} records, not {message.count}"
 
 
 def _find(group: Group, message: wire.FindOffset) -> wire.DepotOffsets:

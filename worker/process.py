@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from stretto import wire
+from stretto.admin import ModuleDescription
 from stretto.errors import PeerError, StorageError, StrettoError
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
@@ -62,6 +63,7 @@ class WorkerConfig:
     zookeeper: str
     data_dir: Path
     module: str
+    description: ModuleDescription
     plans: tuple[GroupPlan, ...]
     """The groups of the module of which it holds a replica."""
     launch: str = ""

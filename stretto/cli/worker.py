@@ -11,8 +11,9 @@ import typer
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
+from stretto.admin import ModuleDescription
 from stretto.allocator import keep_freed_memory
-from stretto.conductor.creation import await_assignment, plans
+from stretto.conductor.creation import await_assignment, plans, read_spec
 from stretto.errors import UsageError
 from stretto.keys import ClusterKey, require_key
 from stretto.logs import configure
@@ -68,6 +69,7 @@ def worker(
     except KazooTimeoutError:
         raise UsageError(f"no ZooKeeper answers at {zookeeper}; start it or correct --zookeeper") from None
     assignment = await_assignment(client, paths, module, stop)
+    spec = read_spec(client, paths, module)
     client.stop()
     client.close()
     if assignment is None:
@@ -82,6 +84,9 @@ def worker(
             zookeeper=zookeeper,
             data_dir=data_dir,
             module=module,
+            description=ModuleDescription(
+                tasks=assignment.tasks, depots=None if spec is None else spec.depots
+            ),
             plans=tuple(plan for plan in plans(module, assignment) if me in plan.replicas),
             address=address,
             root=root,

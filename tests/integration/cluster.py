@@ -35,6 +35,7 @@ from stretto.types import Offset, WorkerId
 from stretto.worker.plan import GroupPlan
 from stretto.worker.state import AppliedState
 from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, encode
 from stretto.zk.records import decode as decode_record
 from tests.integration.zk.waiting import wait_until
 
@@ -145,12 +146,14 @@ class Cluster:
         factor: int = 3,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         key: Path | None = None,
+        depots: tuple[DepotSpec, ...] | None = None,
         hosts_of: Callable[[str], str] | None = None,
     ) -> None:
         self.folder = folder
         self.zookeeper = zookeeper
         self.session_timeout_ms = session_timeout_ms
         self.key = key
+        self.depots = depots
         self.paths = Paths(f"/test-{secrets.token_hex(4)}")
         names = [f"w{number}" for number in range(workers)]
         self._hosts_of = hosts_of or (lambda _: zookeeper)
@@ -187,6 +190,8 @@ class Cluster:
         """Returns when every group has a full ISR and a leader that serves."""
         self._operator = KazooClient(self.zookeeper)
         self._operator.start(DEADLINE_SECONDS)
+        if self.depots is not None:
+            self._write_spec(self.depots)
         write_assignment(self._operator, self.paths, MODULE, self.assignment)
         for worker in self.workers.values():
             worker.start()
@@ -195,6 +200,19 @@ class Cluster:
         reader = self.connect().reader(MODULE, "events")
         for task in reader.tasks:
             reader.bounds(task)
+
+    def _write_spec(self, depots: tuple[DepotSpec, ...]) -> None:
+        """As a launch would; without it the workers take records for any depot."""
+        spec = ModuleSpec(
+            artifact="",
+            tasks=self.assignment.tasks,
+            threads=len(self.plans),
+            workers=len(self.workers),
+            replication_factor=len(self.plans[0].replicas),
+            state=ModuleState.RUNNING,
+            depots=depots,
+        )
+        self.operator.create(self.paths.spec(MODULE), encode(spec), makepath=True)
 
     def stop(self) -> None:
         """By force; nothing is left."""

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from stretto import connect, wire
-from stretto.errors import StrettoError
+from stretto.errors import StrettoError, UsageError
 from stretto.keys import ClusterKey
 from stretto.records import BATCH_BYTES_MAX, pack
 from stretto.replog.core import messages
 from stretto.replog.frame import Header, Kind, encode
 from stretto.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
 from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.records import DepotSpec
 from tests.integration.cluster import MODULE, Cluster, free_port
 from tests.integration.wires import Wire
 
@@ -115,6 +116,23 @@ def test_only_who_has_the_key_gets_in(tmp_path: Path, zookeeper: EmbeddedZooKeep
             with pytest.raises(StrettoError, match="no worker answered") as refusal:
                 connect(cluster.addresses(), key=stranger, timeout=2)
             assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_a_depot_that_the_module_does_not_declare_is_refused_for_good(
+    tmp_path: Path, zookeeper: EmbeddedZooKeeper
+) -> None:
+    depots = (DepotSpec(name="sentences"), DepotSpec(name="events"))
+    with Cluster(tmp_path, zookeeper.address, groups=1, depots=depots) as cluster:
+        client = cluster.connect()
+        sentence = "module counts has no depot sentence; did you mean sentences?"
+        with pytest.raises(UsageError) as refusal:
+            client.producer(MODULE, "sentence").append(b"lost", task=0).result(30)
+        assert str(refusal.value) == sentence
+        with pytest.raises(UsageError) as refusal:
+            client.reader(MODULE, "sentence").read(0, 0)
+        assert str(refusal.value) == sentence
+        client.producer(MODULE, "sentences").append(b"kept", task=0).result(30)
+        assert [record.data for record in client.reader(MODULE, "sentences").read_all()] == [b"kept"]
 
 
 def test_a_key_file_that_is_no_key_is_refused(calm: Cluster, tmp_path: Path) -> None:
