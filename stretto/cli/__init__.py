@@ -33,6 +33,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "conductor": ("stretto.cli.conductor:conductor", "Run one conductor here."),
     "up": ("stretto.cli.up:up", "Run a whole cluster on this machine."),
     "demo": ("stretto.cli.demo:demo", "A cluster, a module and a load, to look at and to break."),
+    "append": ("stretto.cli.append:append", "Append records to a depot of a module."),
+    "tail": ("stretto.cli.tail:tail", "Show the records of a depot as they become visible."),
     "keys": ("stretto.cli.keys:app", "Make the key that the processes of a cluster share."),
     "sim": ("stretto.cli.sim:sim", "Run the replication core in a simulated world full of faults."),
     "bench": ("stretto.cli.bench:bench", "Measure stretto on this machine, next to what the machine can do."),

@@ -48,8 +48,8 @@ class Cluster:
         self.bootstrap = tuple(bootstrap)
         self._conductor: str | None = None
 
-    def conductor(self) -> str:
-        """Address of the active one, by whoever answers first."""
+    def find_conductor(self) -> str | None:
+        """Address of the active one, by whoever answers first; None if there is none."""
         heard = False
         for address in self.bootstrap:
             try:
@@ -59,14 +59,21 @@ class Cluster:
             heard = True
             if found is not None:
                 return found
-        if heard:
+        if not heard:
+            raise RetriableError(
+                f"nothing answers at {', '.join(self.bootstrap)}; start a cluster with 'stretto up', "
+                "or name one of its addresses with --bootstrap"
+            )
+        return None
+
+    def conductor(self) -> str:
+        """Address of the active one; raises RetriableError if there is none."""
+        found = self.find_conductor()
+        if found is None:
             raise RetriableError(
                 "no conductor is active; start one with 'stretto conductor', or wait a moment"
             )
-        raise RetriableError(
-            f"nothing answers at {', '.join(self.bootstrap)}; start a cluster with 'stretto up', "
-            "or name one of its addresses with --bootstrap"
-        )
+        return found
 
     def ask(self, call: admin.Call[admin.Result], *, timeout: float = CALL_SECONDS) -> admin.Result:
         """Of the active conductor."""

@@ -149,6 +149,10 @@ class Network:
         """From any thread."""
         self.loop.call_soon(function, *args)
 
+    def know(self, address: str) -> None:
+        """From any thread: somebody else who may tell who leads what."""
+        self.call(self._bootstrap.append, address)
+
     def close(self) -> None:
         """From any thread."""
         if not self._closed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from stretto import wire
@@ -78,9 +78,15 @@ class Reader:
         offsets = self._offsets(task, timestamp_ms)
         return offsets.end if offsets.found is None else offsets.found
 
-    def tail(self, *, start: dict[int, int] | None = None, committed: bool = True) -> Iterator[Record]:
+    def tail(
+        self,
+        *,
+        start: Mapping[int, int] | None = None,
+        tasks: Iterable[int] | None = None,
+        committed: bool = True,
+    ) -> Iterator[Record]:
         """Every record from ``start`` (per task; from the beginning if not given) on, for ever."""
-        at = {task: (start or {}).get(task, 0) for task in self.tasks}
+        at = {task: (start or {}).get(task, 0) for task in tasks or self.tasks}
         while True:
             seen = False
             for task, offset in list(at.items()):

@@ -197,7 +197,7 @@ class Cluster:
             worker.start()
         create_groups(self._operator, self.paths, MODULE, DEADLINE_SECONDS)
         self.wait_healed()
-        reader = self.connect().reader(MODULE, "events")
+        reader = self.connect().reader(MODULE, self.depots[0].name if self.depots else DEPOT)
         for task in reader.tasks:
             reader.bounds(task)
 

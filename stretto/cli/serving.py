@@ -1,0 +1,90 @@
+"""How a command that moves data finds a module: what it declares, and the workers that serve it.
+
+The conductor knows every module. While there is none, workers do: each tells of its own module.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stretto import admin
+from stretto.cli.cluster import Cluster, reach
+from stretto.client.api import Client
+from stretto.client.network import Network
+from stretto.errors import RetriableError, UsageError
+from stretto.nearest import did_you_mean
+from stretto.zk.records import DepotSpec
+
+SECONDS = 10.0
+CONDUCTOR_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A depot, and the network that reaches all tasks of its module."""
+
+    network: Network
+    tasks: int
+    depot: DepotSpec
+
+
+@contextmanager
+def serving(bootstrap: str, key: Path | None, module: str, depot: str) -> Iterator[Serving]:
+    with reach(bootstrap, key) as cluster:
+        description = _described(cluster, module)
+        yield Serving(cluster.network, description.tasks, _depot(module, description, depot))
+
+
+def _described(cluster: Cluster, module: str) -> admin.ModuleDescription:
+    """Returns once every task of the module is known to the network."""
+    network, client = cluster.network, Client(cluster.network)
+    conductor = cluster.find_conductor()
+    if conductor is not None:
+        network.know(conductor)
+    client.refresh(SECONDS)
+    deadline = time.monotonic() + SECONDS
+    description = _ask(cluster, module)
+    while len(network.view.tasks.get(module, ())) < description.tasks:
+        if time.monotonic() > deadline:
+            raise RetriableError(
+                f"not all task groups of module {module} can be found; see 'stretto module-status {module}'"
+            )
+        client.refresh(SECONDS)
+    return description
+
+
+def _ask(cluster: Cluster, module: str) -> admin.ModuleDescription:
+    try:
+        [view] = cluster.ask(admin.Modules(module=module), timeout=CONDUCTOR_SECONDS)
+        return admin.ModuleDescription(tasks=view.tasks, depots=view.depots)
+    except RetriableError:
+        return _ask_workers(cluster, module)
+
+
+def _ask_workers(cluster: Cluster, module: str) -> admin.ModuleDescription:
+    view = cluster.network.view
+    replicas = {
+        worker for each in view.groups.values() if each.key.module == module for worker in each.replicas
+    }
+    if not replicas:
+        raise UsageError(f"there is no module {module}; {did_you_mean(module, view.tasks)}")
+    for worker in sorted(replicas & view.addresses.keys()):
+        try:
+            return cluster.ask_worker(view.addresses[worker], admin.Describe(module=module))
+        except RetriableError:
+            continue
+    raise RetriableError(f"no worker of module {module} answers; see 'stretto module-status {module}'")
+
+
+def _depot(module: str, description: admin.ModuleDescription, name: str) -> DepotSpec:
+    if description.depots is None:
+        return DepotSpec(name=name)
+    for depot in description.depots:
+        if depot.name == name:
+            return depot
+    nearest = did_you_mean(name, [depot.name for depot in description.depots])
+    raise UsageError(f"module {module} has no depot {name}; {nearest}")
