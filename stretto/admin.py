@@ -272,6 +272,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     applied: Offset
     stalled: bool
     serving: bool
+    leaderless: bool = False
+    """It found the leader of its epoch gone, and none has followed."""
     since_ms: int
     """How long its role, its epoch and its state have been what they are."""
     why: str = ""

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from stretto import admin
+from stretto.replog.core.follower import Follower
 from stretto.replog.core.leader import Leader
 from stretto.replog.core.record import Member
 from stretto.replog.core.replica import Replica, RoleName
@@ -24,7 +25,7 @@ NOT_BEGUN = "it waits for its first session with ZooKeeper"
 NO_LEASE = "its lease has lapsed: ZooKeeper does not answer it"
 HANDING_OVER = "it is handing over to worker {target}"
 
-Condition: TypeAlias = tuple[RoleName, Epoch, bool, bool]
+Condition: TypeAlias = tuple[RoleName, Epoch, bool, bool, bool]
 
 
 class Since:
@@ -43,14 +44,19 @@ class Since:
 
 
 def condition_of(replica: Replica) -> Condition:
-    """Role, epoch, stalled, serving."""
+    """Role, epoch, stalled, serving, leaderless."""
     leader = replica.role if isinstance(replica.role, Leader) else None
     return (
         replica.role_name,
         replica.record.epoch if replica.record is not None else Epoch(0),
         leader is not None and _is_stalled(leader),
         leader is not None and leader.is_serving,
+        _is_leaderless(replica),
     )
+
+
+def _is_leaderless(replica: Replica) -> bool:
+    return isinstance(replica.role, Follower) and replica.role.election.leader_exists is False
 
 
 def _is_stalled(leader: Leader) -> bool:
@@ -87,6 +93,7 @@ def replica_view(replica: Replica, plan: GroupPlan, since_at: Since, now: Millis
         applied=replica.applied,
         stalled=leader is not None and _is_stalled(leader),
         serving=serving,
+        leaderless=_is_leaderless(replica),
         since_ms=now - since,
         why=why,
         followers=_followers(leader) if leader is not None else (),
@@ -127,6 +134,7 @@ class Stopped:
             incarnation=None,
             stalled=False,
             serving=False,
+            leaderless=False,
             since_ms=now - self.at,
             why=self.why,
             followers=(),

@@ -6,16 +6,17 @@ The options here are shared by all such commands.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
-from stretto import admin
+from stretto import admin, wire
 from stretto.client.calls import ask
 from stretto.client.network import Network
-from stretto.errors import RetriableError
+from stretto.errors import RetriableError, StrettoError
 from stretto.keys import ClusterKey
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:7400"
@@ -47,23 +48,26 @@ class Cluster:
         self.network = network
         self.bootstrap = tuple(bootstrap)
         self._conductor: str | None = None
+        #: Where workers were when they were last told of.
+        self._tellers: tuple[str, ...] = ()
 
     def find_conductor(self) -> str | None:
         """Address of the active one, by whoever answers first; None if there is none."""
+        refusal: str | None = None
         heard = False
         for address in self.bootstrap:
             try:
                 found = ask(self.network, address, admin.FindConductor(), timeout=FIND_SECONDS)
             except RetriableError:
                 continue
+            except StrettoError as refused:
+                refusal = str(refused)
+                continue
             heard = True
             if found is not None:
                 return found
         if not heard:
-            raise RetriableError(
-                f"nothing answers at {', '.join(self.bootstrap)}; start a cluster with 'stretto up', "
-                "or name one of its addresses with --bootstrap"
-            )
+            raise RetriableError(refusal or self._silence())
         return None
 
     def conductor(self) -> str:
@@ -74,6 +78,12 @@ class Cluster:
                 "no conductor is active; start one with 'stretto conductor', or wait a moment"
             )
         return found
+
+    def _silence(self) -> str:
+        return self.network.refusal or (
+            f"nothing answers at {', '.join(self.bootstrap)}; start a cluster with 'stretto up', "
+            "or name one of its addresses with --bootstrap"
+        )
 
     def ask(self, call: admin.Call[admin.Result], *, timeout: float = CALL_SECONDS) -> admin.Result:
         """Of the active conductor."""
@@ -88,6 +98,33 @@ class Cluster:
 
     def ask_worker(self, address: str, call: admin.Call[admin.Result]) -> admin.Result:
         return ask(self.network, address, call, timeout=FIND_SECONDS)
+
+    def metadata(self) -> wire.Metadata:
+        """Who leads what and where workers are, by the first of the addresses that can tell."""
+        for address in dict.fromkeys((*self.bootstrap, *self._tellers)):
+            told = self._metadata_of(address)
+            if told is not None:
+                self._tellers = tuple(told.addresses.values())
+                return told
+        raise RetriableError(self._silence())
+
+    def _metadata_of(self, address: str) -> wire.Metadata | None:
+        answered: Future[wire.ToClient | None] = Future()
+
+        def send() -> None:
+            number = self.network.next_request()
+            self.network.request(
+                address,
+                number,
+                wire.GetMetadata(number),
+                (),
+                lambda reply, _: answered.set_result(reply),
+                timeout_ms=int(FIND_SECONDS * 1_000),
+            )
+
+        self.network.call(send)
+        reply = answered.result()
+        return reply if isinstance(reply, wire.Metadata) else None
 
 
 @contextmanager

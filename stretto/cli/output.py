@@ -70,7 +70,7 @@ def print_json(value: object, *, pretty: bool = True) -> None:
 
 def table(*columns: str | tuple[str, str], title: str | None = None) -> Table:
     """A column is its heading, or (heading, justification)."""
-    made = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    made = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, show_edge=False)
     for column in columns:
         heading, justify = (column, "left") if isinstance(column, str) else column
         made.add_column(heading, justify="right" if justify == "right" else "left")
@@ -95,6 +95,14 @@ def duration(millis: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
     return f"{seconds:.1f} s"
+
+
+def paragraphs(*parts: RenderableType) -> Group:
+    """One below the other, with an empty line between."""
+    spaced: list[RenderableType] = []
+    for part in parts:
+        spaced += [Text(), part] if spaced else [part]
+    return Group(*spaced)
 
 
 def sentences(problems: Sequence[str]) -> RenderableType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.integration.cluster import pytest_runtest_makereport
+from tests.integration.worker.conftest import calm, cluster
 from tests.integration.zk.servers import zookeeper
 
-__all__ = ["pytest_runtest_makereport", "zookeeper"]
+__all__ = ["calm", "cluster", "pytest_runtest_makereport", "zookeeper"]

@@ -32,6 +32,7 @@ from tests.unit.core.group import (
     Subject,
     new_leader,
     record,
+    registration,
     serving_leader,
 )
 
@@ -134,6 +135,17 @@ def test_a_replica_that_leaves_the_isr_is_near_from_then_on() -> None:
     since.look(subject.replica, left_at)
     view = replica_view(subject.replica, PLAN, since, Millis(left_at + 5))
     assert (view.role, view.since_ms, view.osr) == (RoleName.NEAR, 5, (W1,))
+
+
+def test_a_follower_tells_since_when_its_leader_is_gone() -> None:
+    subject = FollowerSubject(W1)
+    subject.see(record(3, W0))
+    since = Since(subject.replica, subject.now)
+    assert not replica_view(subject.replica, PLAN, since, subject.now).leaderless
+    subject.gone(registration(W0))
+    since.look(subject.replica, subject.now)
+    view = replica_view(subject.replica, PLAN, since, Millis(subject.now + 8))
+    assert (view.leaderless, view.since_ms, view.leader) == (True, 8, W0)
 
 
 def test_a_stopped_replica_keeps_what_it_was_and_says_why() -> None:

@@ -1,0 +1,103 @@
+"""``stretto module-status``: what is launched, and how it fares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from stretto import admin
+from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, Watch, reach
+from stretto.cli.output import paragraphs, sentences, show, table
+from stretto.zk.records import DepotSpec
+
+
+def module_status(
+    module: Annotated[
+        str | None, typer.Argument(metavar="M", help="Only this module, in detail.", show_default=False)
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    key: Key = None,
+    as_json: Json = False,
+    watch: Watch = False,
+) -> None:
+    """Show the modules of the cluster, or one of them with its processes and what is wrong with it.
+
+    Example: stretto module-status wordcount
+    """
+    with reach(bootstrap, key) as cluster:
+        show(
+            lambda: cluster.ask(admin.Modules(module=module)),
+            render if module is None else lambda views: render_one(views[0]),
+            json=as_json,
+            watch=watch,
+        )
+
+
+def render(views: Sequence[admin.ModuleView]) -> RenderableType:
+    if not views:
+        return Text("no module is launched; launch one with 'stretto deploy launch'")
+    made = table(
+        "module",
+        "state",
+        ("tasks", "right"),
+        ("threads", "right"),
+        ("workers", "right"),
+        ("factor", "right"),
+        ("led", "right"),
+        ("processes", "right"),
+        "depots",
+    )
+    for view in views:
+        made.add_row(
+            view.module,
+            _state(view),
+            str(view.tasks),
+            str(view.threads),
+            str(view.workers),
+            str(view.replication_factor),
+            _led(view),
+            _running(view),
+            " ".join(depot.name for depot in view.depots) or "-",
+        )
+    problems = [f"{view.module}: {problem}" for view in views for problem in view.problems]
+    return paragraphs(made, sentences(problems)) if problems else made
+
+
+def render_one(view: admin.ModuleView) -> RenderableType:
+    facts = table("module", view.module)
+    facts.add_row("state", _state(view))
+    facts.add_row("artifact", view.artifact)
+    facts.add_row("tasks", str(view.tasks))
+    facts.add_row("task threads", str(view.threads))
+    facts.add_row("workers", f"{view.workers}, {view.replication_factor} processes each")
+    facts.add_row("groups led", _led(view))
+    facts.add_row("depots", "\n".join(_depot(depot) for depot in view.depots) or "-")
+    processes = table("worker", "node", "address")
+    for process in view.processes:
+        where = Text(process.address) if process.address else Text("not registered", style="bold red")
+        processes.add_row(process.worker, process.node, where)
+    parts: list[RenderableType] = [facts, processes]
+    if view.problems:
+        parts.append(sentences(view.problems))
+    return paragraphs(*parts)
+
+
+def _state(view: admin.ModuleView) -> Text:
+    return Text(view.state, style="green" if view.state == "running" and not view.problems else "yellow")
+
+
+def _led(view: admin.ModuleView) -> str:
+    return f"{view.led} of {view.groups}"
+
+
+def _running(view: admin.ModuleView) -> str:
+    registered = sum(process.address is not None for process in view.processes)
+    return f"{registered} of {len(view.processes)}"
+
+
+def _depot(depot: DepotSpec) -> str:
+    return depot.name + (f", by {depot.partition_by}" if depot.partition_by else "")

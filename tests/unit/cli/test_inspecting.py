@@ -1,0 +1,299 @@
+"""What inspecting verbs print for people, to the letter, without colour."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from rich.console import Console, RenderableType
+
+from stretto import admin
+from stretto.cli import leadership, module_status, nodes, operations, options, task_groups_status
+from stretto.client.status import GroupState, GroupStatus, ReplicaStatus
+from stretto.types import Epoch, Offset, TaskId, WorkerId
+from stretto.zk.paths import GroupKey
+from stretto.zk.records import DepotSpec, Operation
+
+W0, W1, W2 = (WorkerId(f"counts-{number}") for number in range(3))
+
+
+def shown(what: RenderableType, width: int = 110) -> str:
+    console = Console(width=width, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(what)
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+
+
+def expected(text: str) -> str:
+    return dedent(text).strip("\n")
+
+
+# Modules.
+
+
+def module(**changes: object) -> admin.ModuleView:
+    facts: dict[str, object] = {
+        "module": "counts",
+        "state": "running",
+        "artifact": "1f3a",
+        "tasks": 8,
+        "threads": 4,
+        "workers": 1,
+        "replication_factor": 2,
+        "depots": (DepotSpec(name="events", partition_by="user"), DepotSpec(name="clicks")),
+        "processes": (
+            admin.WorkerView(worker=W0, node="node-1", address="127.0.0.1:7001"),
+            admin.WorkerView(worker=W1, node="node-2", address=None),
+        ),
+        "groups": 4,
+        "led": 3,
+        "problems": ("group 2 has no leader",),
+    }
+    return admin.ModuleView(**(facts | changes))  # type: ignore[arg-type]
+
+
+def test_modules() -> None:
+    assert shown(module_status.render((module(),))) == expected("""
+        module   state     tasks   threads   workers   factor      led   processes   depots
+        ──────────────────────────────────────────────────────────────────────────────────────────
+        counts   running       8         4         1        2   3 of 4      1 of 2   events clicks
+
+        ! counts: group 2 has no leader
+        """)
+
+
+def test_one_module() -> None:
+    assert shown(module_status.render_one(module())) == expected("""
+        module         counts
+        ──────────────────────────────────
+        state          running
+        artifact       1f3a
+        tasks          8
+        task threads   4
+        workers        1, 2 processes each
+        groups led     3 of 4
+        depots         events, by user
+                       clicks
+
+        worker     node     address
+        ──────────────────────────────────
+        counts-0   node-1   127.0.0.1:7001
+        counts-1   node-2   not registered
+
+        ! group 2 has no leader
+        """)
+
+
+def test_no_module_says_how_to_launch_one() -> None:
+    assert shown(module_status.render(())) == (
+        "no module is launched; launch one with 'stretto deploy launch'"
+    )
+
+
+# Groups.
+
+
+def status(**changes: object) -> GroupStatus:
+    facts: dict[str, object] = {
+        "group": GroupKey("counts", 1, 0),
+        "tasks": (TaskId(0),),
+        "state": GroupState.RUNNING,
+        "since_ms": 4_200,
+        "why": "",
+        "leader": W0,
+        "epoch": Epoch(3),
+        "isr": (W0, W1),
+        "osr": (),
+        "min_isr": 1,
+        "replicas": (
+            ReplicaStatus(
+                worker=W0,
+                node="node-1",
+                role="leader",
+                in_isr=True,
+                start=Offset(0),
+                end=Offset(120),
+                apply=Offset(118),
+                lag=0,
+                since_ms=4_200,
+            ),
+            ReplicaStatus(
+                worker=W1,
+                role="follower",
+                in_isr=True,
+                start=Offset(20),
+                end=Offset(119),
+                apply=Offset(110),
+                lag=1,
+                since_ms=250,
+            ),
+        ),
+    }
+    return GroupStatus(**(facts | changes))  # type: ignore[arg-type]
+
+
+def test_groups() -> None:
+    assert shown(task_groups_status.render([status()])) == expected("""
+        counts: 1 group, 1 running
+
+        group   state     since   leader     epoch   ISR                 OSR   min-ISR
+        ──────────────────────────────────────────────────────────────────────────────
+            0   running   4.2 s   counts-0       3   counts-0 counts-1   -           1
+
+        group   worker     node     role        since   start   end   apply   lag
+        ─────────────────────────────────────────────────────────────────────────
+            0   counts-0   node-1   leader      4.2 s       0   120     118     0
+            0   counts-1   -        follower   250 ms      20   119     110     1
+        """)
+
+
+def test_groups_in_trouble() -> None:
+    silent = status(
+        group=GroupKey("counts", 1, 1),
+        state=GroupState.LEADER_SILENT,
+        since_ms=None,
+        why="worker counts-0 leads by the record and does not answer",
+        isr=(W0,),
+        osr=(W1,),
+        replicas=(
+            ReplicaStatus(worker=W0, role="silent", in_isr=True),
+            ReplicaStatus(worker=W1, role="stopped", in_isr=False, why="no space left on device"),
+        ),
+    )
+    assert shown(task_groups_status.render([status(), silent])) == expected("""
+        counts: 2 groups, 1 running, 1 leader silent
+
+        group   state           since   leader     epoch   ISR                 OSR        min-ISR
+        ─────────────────────────────────────────────────────────────────────────────────────────
+            0   running         4.2 s   counts-0       3   counts-0 counts-1   -                1
+            1   leader silent       -   counts-0       3   counts-0            counts-1         1
+
+        group   worker     node     role        since   start   end   apply   lag
+        ─────────────────────────────────────────────────────────────────────────
+            0   counts-0   node-1   leader      4.2 s       0   120     118     0
+            0   counts-1   -        follower   250 ms      20   119     110     1
+            1   counts-0   -        silent          -       -     -       -     -
+            1   counts-1   -        stopped         -       -     -       -     -
+
+        ! group 1: worker counts-0 leads by the record and does not answer
+        ! group 1, worker counts-1: no space left on device
+        """)
+
+
+# Nodes and operations.
+
+
+def test_nodes() -> None:
+    views = (
+        admin.NodeView(
+            node="node-1",
+            address="127.0.0.1:7500",
+            labels={"zone": "b", "disk": "ssd"},
+            workers=2,
+            running=2,
+            leaders=3,
+            leadership_allowed=True,
+        ),
+        admin.NodeView(
+            node="node-2", address=None, labels={}, workers=2, running=1, leaders=0, leadership_allowed=False
+        ),
+    )
+    assert shown(nodes.render(views)) == expected("""
+        node     supervisor       workers   leaders   leadership   labels
+        ──────────────────────────────────────────────────────────────────────────
+        node-1   127.0.0.1:7500    2 of 2         3   allowed      disk=ssd zone=b
+        node-2   down              1 of 2         0   disallowed   -
+        """)
+
+
+def test_operations() -> None:
+    done = (
+        Operation(at_ms=0, what="launched", module="counts"),
+        Operation(at_ms=61_000, what="leadership disallowed on node-2", outcome="2 leaders cannot move"),
+    )
+    text = shown(operations.render(done))
+    lines = text.splitlines()
+    assert [line.split()[2:] for line in lines[-2:]] == [
+        ["counts", "launched", "done"],
+        ["-", "leadership", "disallowed", "on", "node-2", "2", "leaders", "cannot", "move"],
+    ]
+
+
+# Leadership.
+
+
+def test_leadership_draws_a_bar_for_each_node_and_names_the_switches() -> None:
+    view = admin.LeadershipView(
+        module="counts",
+        state="running",
+        nodes=(
+            admin.NodeLeaders(node="node-1", leaders=6, ideal=4.5, allowed=True),
+            admin.NodeLeaders(node="node-2", leaders=3, ideal=4.5, allowed=True),
+            admin.NodeLeaders(node="node-3", leaders=0, ideal=0, allowed=False),
+        ),
+        leaderless=(GroupKey("counts", 1, 9),),
+        switches=(admin.SwitchView(group=GroupKey("counts", 1, 4), leader=W0, target=W1),),
+        imbalance=0.333,
+        threshold=0.1,
+    )
+    assert shown(leadership.render(view)) == expected("""
+        counts is running: imbalance 0.33, beyond the threshold of 0.10; a balancing would switch 1 group
+
+        node     leaders   ideal
+        ───────────────────────────────────────────────────────────────────────────
+        node-1         6     4.5   ████████████████████████
+        node-2         3     4.5   ████████████
+        node-3         0       0                              leadership disallowed
+
+        group   leader          would be led by
+        ───────────────────────────────────────
+            4   counts-0   ->   counts-1
+
+        ! nobody leads group 9
+        """)
+
+
+def test_balanced_leadership_says_so() -> None:
+    view = admin.LeadershipView(
+        module="counts",
+        state="running",
+        nodes=(admin.NodeLeaders(node="node-1", leaders=1, ideal=1, allowed=True),),
+        leaderless=(),
+        switches=(),
+        imbalance=0.0,
+        threshold=0.1,
+    )
+    assert shown(leadership.render(view)).splitlines()[0] == (
+        "counts is running: imbalance 0.00, within the threshold of 0.10; no switch would make it better"
+    )
+
+
+# Options.
+
+
+def test_options() -> None:
+    views = (
+        admin.OptionView(
+            name="replication.min.isr",
+            value=2,
+            origin="module counts",
+            default="factor - 1",
+            unit="replicas",
+            doc="Replicas that must hold an entry before it is applied.",
+        ),
+        admin.OptionView(
+            name="replication.unclean.election",
+            value=False,
+            origin="default",
+            default=False,
+            unit="",
+            doc="Lets a replica outside the ISR lead.",
+        ),
+    )
+    assert shown(options.render(views)) == expected("""
+        option                                                   value        origin          default
+        ────────────────────────────────────────────────────────────────────────────────────────────────
+        replication.min.isr                                      2 replicas   module counts   factor - 1
+        Replicas that must hold an entry before it is applied.
+        replication.unclean.election                             false        default         false
+        Lets a replica outside the ISR lead.
+        """)
