@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import UsageError
@@ -20,16 +20,19 @@ keys = scalars | st.lists(scalars, max_size=4)
 tasks = st.sampled_from([1, 2, 8, 64, 1024])
 
 
+@settings(deadline=None)
 @given(keys, tasks)
 def test_a_task_is_one_of_the_modules(key: object, count: int) -> None:
     assert 0 <= task_of(key, count) < count
 
 
+@settings(deadline=None)
 @given(keys, tasks)
 def test_a_key_has_the_same_task_after_a_trip_through_json(key: object, count: int) -> None:
     assert task_of(msgspec.json.decode(msgspec.json.encode(key)), count) == task_of(key, count)
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**53), 2**53), tasks)
 def test_numbers_that_are_equal_have_the_same_task(number: int, count: int) -> None:
     assert task_of(number, count) == task_of(float(number), count)

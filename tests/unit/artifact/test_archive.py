@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.artifact import archive as archives
@@ -38,6 +38,7 @@ def written(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@settings(deadline=None)
 @given(trees.filter(is_packable), st.randoms())
 def test_the_same_content_has_the_same_digest_in_any_order(tree: dict[str, bytes], random: object) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -51,6 +52,7 @@ def test_the_same_content_has_the_same_digest_in_any_order(tree: dict[str, bytes
         assert [path.name for path in Path(folder, "a").iterdir()] == [f"{first.digest}.zip"]
 
 
+@settings(deadline=None)
 @given(trees.filter(is_packable))
 def test_what_is_unpacked_is_what_was_packed(tree: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -92,6 +94,7 @@ def test_a_name_that_leaves_its_folder_is_neither_packed_nor_unpacked(tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.zip"]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.data())
 def test_no_damage_to_an_archive_goes_beyond_its_folder(noise: bytes, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

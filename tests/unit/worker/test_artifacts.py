@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -128,6 +128,7 @@ class Uploads(RuleBasedStateMachine):
 
 
 TestUploads = Uploads.TestCase
+TestUploads.settings = settings(deadline=None)
 
 
 def test_pieces_make_a_whole_and_come_back_in_pieces(store: ArtifactStore, artifact: Artifact) -> None:
@@ -415,6 +416,7 @@ def test_a_damaged_artifact_is_fetched_again_from_another_node(tmp_path: Path, a
     assert len(list(mine._folder.glob("damaged.*"))) == 1
 
 
+@settings(deadline=None)
 @given(at=st.integers(0, 2), flip=st.integers(0, 255), cut=st.booleans())
 def test_a_damaged_piece_is_never_kept(at: int, flip: int, cut: bool) -> None:
     content = b"abcdefghi"
