@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from stretto.replog.core.replica import Replica
 
 
+COURTESY = 8
+"""Of the time before an unanswered message is sent again: how long members wait for one another."""
+
+
 @dataclass(slots=True)
 class Standing:
     """A compare-and-set that would make us leader is on its way, or its reply was lost."""
@@ -119,12 +123,15 @@ class Election:
             replica.emit(effects.LookForMembers(token=self.looking))
 
     def _courtesy_ms(self, record: GroupRecord) -> int:
-        """Members stand one after the other; one that lacks what the leader had sent stands last."""
+        """Members stand one after the other, nobody waits for the leader that is gone, and one that lacks
+        what it had sent stands last."""
         replica = self.replica
         workers = [member.worker for member in record.isr]
         rank = workers.index(replica.worker) if replica.worker in workers else len(workers)
+        if record.leader in workers[:rank]:
+            rank -= 1
         behind = self.leader_log_end > replica.log_end
-        return (rank + len(workers) * behind) * replica.settings.retry_ms // 8
+        return (rank + len(workers) * behind) * replica.settings.retry_ms // COURTESY
 
     def _stand(self) -> None:
         replica = self.replica

@@ -58,6 +58,8 @@ class Leader:
         #: The stall timer expired and min-ISR forbids to drop the laggards.
         self.stalled = False
         self._served = False
+        #: Whether our epoch is over: the question under way, and since when.
+        self._reading: tuple[int, Millis] | None = None
 
         #: (end, when it was appended) of frames not decided yet, in order: the head runs the stall timer.
         self._undecided: deque[tuple[Offset, Millis]] = deque()
@@ -88,6 +90,9 @@ class Leader:
         if replica.log_end > replica.apply_offset:
             self._undecided.append((replica.log_end, replica.now))
         self._append_entry(Kind.EPOCH)
+        for other in replica.replicas:
+            if other != replica.worker:
+                self._reject(other, RejectReason.NEW_EPOCH)
         self._progressed()
 
     def step_down(self) -> None:
@@ -298,7 +303,7 @@ class Leader:
     def received(self, sender: WorkerId, message: AnyMessage, _frames: tuple[Frame, ...]) -> None:
         replica = self.replica
         if message.epoch > self.epoch:
-            replica.read_record()
+            self._read_record()
             return
         match message:
             case messages.Reject():
@@ -315,6 +320,12 @@ class Leader:
                 check(False, "another leader in our epoch", epoch=self.epoch, sender=sender)
             case _:
                 assert_never(message)
+
+    def _read_record(self) -> None:
+        """A newer epoch exists: ask, one question at a time."""
+        replica = self.replica
+        if self._reading is None or replica.now - self._reading[1] >= replica.settings.retry_ms:
+            self._reading = (replica.read_record(), replica.now)
 
     def _on_hello(self, sender: WorkerId, hello: messages.Hello) -> None:
         replica = self.replica
@@ -411,6 +422,7 @@ class Leader:
         self._progressed()
 
     def record_read(self, token: int) -> None:
+        self._answered(token)
         self.membership.record_read(token)
         if self.handover is not None:
             self.handover.record_read(token)
@@ -418,6 +430,11 @@ class Leader:
 
     def read_failed(self, token: int) -> None:
         """The retry timer asks again."""
+        self._answered(token)
+
+    def _answered(self, token: int) -> None:
+        if self._reading is not None and self._reading[0] == token:
+            self._reading = None
 
     def cas_reply(self, event: CasReply) -> None:
         self.membership.cas_reply(event)

@@ -75,12 +75,15 @@ class FetchState(Message, frozen=True, tag=True, gc=False):
 class RejectReason(enum.StrEnum):
     STALE_EPOCH = "stale_epoch"
     STALE_INCARNATION = "stale_incarnation"
+    NEW_EPOCH = "new_epoch"
+    """The leader has just begun, and knows nobody. A Hello that came before that was lost on it."""
     OUT_OF_RANGE = "out_of_range"
     """The leader's log was cut above what the follower has: it must begin again."""
 
 
 class Reject(Message, frozen=True, tag=True, gc=False):
-    """A stale message is answered, not obeyed. Never answered itself."""
+    """A stale message is answered, not obeyed; and so is whatever came before an epoch began. Never answered
+    itself."""
 
     reason: RejectReason
 

@@ -379,7 +379,9 @@ def test_a_rejection_of_a_newer_epoch_makes_it_read_the_record() -> None:
     assert only(subject.receive(reject(RejectReason.STALE_EPOCH, epoch=2), W0), effects.ReadRecord).sync
 
 
-@pytest.mark.parametrize("reason", [RejectReason.STALE_INCARNATION, RejectReason.OUT_OF_RANGE])
+@pytest.mark.parametrize(
+    "reason", [RejectReason.STALE_INCARNATION, RejectReason.OUT_OF_RANGE, RejectReason.NEW_EPOCH]
+)
 def test_a_leader_that_does_not_know_us_any_more_is_greeted_again(reason: RejectReason) -> None:
     subject = reconciled_follower()
     (hello,) = sent(subject.receive(reject(reason), W0), messages.Hello)

@@ -54,6 +54,25 @@ def entries_message(epoch: int = 1) -> messages.Entries:
 # Beginning.
 
 
+def test_a_new_leader_calls_for_the_hellos_that_came_before_it_knew() -> None:
+    happened = LeaderSubject(W0).see(record(2, W0))
+    calls = {each.to: each.message for each in every(happened, effects.Send)}
+    assert calls.keys() == {W1, W2}
+    for message in calls.values():
+        assert isinstance(message, messages.Reject)
+        assert (message.epoch, message.reason) == (2, RejectReason.NEW_EPOCH)
+
+
+def test_a_leader_that_hears_of_newer_epochs_asks_once_at_a_time() -> None:
+    subject = serving_leader()
+    asked = [only(subject.receive(entries_message(epoch=9), W1), effects.ReadRecord)]
+    for epoch in (9, 10, 11):
+        assert every(subject.receive(entries_message(epoch=epoch), W2), effects.ReadRecord) == []
+    subject.step(events.ReadFailed(token=asked[0].token))
+    asked += every(subject.receive(entries_message(epoch=11), W2), effects.ReadRecord)
+    assert len(asked) == 2
+
+
 def test_leader_opens_its_epoch_with_an_epoch_entry() -> None:
     subject = LeaderSubject(W0, log=entries(0, 3, epoch=1))
     happened = subject.see(record(2, W0))
