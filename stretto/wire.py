@@ -52,10 +52,11 @@ class Replicate(msgspec.Struct, frozen=True, tag="replicate", gc=False):
 
 
 class GetMetadata(msgspec.Struct, frozen=True, tag="get_metadata", gc=False):
-    """Who leads what. With ``awaited``: only that group, as soon as its epoch is above ``above``, and after
-    ``wait_ms`` in any case."""
+    """Who leads what, in one module or in all. With ``awaited``: only that group, as soon as its epoch is
+    above ``above``, and after ``wait_ms`` in any case; asked of a worker that holds it."""
 
     request: int
+    module: str | None = None
     awaited: GroupKey | None = None
     above: Epoch = Epoch(0)
     wait_ms: int = 0

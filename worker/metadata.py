@@ -1,4 +1,7 @@
-"""Who leads what, told to clients.
+"""Who leads what, told to clients by any worker.
+
+Of its own groups a worker knows by itself. The others it reads from the metastore when somebody asks, keeps
+the answer for a moment, and lets everybody who asks meanwhile wait for the same reading.
 
 A client that cannot reach a group's leader asks to be told of the next one: its request is parked until the
 group's record says something newer, or its time is over. There is no thread and no timer for each: parked
@@ -7,12 +10,13 @@ requests are looked at when a record changes, and by one sweep.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stretto import wire
 from stretto.types import Epoch, WorkerId
 from stretto.zk.paths import GroupKey
+from stretto.zk.survey import GroupSeen
 
 if TYPE_CHECKING:
     from stretto.worker.group import Group
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 WAIT_MS_MAX = 5_000
 PARKED_MAX = 10_000
 SWEEP_MS = 100
+FRESH_MS = 500
+READ_MS = 300
+READINGS_MAX = 100
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,6 +39,19 @@ class _Parked:
     deadline: int
 
 
+@dataclass(slots=True)
+class _Reading:
+    """Of the groups of other workers, as last read."""
+
+    views: tuple[wire.GroupView, ...] = ()
+    at: int | None = None
+    is_under_way: bool = False
+    waiting: list[tuple[Connection, wire.GetMetadata]] = field(default_factory=list)
+
+    def is_fresh(self, now: int) -> bool:
+        return self.at is not None and now - self.at < FRESH_MS
+
+
 class MetadataDesk:
     """Owned by the loop."""
 
@@ -39,13 +59,14 @@ class MetadataDesk:
         self._worker = worker
         self._parked: dict[GroupKey, list[_Parked]] = {}
         self._parked_count = 0
+        #: By module; None for all of them.
+        self._readings: dict[str | None, _Reading] = {}
         #: Of all workers that are registered.
         self.addresses: dict[WorkerId, str] = {}
 
     def asked(self, sender: Connection, message: wire.GetMetadata) -> None:
         if message.awaited is None:
-            views = tuple(_view(group) for group in self._worker.groups.values())
-            self._answer(sender, message.request, views)
+            self._tell_all(sender, message)
             return
         group = self._worker.groups.get(message.awaited)
         if group is None:
@@ -54,6 +75,51 @@ class MetadataDesk:
             self._answer(sender, message.request, (_view(group),))
         else:
             self._park(sender, message, group.key)
+
+    # Everything.
+
+    def _tell_all(self, sender: Connection, message: wire.GetMetadata) -> None:
+        loop = self._worker.loop
+        if message.module not in self._readings and len(self._readings) >= READINGS_MAX:
+            self._readings.clear()
+        reading = self._readings.setdefault(message.module, _Reading())
+        if reading.is_fresh(loop.now):
+            self._tell(sender, message, reading)
+            return
+        reading.waiting.append((sender, message))
+        loop.call_after(READ_MS, self._tell_waiting, reading)
+        if not reading.is_under_way:
+            reading.is_under_way = True
+            self._read(message.module, reading)
+
+    def _read(self, module: str | None, reading: _Reading) -> None:
+        loop = self._worker.loop
+
+        def surveyed(groups: list[GroupSeen]) -> None:
+            """On a thread of the metastore."""
+            loop.call_soon(self._was_read, reading, groups)
+
+        self._worker.metastore.survey(module, self._worker.groups.keys(), surveyed)
+
+    def _was_read(self, reading: _Reading, groups: list[GroupSeen]) -> None:
+        reading.is_under_way = False
+        reading.views = tuple(_view_of_another(each) for each in groups)
+        reading.at = self._worker.loop.now
+        self._tell_waiting(reading)
+
+    def _tell_waiting(self, reading: _Reading) -> None:
+        """At the latest when a metastore that answers would have done so: some news are better than none."""
+        waiting, reading.waiting = reading.waiting, []
+        for sender, message in waiting:
+            self._tell(sender, message, reading)
+
+    def _tell(self, sender: Connection, message: wire.GetMetadata, reading: _Reading) -> None:
+        own = self._worker.groups
+        views = [_view(group) for key, group in own.items() if message.module in (None, key.module)]
+        views += [view for view in reading.views if view.key not in own]
+        self._answer(sender, message.request, tuple(views))
+
+    # News of one group.
 
     def record_changed(self, group: Group) -> None:
         parked = self._parked.get(group.key)
@@ -98,11 +164,16 @@ def _epoch(group: Group) -> Epoch:
 
 def _view(group: Group) -> wire.GroupView:
     """Also of a group whose record this worker has not read yet: nobody leads it then."""
-    record = group.replica.record
+    plan = group.plan
+    return _view_of_another(GroupSeen(group.key, plan.tasks, plan.replicas, group.replica.record))
+
+
+def _view_of_another(seen: GroupSeen) -> wire.GroupView:
+    record = seen.record
     return wire.GroupView(
-        group.key,
-        group.plan.tasks,
-        group.plan.replicas,
+        seen.key,
+        seen.tasks,
+        seen.replicas,
         record.epoch if record else Epoch(0),
         record.leader if record else None,
         tuple(member.worker for member in record.isr) if record else (),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -50,6 +50,7 @@ from stretto.zk.records import (
 )
 from stretto.zk.registrations import WatchedRegistrations
 from stretto.zk.session import Credentials, Done, MetastoreUnavailable, Send, Session
+from stretto.zk.survey import Survey, Surveyed
 
 log = structlog.get_logger()
 
@@ -446,6 +447,11 @@ class Metastore:
             self._directory = WorkerDirectory(self, found)
             if self._is_registered:
                 self._directory.restart()
+
+    def survey(self, module: str | None, known: Collection[GroupKey], surveyed: Surveyed) -> None:
+        """Tell the groups of a module, or of all, but for the known ones; what cannot be read is left out."""
+        with self._lock:
+            Survey(self, known, surveyed).start(module)
 
     def find_conductor(self, found: Callable[[str | None, Exception | None], None]) -> None:
         """Tell the address of the active conductor, None if there is none; or why that is not known."""

@@ -301,7 +301,6 @@ class Leader:
     # Followers.
 
     def received(self, sender: WorkerId, message: AnyMessage, _frames: tuple[Frame, ...]) -> None:
-        replica = self.replica
         if message.epoch > self.epoch:
             self._read_record()
             return

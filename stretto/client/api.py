@@ -25,12 +25,23 @@ class Client:
 
     def producer(self, module: str, depot: str, **options: Any) -> Producer:
         """See :class:`Producer` for the options."""
+        self._look_for(module)
+        return self._known_producer(module, depot, **options)
+
+    def _known_producer(self, module: str, depot: str, **options: Any) -> Producer:
+        """Of a module that was there when we last looked; asks nobody."""
         producer = Producer(self._network, module, depot, **options)
         self._producers.append(producer)
         return producer
 
     def reader(self, module: str, depot: str, *, timeout: float = 30.0) -> Reader:
+        self._look_for(module)
         return Reader(self._network, module, depot, timeout=timeout)
+
+    def _look_for(self, module: str) -> None:
+        """It may have been launched since we looked."""
+        if module not in self._network.view.tasks:
+            self.refresh()
 
     def groups(self) -> list[GroupView]:
         """Who leads what, as last heard; :meth:`refresh` asks again."""
@@ -110,13 +121,17 @@ class AsyncClient:
         self._client = client
 
     def producer(self, module: str, depot: str, **options: Any) -> Producer:
-        return self._client.producer(module, depot, **options)
+        return self._client._known_producer(module, depot, **options)  # noqa: SLF001 - its other face
 
     def reader(self, module: str, depot: str) -> AsyncReader:
-        return AsyncReader(self._client.reader(module, depot))
+        return AsyncReader(Reader(self._client._network, module, depot))  # noqa: SLF001
 
     def groups(self) -> list[GroupView]:
         return self._client.groups()
+
+    async def refresh(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - of the answer, not of the call
+        """Ask who leads what; modules launched since the last time are known then."""
+        await asyncio.to_thread(self._client.refresh, timeout)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._client.close)

@@ -7,14 +7,17 @@ import itertools
 import secrets
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
+from stretto import wire
 from stretto.client import Ack, Client, connect_async
 from stretto.client.reader import Slice
 from stretto.errors import UsageError
 from stretto.records import RECORD_BYTES_MAX
 from tests.integration.cluster import MODULE, Cluster
+from tests.integration.wires import Wire
 from tests.integration.zk.waiting import wait_until
 
 
@@ -116,6 +119,24 @@ def test_every_worker_can_introduce_a_client_to_the_cluster(calm: Cluster, depot
             record = calm.record(group.key.group)
             assert (group.leader, group.epoch) == (record.leader, record.epoch)
             assert set(group.isr) == set(calm.workers)
+
+
+def test_a_worker_that_holds_nothing_of_a_module_introduces_clients_to_it(
+    start: Callable[..., Cluster], depot: str
+) -> None:
+    cluster = start(workers=4, tasks=1, groups=1)
+    assert "w3" not in cluster.plans[0].replicas
+    client = cluster.connect(["w3"])
+    append(client, depot, [b"through w3"])
+    assert data(client.reader(MODULE, depot).read(0, 0)) == [b"through w3"]
+    record = cluster.record()
+    (group,) = client.groups()
+    assert (group.leader, group.epoch) == (record.leader, record.epoch)
+    with Wire(cluster.workers["w3"].address) as caller:
+        for module, groups in ((MODULE, 1), ("another", 0), (None, 1)):
+            answer = caller.ask(wire.GetMetadata(caller.number(), module=module))
+            assert isinstance(answer, wire.Metadata)
+            assert len(answer.groups) == groups
 
 
 def knows_all(client: Client, cluster: Cluster) -> bool:
