@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
@@ -85,6 +85,7 @@ class Conductor:
         self._incarnation = Incarnation(secrets.token_hex(8))
         self._mirror: Mirror | None = None
         self._view = View()
+        self._is_first_turn = True
         self._was_active = False
         self._known_options = OptionSet()
         self._options_version: int | None = None
@@ -139,6 +140,9 @@ class Conductor:
 
     def _turn(self) -> None:
         self._look()
+        if self._is_first_turn:
+            self._is_first_turn = False
+            self._replace_predecessor()
         if self._view.conductor is None:
             self._stand()
         if not self._is_active():
@@ -160,6 +164,18 @@ class Conductor:
             self._view = view.read(self._mirror, self._paths)
             for problem in self._view.problems:
                 log.error("znode_damaged", problem=problem)
+
+    def _replace_predecessor(self) -> None:
+        """Where we listen nobody else does: who registered this address is dead, and need not be awaited."""
+        active = self._view.conductor
+        if active is not None and active.address == self.address:
+            with contextlib.suppress(NoNodeError, BadVersionError):
+                self._client.delete(self._paths.conductor_leader, self._leader_version())
+            self._look()
+
+    def _leader_version(self) -> int:
+        znode = self._mirror.data.get(self._paths.conductor_leader) if self._mirror is not None else None
+        return znode.version if znode is not None else -1
 
     def _stand(self) -> None:
         registration = ConductorRegistration(incarnation=self._incarnation, address=self.address)

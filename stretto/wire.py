@@ -138,10 +138,11 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown", gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
-    """It will never work like this: one sentence says why."""
+    """One sentence says why. It will never work like this, unless it is ``passing``."""
 
     request: int
     why: str
+    passing: bool = False
 
 
 class DepotBatches(msgspec.Struct, frozen=True, tag="depot_batches", gc=False):

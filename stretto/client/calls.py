@@ -53,7 +53,7 @@ def ask_with_body(
     match reply:
         case wire.Answer(result=result):
             return admin.decode_result(call, result), beside
-        case wire.Failed(why=why):
-            raise StrettoError(why)
+        case wire.Failed(why=why, passing=passing):
+            raise RetriableError(why) if passing else StrettoError(why)
         case _:
             raise RetriableError(f"nothing answers at {address}; check that it runs, then try again")

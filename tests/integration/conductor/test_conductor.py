@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from stretto import admin
-from stretto.errors import StrettoError
-from stretto.types import WorkerId
+from stretto.conductor.process import Conductor
+from stretto.errors import RetriableError, StrettoError
+from stretto.types import Incarnation, WorkerId
+from stretto.zk.embedded import free_ports
 from stretto.zk.paths import GroupKey
+from stretto.zk.records import ConductorRegistration, decode, encode
 from tests.integration.conductor.scene import DIGEST, Scene
 from tests.integration.zk.waiting import wait_until
 
@@ -27,6 +30,26 @@ def test_a_standby_takes_over(scene: Scene) -> None:
     stop()
     scene.active(second)
     assert scene.ask(second, admin.Nodes()) == ()
+
+
+def test_a_restarted_one_does_not_wait_for_its_dead_predecessor(scene: Scene) -> None:
+    [port] = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    dead = ConductorRegistration(incarnation=Incarnation("dead"), address=address)
+    scene.zk.create(scene.paths.conductor_leader, encode(dead), makepath=True)
+    conductor, _ = scene.conductor(address)
+    wait_until("it is active", lambda: _answers(scene, conductor))
+    found = decode(
+        scene.zk.get(scene.paths.conductor_leader)[0], ConductorRegistration, scene.paths.conductor_leader
+    )
+    assert found.incarnation != "dead"
+
+
+def _answers(scene: Scene, conductor: Conductor) -> bool:
+    try:
+        return scene.ask(conductor, admin.Nodes()) == ()
+    except RetriableError:
+        return False
 
 
 def test_a_launch_becomes_running_when_every_group_is_led(scene: Scene) -> None:
