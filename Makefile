@@ -33,8 +33,8 @@ sim: setup ## Run 300 seeds of the deterministic simulator
 bench: setup ## Measure the log, the state, replication and the simulator against their floors
 	@$(BIN)/stretto bench
 
-demo: setup
-	@echo "The demo cluster is not part of this version yet; try 'make sim'." >&2; exit 1
+demo: setup ## Run a cluster, an example module and a load, and show what happens
+	@$(BIN)/stretto demo
 
 COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"

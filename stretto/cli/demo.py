@@ -14,7 +14,6 @@ import typer
 from rich.live import Live
 
 from stretto import admin
-from stretto import demo as demo_folder
 from stretto.artifact import load as load_artifact
 from stretto.cli.cluster import Cluster
 from stretto.cli.output import console
@@ -25,11 +24,11 @@ from stretto.client.upload import upload
 from stretto.demo import view
 from stretto.demo.load import Load
 from stretto.errors import RetriableError, StrettoError
+from stretto.examples.wordcount import sentences
 from stretto.local import LocalCluster
 
-SOURCE = f"{Path(demo_folder.__file__).parent / 'module' / 'wordcount.py'}:WordCount"
+SOURCE = f"{Path(sentences.__file__).with_name('wordcount.py')}:WordCount"
 MODULE = "WordCount"
-DEPOT = "sentences"
 TASKS, THREADS, WORKERS, FACTOR = 8, 4, 1, 3
 LAUNCH_SECONDS = 60.0
 VIEW_SECONDS = 0.5
@@ -77,9 +76,9 @@ class _Show:
         client = Client(network)
         try:
             asked = Cluster(network, self._cluster.bootstrap)
-            self._launch(asked)
+            module = self._launch(asked)
             client.refresh()
-            load = Load(client, MODULE, DEPOT)
+            load = Load(client, MODULE, module.depots[0], module.tasks)
             before = load.read_back()
             load.start()
             self._show(asked, client, load, conductor)
@@ -88,7 +87,7 @@ class _Show:
         finally:
             client.close()
 
-    def _launch(self, cluster: Cluster) -> None:
+    def _launch(self, cluster: Cluster) -> admin.ModuleView:
         known = {module.module for module in cluster.ask(admin.Modules())}
         if MODULE not in known:
             with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +109,7 @@ class _Show:
         while True:
             [module] = cluster.ask(admin.Modules(module=MODULE))
             if module.led == module.groups and module.state != "launching":
-                return
+                return module
             if time.monotonic() > deadline or self._stop.is_set():
                 raise StrettoError("the example module did not start; see the logs")
             self._stop.wait(0.05)

@@ -5,25 +5,22 @@ One thread appends sentences without pause; a second appends one at a time, and 
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
-
-import msgspec
 
 from stretto.client.api import Client
 from stretto.client.producer import Ack
 from stretto.errors import StrettoError
+from stretto.examples.wordcount.sentences import sentences
+from stretto.partition import Partitioner
+from stretto.zk.records import DepotSpec
 
 WINDOW = 2_000
 """Records under way at most: enough to keep the cluster busy, few enough to be gentle with one machine."""
 PAUSE_SECONDS = 0.002
 RECENT_SECONDS = 10.0
-AUTHORS = ("bach", "buxtehude", "couperin", "froberger", "pachelbel", "rameau", "sweelinck", "telemann")
-WORDS = ("subject", "answer", "counterpoint", "episode", "stretto", "pedal", "cadence", "voice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +35,11 @@ class Account:
 
 
 class Load:
-    def __init__(self, client: Client, module: str, depot: str) -> None:
+    def __init__(self, client: Client, module: str, depot: DepotSpec, tasks: int) -> None:
         self._client = client
         self._module = module
-        self._depot = depot
+        self._depot = depot.name
+        self._partitioner = Partitioner(depot, tasks)
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._acknowledged = 0
@@ -82,10 +80,10 @@ class Load:
     def _append_many(self) -> None:
         under_way: deque[Ack] = deque()
         producer = self._client.producer(self._module, self._depot)
-        for sentence in _sentences():
+        for record, task in map(self._partitioner.place, sentences(seed=1)):
             if self._stop.is_set():
                 break
-            under_way.append(producer.append(sentence))
+            under_way.append(producer.append(record, task=task))
             while under_way and (len(under_way) >= WINDOW or under_way[0].done()):
                 self._settle(under_way.popleft())
             if len(under_way) % 100 == 0:
@@ -97,10 +95,10 @@ class Load:
     def _append_singly(self) -> None:
         producer = self._client.producer(self._module, self._depot)
         last = time.monotonic()
-        for sentence in _sentences():
+        for record, task in map(self._partitioner.place, sentences(seed=2)):
             if self._stop.is_set():
                 break
-            ack = producer.append(sentence)
+            ack = producer.append(record, task=task)
             producer.flush()
             self._settle(ack)
             now = time.monotonic()
@@ -127,9 +125,3 @@ class Load:
         """How many records are visible in all tasks."""
         reader = self._client.reader(self._module, self._depot)
         return sum(reader.bounds(task)[1] for task in reader.tasks)
-
-
-def _sentences() -> Iterator[bytes]:
-    for number in itertools.count():
-        words = " ".join(WORDS[(number * step) % len(WORDS)] for step in (1, 3, 5))
-        yield msgspec.msgpack.encode({"author": AUTHORS[number % len(AUTHORS)], "text": words})
