@@ -64,6 +64,8 @@ class Identity:
         self._folder = folder
         self._record = record
         self._new_storage_id = new_storage_id
+        #: A write of it failed: either record may be in the file.
+        self._is_unsure = False
         #: Why the id is a new one; None if it is the one that was here.
         self.fresh = fresh
 
@@ -72,8 +74,9 @@ class Identity:
         return self._record.storage_id
 
     @property
-    def fsync(self) -> Fsync:
-        return self._record.fsync
+    def fsync(self) -> Fsync | None:
+        """None after a write that failed, until one succeeds."""
+        return None if self._is_unsure else self._record.fsync
 
     def mark_fsync(self, fsync: Fsync) -> None:
         """Note how writes are confirmed from now on.
@@ -81,7 +84,7 @@ class Identity:
         To ``interval``: before the first write that is confirmed unsynced. To ``always``: after a sync.
         Opening the log is one; so call this with the configured mode whenever the log was opened.
         """
-        if fsync != self._record.fsync:
+        if fsync != self.fsync:
             self._replace(fsync=fsync)
 
     def mark_clean(self) -> None:
@@ -97,8 +100,11 @@ class Identity:
         self.fresh = reason
 
     def _replace(self, **changes: object) -> None:
-        self._record = msgspec.structs.replace(self._record, **changes)
-        _write(self._folder, self._record)
+        record = msgspec.structs.replace(self._record, **changes)
+        self._is_unsure = True
+        _write(self._folder, record)
+        self._is_unsure = False
+        self._record = record
 
 
 def open_identity(

@@ -81,7 +81,6 @@ class Host(Protocol):
     def metastore(self) -> Metastore: ...
 
     worker: WorkerId
-    fsync_always: bool
 
     def send(self, to: WorkerId, message: wire.Replicate, blob: bytes) -> None: ...
 
@@ -113,6 +112,8 @@ class Group:
         self.log = log
         self.state = state
         self.closed = False
+        #: Whether a write counts only once it is synced; changed by FsyncSwitch.
+        self.fsync_always = True
         #: Set by the applier: what comes after a failed batch must not be applied.
         self.apply_failed = False
         self._log = structlog.get_logger().bind(group=str(plan.key), worker=host.worker)
@@ -168,7 +169,7 @@ class Group:
             return
         if self._to_commit:
             self._to_commit = False
-            self.host.commit.submit(self.log, durable=self.host.fsync_always)
+            self.host.commit.submit(self.log, durable=self.fsync_always)
         self._schedule()
 
     def _storage_failed(self, error: StorageError | StorageCorrupt) -> None:
@@ -257,7 +258,7 @@ class Group:
         if isinstance(end, StorageError):
             self._storage_failed(end)
             return
-        confirmed = end if self.host.fsync_always else self.log.written_end_offset
+        confirmed = end if self.fsync_always else self.log.written_end_offset
         reached: events.Persisted | None = None
         while self._thens and self._thens[0].end <= confirmed:
             reached = self._thens.popleft()

@@ -29,13 +29,13 @@ from stretto.replog.core import effects, events
 from stretto.replog.core.guards import GUARDS
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import decode
-from stretto.replog.identity import Fsync
 from stretto.replog.log import Replog
 from stretto.types import Incarnation, Millis, Offset, WorkerId
 from stretto.worker import views
 from stretto.worker.applier import Applier
 from stretto.worker.calls import CallDesk
 from stretto.worker.clients import Clients
+from stretto.worker.fsync import FsyncSwitch
 from stretto.worker.group import Group
 from stretto.worker.metadata import MetadataDesk
 from stretto.worker.plan import GroupPlan
@@ -72,7 +72,6 @@ class WorkerConfig:
     root: str = "/stretto"
     key: ClusterKey | None = None
     session_timeout_ms: int = 10_000
-    fsync: Fsync = "always"
 
 
 class Worker:
@@ -81,7 +80,6 @@ class Worker:
     def __init__(self, config: WorkerConfig) -> None:
         self.config = config
         self.worker = config.worker
-        self.fsync_always = config.fsync == "always"
         self._lock = lock_folder(config.data_dir)
         self._pool = ThreadPoolExecutor(COMMIT_THREADS, "commit")
         self.loop = Loop()
@@ -109,6 +107,7 @@ class Worker:
             for plan in config.plans
         }
         self._by_log: dict[Replog, Group] = {}
+        self._fsync: dict[GroupKey, FsyncSwitch] = {}
         self._incarnation: Incarnation | None = None
         #: Under which incarnation a reopened replica must not begin.
         self._barred: dict[GroupKey, Incarnation] = {}
@@ -157,7 +156,7 @@ class Worker:
         module, generation, group = plan.key
         path = self.config.data_dir / "groups" / f"{module}-{generation}-{group}"
         config = self.config
-        return ReplicaFolder(path, plan, cluster=config.cluster, fsync=config.fsync, pool=self._pool)
+        return ReplicaFolder(path, plan, cluster=config.cluster, pool=self._pool)
 
     def _open(self, plan: GroupPlan) -> None:
         self._storages[plan.key] = self._folder(plan).open()
@@ -180,6 +179,7 @@ class Worker:
         self.stopped[group.key] = views.Stopped(group.plan, self.worker, self.loop.now, why, group.view())
         del self.groups[group.key]
         del self._storages[group.key]
+        del self._fsync[group.key]
         if self._incarnation is not None:
             # Reopened, it has forgotten what it did in this incarnation: which epoch it led, which Hello it
             # sent. So it comes back as another one, and the others need not wait for this one.
@@ -220,7 +220,7 @@ class Worker:
 
     def _flush(self) -> None:
         for group in self.groups.values():
-            if not self.fsync_always:
+            if not group.fsync_always:
                 self.commit.submit(group.log)
 
     # The metastore's listener: called from its threads, so it only hands over.
@@ -246,6 +246,8 @@ class Worker:
         self.clients.options_changed(options, self.config.module)
         set_here = {str(level): dict(values) for level, values in options.levels.items()}
         log.info("options_in_force", worker=self.worker, options=set_here)
+        for switch in self._fsync.values():
+            switch.want(self.option("replication.fsync"))
         for group in list(self.groups.values()):
             group.step(events.OptionsChanged(settings=self._settings()))
 
@@ -282,6 +284,8 @@ class Worker:
         self.groups[plan.key] = group
         del self.stopped[plan.key]
         self._by_log[storage.log] = group
+        self._fsync[plan.key] = switch = FsyncSwitch(self, group, storage.identity)
+        switch.want(self.option("replication.fsync"))
         group.step(events.Tick())
 
     def _settings(self) -> Settings:
@@ -386,14 +390,24 @@ class Worker:
             group.step(events.Resign(epoch=leader.epoch, target=ready[0]))
         return bool(ready)
 
+    def _close_cleanly(self, group: Group, storage: ReplicaStorage) -> None:
+        """Clean means synced, also what was confirmed before it was."""
+        try:
+            group.state.checkpoint()
+            group.log.sync()
+        except StorageError as error:
+            log.error("replica_not_closed_cleanly", group=str(group.key), why=str(error))
+            group.close()
+        else:
+            group.close()
+            storage.identity.mark_clean()
+
     def _close(self) -> None:
         self.metastore.close()
         self.applier.close()
         self.commit.close()
         for key, group in self.groups.items():
-            group.state.checkpoint()
-            group.close()
-            self._storages[key].identity.mark_clean()
+            self._close_cleanly(group, self._storages[key])
         self._pool.shutdown()
         self.transport.close()
         self.loop.close()

@@ -18,7 +18,7 @@ import structlog
 
 from stretto.errors import StorageCorrupt, UsageError
 from stretto.replog.folder import OsFolder
-from stretto.replog.identity import ASIDE_PREFIX, Fsync, Identity, open_identity
+from stretto.replog.identity import ASIDE_PREFIX, Identity, open_identity
 from stretto.replog.log import Replog
 from stretto.types import StorageId
 from stretto.worker.plan import GroupPlan
@@ -64,11 +64,10 @@ class ReplicaStorage:
 class ReplicaFolder:
     """Where the replica of one group lives on this worker."""
 
-    def __init__(self, path: Path, plan: GroupPlan, *, cluster: str, fsync: Fsync, pool: Executor) -> None:
+    def __init__(self, path: Path, plan: GroupPlan, *, cluster: str, pool: Executor) -> None:
         self._path = path
         self._plan = plan
         self._cluster = cluster
-        self._fsync: Fsync = fsync
         self._pool = pool
 
     def open(self) -> ReplicaStorage:
@@ -101,7 +100,7 @@ class ReplicaFolder:
             folder,
             cluster=self._cluster,
             group=str(self._plan.key),
-            fsync=self._fsync,
+            fsync="always",
             boot_id=boot_id(),
             new_storage_id=lambda: StorageId(secrets.token_hex(8)),
         )
@@ -112,7 +111,7 @@ class ReplicaFolder:
         if fresh and not _has_segments(folder):
             self._set_state_aside(identity.storage_id)
         replog = Replog.open(folder, create=fresh)
-        identity.mark_fsync(self._fsync)
+        identity.mark_fsync("always")
         try:
             state = AppliedState.open(self._path / "state", self._plan.tasks, pool=self._pool)
             try:

@@ -38,7 +38,6 @@ def worker(
     cluster: Annotated[str, typer.Option(help="The cluster it belongs to.")] = "stretto",
     root: Annotated[str, typer.Option(help="The cluster's path in the metastore.")] = "/stretto",
     key: Annotated[Path | None, typer.Option(help="The cluster key.", show_default=False)] = None,
-    fsync: Annotated[str, typer.Option(metavar="always|interval", help="replication.fsync")] = "always",
     session_timeout_millis: Annotated[
         int, typer.Option(min=1_000, help="Of its metastore session.")
     ] = 10_000,
@@ -50,8 +49,6 @@ def worker(
 
     Example: stretto worker --id a --module counts --data-dir a --address 127.0.0.1:7001
     """
-    if fsync not in ("always", "interval"):
-        raise UsageError(f"replication.fsync is always or interval, not {fsync!r}")
     cluster_key = ClusterKey.load(key) if key is not None else None
     require_key(address, cluster_key)
     configure()
@@ -92,7 +89,6 @@ def worker(
             root=root,
             key=cluster_key,
             session_timeout_ms=session_timeout_millis,
-            fsync="always" if fsync == "always" else "interval",
         )
     )
     process.handle_signals()

@@ -79,6 +79,23 @@ def test_a_change_to_interval_counts_from_when_it_is_noted(opened: OpenFolder) -
     assert opened(folder.power_off(), boot="boot2").fresh is None
 
 
+def test_after_a_write_that_failed_it_is_written_again_whatever_it_was(opened: OpenFolder) -> None:
+    """The rename may have been done: then the file says what the failed write wanted."""
+    folder = PowerFolder()
+    identity = opened(folder, fsync="interval")
+    before = len(folder.operations)
+    identity.mark_fsync("always")
+    folder.fail_before = 2 * len(folder.operations) - before - 1
+    with pytest.raises(OSError, match="failed"):
+        identity.mark_fsync("interval")
+    unsure = identity.fsync
+    assert unsure is None
+    folder.fail_before = None
+    identity.mark_fsync("always")
+    assert identity.fsync == "always"
+    assert opened(folder.power_off(), boot="boot2").fresh is None
+
+
 def test_what_an_earlier_process_left_unsynced_is_remembered_until_a_sync(opened: OpenFolder) -> None:
     folder = PowerFolder()
     opened(folder, fsync="interval")
