@@ -358,6 +358,7 @@ TABLE: tuple[Option, ...] = (
     Option(
         name="leadership.balance.interval.millis",
         kind=int,
+        scopes=(Scope.CLUSTER,),
         default=_MINUTE_MS,
         unit="ms",
         low=1_000,
@@ -370,7 +371,7 @@ TABLE: tuple[Option, ...] = (
         default=0.1,
         low=0.0,
         high=10.0,
-        doc="Leaders are moved when a node has this much more or less than its even share, as a part of it.",
+        doc="Leaders move when a node's number of them is off its even share by more than this part of it.",
     ),
 )
 
@@ -446,35 +447,3 @@ def settings_of(options: OptionSet, module: str) -> Settings:
     level = Level.of(module)
     values = {each.setting: options.value(each.name, level) for each in TABLE if each.setting is not None}
     return Settings(**values)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """An option as people are shown it."""
-
-    name: str
-    value: Value
-    origin: str
-    default: Value
-    """In words where it depends on the group."""
-    unit: str
-    doc: str
-
-
-def rows(options: OptionSet, level: Level) -> list[Row]:
-    """Every option that has a meaning at the level, with what holds there."""
-    return [row(options, option.name, level) for option in TABLE if level.scope in option.scopes]
-
-
-def row(options: OptionSet, name: str, level: Level) -> Row:
-    resolved = options.resolve(name, level)
-    option = resolved.option
-    default = option.default_means if option.default is None else option.default
-    return Row(
-        name=name,
-        value=default if resolved.value is None else resolved.value,
-        origin="default" if resolved.origin is None else str(resolved.origin),
-        default=default,
-        unit=option.unit,
-        doc=option.doc,
-    )

@@ -17,13 +17,10 @@ from stretto.options import (
     Level,
     Option,
     OptionSet,
-    Row,
     Scope,
     Value,
     option_named,
     parse,
-    row,
-    rows,
     settings_of,
     shown,
 )
@@ -182,6 +179,8 @@ def test_what_concerns_a_whole_group_cannot_be_set_for_a_depot() -> None:
     ):
         parse("replication.min.isr", "2", EVENTS)
     assert parse("depot.max.read.bytes", "4096", EVENTS) == 4096
+    with pytest.raises(OptionError, match=r"can be set for the whole cluster only"):
+        parse("leadership.balance.interval.millis", "60000", COUNTS)
 
 
 # Levels.
@@ -241,30 +240,3 @@ def test_the_core_is_told_what_holds_for_its_module(options: OptionSet, module: 
 def test_a_value_at_a_level_where_it_means_nothing_is_not_used() -> None:
     options = OptionSet({EVENTS: {"replication.min.isr": 1}})
     assert options.resolve("replication.min.isr", EVENTS).origin is None
-
-
-# Rows.
-
-
-def test_a_row_tells_value_origin_and_default() -> None:
-    options = OptionSet({COUNTS: {"replication.min.isr": 3}})
-    doc = OPTIONS["replication.min.isr"].doc
-    expected = Row(
-        name="replication.min.isr",
-        value=3,
-        origin="module counts",
-        default="factor - 1",
-        unit="replicas",
-        doc=doc,
-    )
-    assert row(options, "replication.min.isr", COUNTS) == expected
-    unset = dataclasses.replace(expected, value="factor - 1", origin="default")
-    assert row(options, "replication.min.isr", CLUSTER) == unset
-
-
-def test_rows_are_those_that_mean_something_at_the_level() -> None:
-    assert [each.name for each in rows(OptionSet(), CLUSTER)] == [option.name for option in TABLE]
-    assert [each.name for each in rows(OptionSet(), EVENTS)] == [
-        "replication.append.timeout.millis",
-        "depot.max.read.bytes",
-    ]
