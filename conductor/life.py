@@ -109,7 +109,7 @@ class Life:
                 ):
                     self._operations.note("launched: every task group has its leader", module.name)
             case _:
-                self._create_records(view, module)
+                return
 
     def enter(self, module: Module, state: ModuleState) -> bool:
         """False if somebody else changed it meanwhile."""
@@ -121,7 +121,11 @@ class Life:
         return True
 
     def _create_records(self, view: View, module: Module) -> None:
-        """Of each group whose replicas have all registered their storage ids."""
+        """Of each group whose replicas have all registered their storage ids.
+
+        Only while a module is launched: then replicas are empty, and equal. A record that is missing later
+        was lost, and nobody but its members can know who had what.
+        """
         wanted: dict[GroupKey, GroupRecord] = {}
         for group in module.groups:
             if group.record is not None:

@@ -83,8 +83,8 @@ class Service:
                     )
                     return
                 self._pool.submit(self._answer, sender, request, call, bodies)
-            case wire.GetMetadata(request=request) if self._metadata is not None:
-                self._endpoint.reply(sender, self._metadata(request, None))
+            case wire.GetMetadata(request=request, module=module) if self._metadata is not None:
+                self._endpoint.reply(sender, self._metadata(request, module))
             case wire.Hello() | wire.Replicate():
                 log.warning("not_for_us", message=type(message).__name__)
             case _:
