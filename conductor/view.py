@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from stretto.conductor.creation import plans
-from stretto.errors import StrettoError
+from stretto.errors import UsageError
 from stretto.replog.core.record import GroupRecord
 from stretto.types import Incarnation, WorkerId
 from stretto.worker.plan import GroupPlan
@@ -31,7 +31,7 @@ from stretto.zk.records import (
 )
 
 
-class UnknownName(StrettoError):
+class UnknownName(UsageError):
     """There is no module, node or worker of that name."""
 
 

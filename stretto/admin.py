@@ -241,6 +241,10 @@ class GetArtifact(Call[int], frozen=True, kw_only=True):
     offset: int
 
 
+class LocalWorkers(Call[tuple[WorkerView, ...]], frozen=True, kw_only=True):
+    """The workers of this node: where to ask on when there is no conductor."""
+
+
 # Asked of a worker.
 
 
@@ -319,6 +323,7 @@ AnyCall: TypeAlias = (
     | PutArtifact
     | GetArtifact
     | Describe
+    | LocalWorkers
     | Replicas
 )
 

@@ -16,7 +16,7 @@ import structlog
 
 from stretto import admin, wire
 from stretto.endpoint import Connection, Endpoint
-from stretto.errors import RetriableError, StrettoError
+from stretto.errors import StrettoError
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
@@ -101,7 +101,7 @@ class Service:
             reply: wire.ToClient = wire.Answer(request, admin.encode(result.result))
             beside = result.bodies
         except StrettoError as error:
-            reply, beside = wire.Failed(request, str(error), isinstance(error, RetriableError)), ()
+            reply, beside = wire.Failed(request, str(error), wire.Fault.of(error)), ()
         except Exception:
             log.exception("call_failed", call=type(call).__name__)
             reply, beside = wire.Failed(request, f"{self._name} failed at this; see its log"), ()

@@ -7,11 +7,12 @@ and cluster; a worker answers nothing else before it.
 
 from __future__ import annotations
 
+import enum
 from typing import TypeAlias
 
 import msgspec
 
-from stretto.errors import PeerError
+from stretto.errors import PeerError, RetriableError, StrettoError, UsageError
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.messages import AnyMessage
 from stretto.replog.frame import Kind
@@ -137,12 +138,36 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown", gc=False):
     request: int
 
 
+class Fault(enum.StrEnum):
+    """What the refusal of a call means to who asked."""
+
+    USAGE = "usage"
+    """Such a thing cannot be asked for."""
+    PASSING = "passing"
+    """The same call may succeed later."""
+    OTHER = "other"
+
+    @classmethod
+    def of(cls, error: StrettoError) -> Fault:
+        match error:
+            case UsageError():
+                return cls.USAGE
+            case RetriableError():
+                return cls.PASSING
+            case _:
+                return cls.OTHER
+
+    def error(self, why: str) -> StrettoError:
+        """The error that it was, as far as who asked can tell."""
+        return {Fault.USAGE: UsageError, Fault.PASSING: RetriableError}.get(self, StrettoError)(why)
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
-    """One sentence says why. It will never work like this, unless it is ``passing``."""
+    """It does not work like this: one sentence says why."""
 
     request: int
     why: str
-    passing: bool = False
+    fault: Fault = Fault.OTHER
 
 
 class DepotBatches(msgspec.Struct, frozen=True, tag="depot_batches", gc=False):

@@ -63,6 +63,8 @@ class Burials:
         self._paths = paths
         self._buried = buried
         self._watched: dict[WorkerId, _Watched] = {}
+        #: Where each registered last. Replaced, never changed: other threads read it.
+        self.addresses: dict[WorkerId, str] = {}
 
     @property
     def is_done(self) -> bool:
@@ -83,6 +85,7 @@ class Burials:
         watched = self._watched.get(worker)
         if watched is not None and watched.is_done:
             del self._watched[worker]
+            self.addresses = {each: at for each, at in self.addresses.items() if each != worker}
             for followed in (watched.followed, *(each.followed for each in watched.registered.values())):
                 if followed is not None:
                     followed.stop()
@@ -127,7 +130,9 @@ class Burials:
             self._gone(watched, path)
             return
         try:
-            registered.launch = decode(data, WorkerRegistration, path).launch
+            registration = decode(data, WorkerRegistration, path)
+            registered.launch = registration.launch
+            self.addresses = {**self.addresses, watched.worker: registration.address}
         except ZnodeDamaged as damage:
             log.error("znode_damaged", path=damage.path, problem=damage.problem)
             registered.launch = ""

@@ -196,6 +196,10 @@ class Supervisor:
                 return self._code.store.handle(call, bodies)
             case admin.FindConductor():
                 return self._conductor
+            case admin.LocalWorkers():
+                node = self.config.node
+                addresses = self._burials.addresses.items()
+                return [admin.WorkerView(worker=each, node=node, address=at) for each, at in addresses]
             case _:
                 raise StrettoError(
                     f"the supervisor of node {self.config.node} does not know {type(call).__name__}; "

@@ -5,6 +5,7 @@ The options here are shared by all such commands.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -100,15 +101,30 @@ class Cluster:
         return ask(self.network, address, call, timeout=FIND_SECONDS)
 
     def metadata(self) -> wire.Metadata:
-        """Who leads what and where workers are, by the first of the addresses that can tell."""
-        for address in dict.fromkeys((*self.bootstrap, *self._tellers)):
+        """Who leads what and where workers are, by the first that can tell, conductor or not."""
+        asked: set[str] = set()
+        waiting = deque((*self.bootstrap, *self._tellers))
+        while waiting:
+            address = waiting.popleft()
+            if address in asked:
+                continue
+            asked.add(address)
             told = self._metadata_of(address)
-            if told is not None:
+            if isinstance(told, wire.Metadata):
                 self._tellers = tuple(told.addresses.values())
                 return told
+            if told is not None:
+                waiting += self._workers_at(address)
         raise RetriableError(self._silence())
 
-    def _metadata_of(self, address: str) -> wire.Metadata | None:
+    def _workers_at(self, supervisor: str) -> list[str]:
+        try:
+            workers = ask(self.network, supervisor, admin.LocalWorkers(), timeout=FIND_SECONDS)
+        except StrettoError:
+            return []
+        return [worker.address for worker in workers if worker.address is not None]
+
+    def _metadata_of(self, address: str) -> wire.ToClient | None:
         answered: Future[wire.ToClient | None] = Future()
 
         def send() -> None:
@@ -123,8 +139,7 @@ class Cluster:
             )
 
         self.network.call(send)
-        reply = answered.result()
-        return reply if isinstance(reply, wire.Metadata) else None
+        return answered.result()
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def _one(cluster: Cluster, level: Level, name: str) -> admin.OptionView:
 
 
 def _in_force(level: Level, view: admin.OptionView) -> str:
-    value = _with_unit(view.value, view.unit)
+    value = shown(view.value)
     where = "the whole cluster" if level == CLUSTER else str(level)
     if view.origin == str(level):
         return f"{view.name} is {value} for {where}"

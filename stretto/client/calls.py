@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as TimedOut
 
 from stretto import admin, wire
 from stretto.client.network import Network
-from stretto.errors import RetriableError, StrettoError
+from stretto.errors import RetriableError
 from stretto.replog.frame import Buffer
 
 TIMEOUT_SECONDS = 10.0
@@ -53,7 +53,7 @@ def ask_with_body(
     match reply:
         case wire.Answer(result=result):
             return admin.decode_result(call, result), beside
-        case wire.Failed(why=why, passing=passing):
-            raise RetriableError(why) if passing else StrettoError(why)
+        case wire.Failed(why=why, fault=fault):
+            raise fault.error(why)
         case _:
             raise RetriableError(f"nothing answers at {address}; check that it runs, then try again")

@@ -7,7 +7,6 @@ answer. No conductor is needed.
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from stretto import admin, wire
 from stretto.client.calls import ask
 from stretto.client.network import Network
 from stretto.errors import StrettoError, UsageError
+from stretto.nearest import did_you_mean
 from stretto.types import Epoch, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
 
@@ -248,10 +248,8 @@ def _chosen(metadata: wire.Metadata, module: str, group: int | None) -> list[wir
     """Of the newest grouping of the module."""
     views = [view for view in metadata.groups if view.key.module == module]
     if not views:
-        modules = sorted({view.key.module for view in metadata.groups})
-        nearest = difflib.get_close_matches(module, modules, n=1, cutoff=0.0)
-        hint = f"the nearest is {nearest[0]}" if nearest else "none is launched"
-        raise UsageError(f"there is no module {module}; {hint}")
+        modules = {view.key.module for view in metadata.groups}
+        raise UsageError(f"there is no module {module}; {did_you_mean(module, modules)}")
     generation = max(view.key.generation for view in views)
     newest = sorted((view for view in views if view.key.generation == generation), key=lambda view: view.key)
     chosen = [view for view in newest if group in (None, view.key.group)]

@@ -6,7 +6,7 @@ import pytest
 
 from stretto import admin
 from stretto.client.calls import ask, ask_with_body
-from stretto.errors import StrettoError, UsageError
+from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.service import WithBody
 from stretto.zk.records import Operation
 from tests.unit.serving import serving
@@ -40,9 +40,24 @@ def test_a_refusal_is_raised_as_its_sentence() -> None:
 
     with (
         serving(handle) as (network, address),
-        pytest.raises(StrettoError, match="did you mean wordcount"),
+        pytest.raises(UsageError, match="did you mean wordcount"),
     ):
         ask(network, address, admin.Destroy(module="wordcont"))
+
+
+def test_what_may_pass_is_told_from_what_will_not() -> None:
+    errors: list[StrettoError] = [RetriableError("this conductor stands by"), StrettoError("it is running")]
+
+    def handle(_: admin.AnyCall, __: list[memoryview]) -> object:
+        raise errors[0]
+
+    with serving(handle) as (network, address):
+        with pytest.raises(RetriableError, match="stands by"):
+            ask(network, address, admin.Nodes())
+        del errors[0]
+        with pytest.raises(StrettoError, match="it is running") as refused:
+            ask(network, address, admin.Nodes())
+        assert not isinstance(refused.value, RetriableError | UsageError)
 
 
 def test_a_bug_in_a_handler_does_not_leave_the_asker_waiting() -> None:

@@ -51,7 +51,7 @@ def test_unknown_modules_and_groups_are_refused_with_what_there_is(calm: Cluster
     address = calm.workers["w0"].address
     done = stretto("task-groups-status", "cuonts", "--bootstrap", address)
     assert done.returncode == 2
-    assert done.stderr == "stretto: there is no module cuonts; the nearest is counts\n"
+    assert done.stderr == "stretto: there is no module cuonts; did you mean counts?\n"
     done = stretto("task-groups-status", MODULE, "--group", "7", "--bootstrap", address)
     assert (done.returncode, done.stderr) == (2, "stretto: counts has no group 7; its groups are 0 to 1\n")
 
