@@ -25,6 +25,21 @@ from tests.integration.zk.waiting import wait_until
 W0, W1 = "counts-0", "counts-1"
 
 
+def _register(operator: KazooClient, paths: Paths, worker: str, launch: str) -> str:
+    """As a worker of that launch does, under a session that does not expire: it goes only if deleted."""
+    incarnation = Incarnation(new_launch())
+    registration = WorkerRegistration(
+        worker=WorkerId(worker),
+        incarnation=incarnation,
+        node="n1",
+        address="127.0.0.1:1",
+        launch=launch,
+    )
+    path = paths.registration(WorkerId(worker), incarnation)
+    operator.create(path, encode(registration), ephemeral=True, makepath=True)
+    return path
+
+
 def test_it_registers_and_starts_the_workers_placed_on_its_node(node: Node) -> None:
     node.place(W0)
     node.place("far-0", module="far", elsewhere="n2")
@@ -97,32 +112,21 @@ def test_workers_survive_their_supervisor_and_are_adopted_by_the_next(node: Node
     assert [event["path"] for event in node.events("registration_deleted_for_the_dead")] == [path]
 
 
-def test_who_died_while_no_supervisor_ran_is_unregistered_by_the_next(node: Node) -> None:
+def test_who_died_while_no_supervisor_ran_is_unregistered_by_the_next(
+    node: Node, operator: KazooClient, paths: Paths
+) -> None:
     node.place(W0)
     node.start()
-    path, old = node.wait_worker(W0)
+    _, old = node.wait_worker(W0)
     node.kill()
     pid = node.kill_worker(W0)
     wait_until("it is dead", lambda: not is_alive(pid, old.launch))
-    assert list(node.worker_registrations(W0)) == [path]
+    held = _register(operator, paths, W0, old.launch)
     node.start()
     node.wait_worker(W0, other_than=old.launch)
     wait_until("only the new one is registered", lambda: len(node.worker_registrations(W0)) == 1)
-    assert [event["path"] for event in node.events("registration_deleted_for_the_dead")] == [path]
-
-
-def _register(operator: KazooClient, paths: Paths, worker: str, launch: str) -> str:
-    """As a worker does whose session is still alive."""
-    registration = WorkerRegistration(
-        worker=WorkerId(worker),
-        incarnation=Incarnation(launch),
-        node="n1",
-        address="127.0.0.1:1",
-        launch=launch,
-    )
-    path = paths.registration(WorkerId(worker), Incarnation(launch))
-    operator.create(path, encode(registration), ephemeral=True, makepath=True)
-    return path
+    assert operator.exists(held) is None
+    assert held in [event["path"] for event in node.events("registration_deleted_for_the_dead")]
 
 
 @pytest.mark.parametrize("what", ["another start time", "another boot"])
@@ -189,19 +193,22 @@ def test_a_worker_whose_supervisor_died_before_it_knew_the_pid_is_found(node: No
     wait_until("the run file has the pid", lambda: node.run_file(W0) == file)
 
 
-def test_a_death_while_zookeeper_is_away_is_told_when_it_is_back(nodes: Start, proxy: Proxy) -> None:
+def test_a_death_while_zookeeper_is_away_is_told_when_it_is_back(
+    nodes: Start, proxy: Proxy, operator: KazooClient, paths: Paths
+) -> None:
     node = nodes(hosts=proxy.address)
     node.place(W0)
     node.start()
-    path, old = node.wait_worker(W0)
+    _, old = node.wait_worker(W0)
+    held = _register(operator, paths, W0, old.launch)
     proxy.cut()
     node.wait_said("metastore_suspended")
     node.kill_worker(W0)
     node.wait_said("worker_exited")
-    assert path in node.worker_registrations(W0)
+    assert operator.exists(held) is not None
     proxy.heal()
     node.wait_worker(W0, other_than=old.launch)
-    assert path not in node.worker_registrations(W0)
+    wait_until("it is deleted", lambda: operator.exists(held) is None)
 
 
 def test_after_its_session_expired_it_registers_again(nodes: Start, proxy: Proxy) -> None:
