@@ -40,7 +40,7 @@ from stretto.zk.client import await_connection, close, new_client
 from stretto.zk.mirror import Mirror
 from stretto.zk.options import read_all, set_option, unset_option
 from stretto.zk.paths import Paths
-from stretto.zk.records import ConductorRegistration, DrainedNodes, encode
+from stretto.zk.records import ConductorRegistration, DrainedNodes, ZnodeDamaged, encode
 
 log = structlog.get_logger()
 
@@ -192,8 +192,11 @@ class Conductor:
         above = self._mirror.data.get(self._paths.options) if self._mirror is not None else None
         version = above.version if above is not None else -1
         if self._options_version != version:
-            self._known_options = read_all(self._client, self._paths)
             self._options_version = version
+            try:
+                self._known_options = read_all(self._client, self._paths)
+            except ZnodeDamaged as damage:
+                log.error("options_not_read", problem=str(damage), advice="what was known before holds")
         return self._known_options
 
     # Calls.
@@ -231,7 +234,7 @@ class Conductor:
             case admin.ResignLeader(module=module, group=group, to=to):
                 return self._balancing.resign(now, now.module(module), group, to)
             case admin.Options(level=level):
-                return answers.options(self._options(), self._level(level))
+                return answers.options(read_all(self._client, self._paths), self._level(level))
             case admin.Operations(module=module, limit=limit):
                 return self._operations.newest(limit, module)
             case _:

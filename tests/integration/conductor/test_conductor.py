@@ -9,6 +9,7 @@ import pytest
 from stretto import admin
 from stretto.conductor.process import Conductor
 from stretto.errors import RetriableError, StrettoError
+from stretto.options import CLUSTER
 from stretto.types import Incarnation, WorkerId
 from stretto.zk.embedded import free_ports
 from stretto.zk.paths import GroupKey
@@ -248,6 +249,19 @@ def test_a_damaged_znode_is_named_and_stops_nothing_else(scene: Scene) -> None:
 
     wait_until("it is named", told)
     scene.nodes(conductor, "n4")
+
+
+def test_damaged_options_are_told_and_stop_nothing_else(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    path = scene.paths.options_of(CLUSTER)
+    scene.zk.create(path, b"[", makepath=True)
+    scene.zk.set(scene.paths.options, b"")
+    with pytest.raises(StrettoError, match=path):
+        scene.ask(conductor, admin.Options(level=admin.OptionLevel()))
+    scene.running(conductor)
+    scene.zk.set(path, b"{}")
+    scene.ask(conductor, admin.Options(level=admin.OptionLevel()))
 
 
 def test_who_keeps_the_code_is_asked(scene: Scene) -> None:
