@@ -51,6 +51,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Prefix under which all other files are being put."""
 
 
+class _Version(msgspec.Struct):
+    """What every version of it has in common."""
+
+    format_version: int
+
+
 class Identity:
     """The identity of an opened folder. Not clean until :meth:`mark_clean`."""
 
@@ -118,7 +124,8 @@ def open_identity(
 ) -> Identity:
     """Read or create the identity of ``folder``, and note that it is in use.
 
-    Raises UsageError if the folder belongs to another cluster or group.
+    Raises UsageError if the folder belongs to another cluster or group, StrettoError if another release
+    wrote it.
     """
     names = folder.names()
     found = _read(folder) if IDENTITY_NAME in names else None
@@ -146,11 +153,6 @@ def open_identity(
 
 
 def _refuse_foreign(found: Record, cluster: str, group: str) -> None:
-    if found.format_version != FORMAT_VERSION:
-        raise StrettoError(
-            f"the replica's folder has format version {found.format_version}, this release reads "
-            f"{FORMAT_VERSION}; open it with the release that wrote it"
-        )
     if (found.cluster, found.group) != (cluster, group):
         raise UsageError(
             f"the folder belongs to group {found.group} of cluster {found.cluster}, "
@@ -197,13 +199,19 @@ def _write(folder: Folder, record: Record) -> None:
 
 
 def _read(folder: Folder) -> Record | None:
-    """None if the file is damaged."""
+    """None if the file is damaged. Raises StrettoError if another release wrote it."""
     file = folder.open(IDENTITY_NAME)
     content, _, checksum = file.read(0, file.size()).partition(b"\n")
     file.close()
     if checksum != b"%08x\n" % crc32c(content):
         return None
     try:
+        version = msgspec.json.decode(content, type=_Version).format_version
+        if version != FORMAT_VERSION:
+            raise StrettoError(
+                f"the replica's folder has format version {version}, this release reads {FORMAT_VERSION}; "
+                "open it with the release that wrote it"
+            )
         return msgspec.json.decode(content, type=Record)
     except msgspec.DecodeError:
         return None

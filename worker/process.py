@@ -69,6 +69,8 @@ class WorkerConfig:
     launch: str = ""
     """What its supervisor knows this process by; see WorkerRegistration."""
     address: str = "127.0.0.1:0"
+    advertise: str | None = None
+    """Where others reach it, if that is not where it listens."""
     root: str = "/stretto"
     key: ClusterKey | None = None
     session_timeout_ms: int = 10_000
@@ -167,7 +169,7 @@ class Worker:
             worker=self.worker,
             incarnation=incarnation,
             node=self.config.node,
-            address=self.transport.address,
+            address=self.config.advertise or self.transport.address,
             launch=self.config.launch,
             members={str(key): storage.storage_id for key, storage in self._storages.items()},
         )

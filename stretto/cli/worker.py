@@ -34,6 +34,10 @@ def worker(
     address: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any.")
     ] = "127.0.0.1:0",
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where others reach it, if elsewhere.", show_default=False),
+    ] = None,
     node: Annotated[str, typer.Option(help="The machine it runs on.")] = "localhost",
     cluster: Annotated[str, typer.Option(help="The cluster it belongs to.")] = "stretto",
     root: Annotated[str, typer.Option(help="The cluster's path in the metastore.")] = "/stretto",
@@ -50,7 +54,8 @@ def worker(
     Example: stretto worker --id a --module counts --data-dir a --address 127.0.0.1:7001
     """
     cluster_key = ClusterKey.load(key) if key is not None else None
-    require_key(address, cluster_key)
+    for each in (address, advertise or address):
+        require_key(each, cluster_key)
     configure()
     keep_freed_memory()
     paths = Paths(root)
@@ -86,6 +91,7 @@ def worker(
             ),
             plans=tuple(plan for plan in plans(module, assignment) if me in plan.replicas),
             address=address,
+            advertise=advertise,
             root=root,
             key=cluster_key,
             session_timeout_ms=session_timeout_millis,

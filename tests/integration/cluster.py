@@ -37,6 +37,7 @@ from stretto.worker.state import AppliedState
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, encode
 from stretto.zk.records import decode as decode_record
+from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until
 
 MODULE = "counts"
@@ -148,7 +149,10 @@ class Cluster:
         key: Path | None = None,
         depots: tuple[DepotSpec, ...] | None = None,
         hosts_of: Callable[[str], str] | None = None,
+        fsync: str = "always",
+        proxied: bool = False,
     ) -> None:
+        """``proxied``: who wants to reach a worker goes by its road, which can be cut."""
         self.folder = folder
         self.zookeeper = zookeeper
         self.session_timeout_ms = session_timeout_ms
@@ -160,7 +164,12 @@ class Cluster:
         self.workers = {name: WorkerProcess(name, folder, self.command) for name in names}
         self.assignment = evenly(tasks, groups, [WorkerId(name) for name in names], factor)
         self.plans: tuple[GroupPlan, ...] = plans(MODULE, self.assignment)
+        self._fsync = fsync
         self._closing = contextlib.ExitStack()
+        self.roads: dict[str, Proxy] = {}
+        for worker in self.workers.values() if proxied else ():
+            port = int(worker.address.rpartition(":")[2])
+            self.roads[worker.name] = self._closing.enter_context(Proxy(port))
         self._operator: KazooClient | None = None
         folder.mkdir(parents=True, exist_ok=True)
         _RECENT.append(self)
@@ -170,7 +179,9 @@ class Cluster:
         command += ["--id", worker.name, "--module", MODULE, "--data-dir", str(worker.data_dir)]
         command += ["--zookeeper", self._hosts_of(worker.name), "--root", self.paths.root]
         command += ["--address", worker.address, "--node", f"node-of-{worker.name}"]
-        command += ["--session-timeout-millis", str(self.session_timeout_ms)]
+        command += ["--session-timeout-millis", str(self.session_timeout_ms), "--fsync", self._fsync]
+        if worker.name in self.roads:
+            command += ["--advertise", self.roads[worker.name].address]
         return command + (["--key", str(self.key)] if self.key is not None else [])
 
     # Life.
@@ -216,9 +227,9 @@ class Cluster:
 
     def stop(self) -> None:
         """By force; nothing is left."""
-        self._closing.close()
         for worker in self.workers.values():
             worker.finish()
+        self._closing.close()
         if self._operator is not None:
             self._operator.stop()
             self._operator.close()

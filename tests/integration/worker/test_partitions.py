@@ -1,0 +1,82 @@
+"""Connections between workers that break, in one direction or both, while all of them reach ZooKeeper.
+
+Everybody reaches a worker by its road: to cut it leaves that worker able to send, and unable to hear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stretto.replog.core.effects import Refusal
+from tests.integration.cluster import DEADLINE_SECONDS, Cluster
+from tests.integration.load import Load, check_history
+from tests.integration.wires import Wire
+from tests.integration.worker.test_crashes import wait_for_more
+from tests.integration.worker.test_outages import refusal
+from tests.integration.zk.waiting import wait_until
+
+
+@pytest.fixture
+def roads(start: Callable[..., Cluster]) -> Cluster:
+    return start(proxied=True)
+
+
+@pytest.mark.parametrize("how", ["cut", "silence"])
+def test_a_follower_that_nobody_reaches_leaves_the_isr_and_returns(roads: Cluster, how: str) -> None:
+    with Load(roads.connect()) as load:
+        wait_for_more(load)
+        deaf = roads.followers()[0]
+        getattr(roads.roads[deaf.name], how)()
+        roads.wait_isr(set(roads.workers) - {deaf.name})
+        wait_for_more(load)
+        roads.roads[deaf.name].heal()
+        roads.wait_healed()
+        wait_for_more(load)
+    assert check_history(roads, load)["failed"] == 0
+
+
+def wait_stalled(cluster: Cluster) -> None:
+    """The leader is asked where it listens, not by its road."""
+    with Wire(cluster.leader().address) as caller:
+        wait_until(
+            "the leader refuses appends",
+            lambda: refusal(cluster, caller) == Refusal.STALLED,
+            DEADLINE_SECONDS,
+        )
+
+
+def test_a_leader_that_hears_no_confirmation_stalls_and_recovers(roads: Cluster) -> None:
+    """Its entries reach the followers, so they hold more than it may count."""
+    with Load(roads.connect()) as load:
+        wait_for_more(load)
+        road = roads.roads[roads.leader().name]
+        road.cut()
+        wait_stalled(roads)
+        assert len(roads.isr()) >= 2, "the ISR shrank below min-ISR"
+        road.heal()
+        wait_for_more(load)
+    assert check_history(roads, load)["failed"] == 0
+
+
+def test_workers_that_lose_all_connections_at_once_recover(roads: Cluster) -> None:
+    with Load(roads.connect()) as load:
+        wait_for_more(load)
+        for road in roads.roads.values():
+            road.cut()
+        wait_stalled(roads)
+        for road in roads.roads.values():
+            road.heal()
+        wait_for_more(load)
+    assert check_history(roads, load)["failed"] == 0
+
+
+def test_connections_that_break_again_and_again_cost_no_record(roads: Cluster) -> None:
+    with Load(roads.connect()) as load:
+        for _ in range(3):
+            for road in roads.roads.values():
+                road.cut()
+                road.heal()
+                wait_for_more(load, 50)
+    assert check_history(roads, load)["failed"] == 0
