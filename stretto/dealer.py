@@ -55,10 +55,11 @@ class Dealer:
         self._monitor = self._socket.get_monitor_socket(_EVENTS, f"inproc://monitor-{next(_monitors)}")
         try:
             self._socket.connect(f"tcp://{address}")
-            self._socket.send(wire.encode(hello), zmq.NOBLOCK)
         except zmq.ZMQError:
             self._close()
             raise
+        # If it is lost already, there is nowhere to send to, and the monitor tells.
+        self.send(hello)
         loop.register(self._socket, self._receive_one)
         loop.register(self._monitor, self._observe)
 

@@ -21,6 +21,7 @@ from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind, payload
 from stretto.types import Epoch, Millis, TaskId
 from stretto.worker.depot import DepotBatch, DepotSlice
+from stretto.worker.environment import DEPOTS_MAX
 
 if TYPE_CHECKING:
     from stretto.worker.group import Group
@@ -79,8 +80,8 @@ class Clients:
         if why is not None:
             self._worker.transport.reply(sender, wire.Failed(message.request, why))
         elif group is not None:
-            if message.task not in group.plan.tasks and message.kind is Kind.DEPOT:
-                why = f"task {message.task} is not in group {group.key}"
+            why = _has_no_place(group, message, body) if message.kind is Kind.DEPOT else None
+            if why is not None:
                 self._worker.transport.reply(sender, wire.Failed(message.request, why))
                 return
             number = next(self._numbers)
@@ -193,6 +194,15 @@ class Clients:
             case _:
                 assert_never(result)
         self._worker.transport.reply(waiting.connection, reply, bodies)
+
+
+def _has_no_place(group: Group, message: wire.AppendBatch, body: memoryview) -> str | None:
+    if message.task not in group.plan.tasks:
+        return f"task {message.task} is not in group {group.key}"
+    depot = head(body)[0]
+    if not group.has_room_for(message.task, depot):
+        return f"task {message.task} has {DEPOTS_MAX} depots, and takes no other: use those that are there"
+    return None
 
 
 def _find(group: Group, message: wire.FindOffset) -> wire.DepotOffsets:

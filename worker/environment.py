@@ -47,7 +47,9 @@ Database: TypeAlias = "_Database"
 
 MAP_BYTES = 1024 * 1024 * 1024
 """Address space, not disk space: a file is as large as what was written to it."""
-MAX_DBS = 1024
+MAX_DBS = 1_024
+DEPOTS_MAX = 1_000
+"""In the file of one task; the rest of its databases is for what else it keeps."""
 MAX_READERS = 256
 SPARE_BYTES = 16 * 1024 * 1024
 """Free space below which nothing is written."""

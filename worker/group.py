@@ -28,7 +28,8 @@ from stretto.replog.core.replica import Recovered, Replica
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import Frame, decode
 from stretto.replog.log import Replog
-from stretto.types import Epoch, Incarnation, Offset, WorkerId
+from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.worker.environment import DEPOTS_MAX
 from stretto.worker.plan import GroupPlan
 from stretto.worker.views import Since, replica_view
 from stretto.zk.paths import GroupKey
@@ -129,6 +130,9 @@ class Group:
         self._turn_end_awaited = False
         self._thens: deque[events.Persisted] = deque()
         self._deadline: int | None = None
+        #: Names of depots that the epoch's appends may create, by task.
+        self._let_in: dict[TaskId, set[str]] = {}
+        self._let_in_epoch = Epoch(0)
         self._last_blob: tuple[Offset, Offset, bytes] | None = None
         recovered = Recovered(
             log_start=log.start_offset,
@@ -323,6 +327,23 @@ class Group:
 
     def view(self) -> admin.ReplicaView:
         return replica_view(self.replica, self.plan, self.since, self.host.loop.now)
+
+    def has_room_for(self, task: TaskId, depot: str) -> bool:
+        """Whether the task's file can take that depot, with all new ones that were let in before it.
+
+        To be asked while leading: then every entry that is not applied was let in here.
+        """
+        known = self.state.depot_names(task)
+        if depot in known or self.leader is None:
+            return True
+        if self._let_in_epoch != self.leader.epoch:
+            self._let_in_epoch = self.leader.epoch
+            self._let_in.clear()
+        let_in = self._let_in.setdefault(task, set())
+        if depot not in let_in and len(let_in | set(known)) >= DEPOTS_MAX:
+            return False
+        let_in.add(depot)
+        return True
 
     def unapplied_frames(self) -> list[Frame]:
         """For uncommitted reads."""

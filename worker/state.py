@@ -34,7 +34,7 @@ with ``replication.fsync=interval``: that is :class:`LogTooShort`, and the drive
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -228,6 +228,10 @@ class AppliedState:
         Empty at the end of the depot and beyond, and if there is no such depot.
         """
         return self._task(task).read_depot(depot, offset, max_bytes=max_bytes, max_records=max_records)
+
+    def depot_names(self, task: TaskId) -> Collection[str]:
+        """Of the depots that have records on this task. From any thread."""
+        return self._task(task).depot_names
 
     def depot_bounds(self, task: TaskId, depot: str) -> tuple[DepotOffset, DepotOffset]:
         """First offset that can be read, and one beyond the last."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -191,6 +191,11 @@ class TaskState:
             self.unsynced = True
 
     # Reading.
+
+    @property
+    def depot_names(self) -> Collection[str]:
+        """Of those that are applied."""
+        return self._depots.keys()
 
     @contextmanager
     def _reading(self, depot: str) -> Iterator[tuple[ReadTransaction, Database] | None]:

@@ -78,6 +78,7 @@ class Connections:
             connection = self._connections.get(address) or self._connect(address)
         except (UsageError, zmq.ZMQError) as error:
             self.refusal = str(error)
+            self._down_until[address] = self._loop.now + DOWN_MS
             self._loop.call_soon(on_reply, None, [])
             return
         connection.requests[number] = _Request(on_reply, group, self._loop.now, timeout_ms)

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -27,6 +27,7 @@ from kazoo.client import KazooClient
 from stretto.client import Client, connect
 from stretto.conductor.creation import create_groups, evenly, plans, write_assignment
 from stretto.keys import ClusterKey
+from stretto.options import CLUSTER
 from stretto.replog.core.record import GroupRecord
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import decode
@@ -34,6 +35,7 @@ from stretto.replog.log import Replog
 from stretto.types import Offset, WorkerId
 from stretto.worker.plan import GroupPlan
 from stretto.worker.state import AppliedState
+from stretto.zk.options import set_options
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, encode
 from stretto.zk.records import decode as decode_record
@@ -149,7 +151,7 @@ class Cluster:
         key: Path | None = None,
         depots: tuple[DepotSpec, ...] | None = None,
         hosts_of: Callable[[str], str] | None = None,
-        fsync: str = "always",
+        options: Mapping[str, object] | None = None,
         proxied: bool = False,
     ) -> None:
         """``proxied``: who wants to reach a worker goes by its road, which can be cut."""
@@ -164,7 +166,7 @@ class Cluster:
         self.workers = {name: WorkerProcess(name, folder, self.command) for name in names}
         self.assignment = evenly(tasks, groups, [WorkerId(name) for name in names], factor)
         self.plans: tuple[GroupPlan, ...] = plans(MODULE, self.assignment)
-        self._fsync = fsync
+        self._options = options
         self._closing = contextlib.ExitStack()
         self.roads: dict[str, Proxy] = {}
         for worker in self.workers.values() if proxied else ():
@@ -179,7 +181,7 @@ class Cluster:
         command += ["--id", worker.name, "--module", MODULE, "--data-dir", str(worker.data_dir)]
         command += ["--zookeeper", self._hosts_of(worker.name), "--root", self.paths.root]
         command += ["--address", worker.address, "--node", f"node-of-{worker.name}"]
-        command += ["--session-timeout-millis", str(self.session_timeout_ms), "--fsync", self._fsync]
+        command += ["--session-timeout-millis", str(self.session_timeout_ms)]
         if worker.name in self.roads:
             command += ["--advertise", self.roads[worker.name].address]
         return command + (["--key", str(self.key)] if self.key is not None else [])
@@ -203,6 +205,8 @@ class Cluster:
         self._operator.start(DEADLINE_SECONDS)
         if self.depots is not None:
             self._write_spec(self.depots)
+        if self._options:
+            set_options(self._operator, self.paths, CLUSTER, self._options)
         write_assignment(self._operator, self.paths, MODULE, self.assignment)
         for worker in self.workers.values():
             worker.start()

@@ -33,11 +33,19 @@ def storages(cluster: Cluster, group: int = 0) -> dict[str, str]:
     return {member.worker: member.storage for member in cluster.record(group).isr}
 
 
+def identity_path(cluster: Cluster, worker: WorkerProcess, group: int) -> Path:
+    return cluster.replica_folder(worker.name, group) / "replog" / IDENTITY_NAME
+
+
+def identity(cluster: Cluster, worker: WorkerProcess, group: int) -> dict[str, Any]:
+    content = identity_path(cluster, worker, group).read_bytes().partition(b"\n")[0]
+    return msgspec.json.decode(content, type=dict[str, Any])
+
+
 def change_identities(cluster: Cluster, worker: WorkerProcess, **changes: Any) -> None:
     for plan in cluster.plans:
-        path = cluster.replica_folder(worker.name, plan.key.group) / "replog" / IDENTITY_NAME
-        record = msgspec.json.decode(path.read_bytes().partition(b"\n")[0]) | changes
-        content = msgspec.json.encode(record)
+        path = identity_path(cluster, worker, plan.key.group)
+        content = msgspec.json.encode(identity(cluster, worker, plan.key.group) | changes)
         path.write_bytes(b"%s\n%08x\n" % (content, crc32c(content)))
 
 
@@ -51,7 +59,15 @@ def crash_machine(cluster: Cluster, worker: WorkerProcess) -> None:
 
 @pytest.fixture
 def unsynced(start: Callable[..., Cluster]) -> Cluster:
-    return start(fsync="interval")
+    cluster = start(options={"replication.fsync": "interval"})
+    wait_until("all replicas confirm unsynced", lambda: all(fsyncs(cluster)), 40.0)
+    return cluster
+
+
+def fsyncs(cluster: Cluster) -> Iterator[bool]:
+    for worker in cluster.workers.values():
+        for plan in cluster.plans:
+            yield identity(cluster, worker, plan.key.group)["fsync"] == "interval"
 
 
 def test_unsynced_writes_survive_kill_9_of_the_leader(unsynced: Cluster) -> None:

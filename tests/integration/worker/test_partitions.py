@@ -5,11 +5,17 @@ Everybody reaches a worker by its road: to cut it leaves that worker able to sen
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable
 
 import pytest
 
+from stretto import wire
 from stretto.replog.core.effects import Refusal
+from stretto.replog.core.producers import new_producer_id
+from stretto.replog.frame import Kind
+from stretto.types import TaskId
 from tests.integration.cluster import DEADLINE_SECONDS, Cluster
 from tests.integration.load import Load, check_history
 from tests.integration.wires import Wire
@@ -20,7 +26,7 @@ from tests.integration.zk.waiting import wait_until
 
 @pytest.fixture
 def roads(start: Callable[..., Cluster]) -> Cluster:
-    return start(proxied=True)
+    return start(proxied=True, options={"replication.max.time.lag.millis": 3_000})
 
 
 @pytest.mark.parametrize("how", ["cut", "silence"])
@@ -38,8 +44,11 @@ def test_a_follower_that_nobody_reaches_leaves_the_isr_and_returns(roads: Cluste
 
 
 def wait_stalled(cluster: Cluster) -> None:
-    """The leader is asked where it listens, not by its road."""
+    """The leader is asked where it listens, not by its road; and given something that it cannot apply."""
     with Wire(cluster.leader().address) as caller:
+        producer = new_producer_id(time.time_ns() // 1_000_000, secrets.randbits(32))
+        number, key = caller.number(), cluster.key_of(0)
+        caller.send(wire.AppendBatch(number, key, Kind.PRODUCER_OPEN, TaskId(0), producer, 0, 1), b"")
         wait_until(
             "the leader refuses appends",
             lambda: refusal(cluster, caller) == Refusal.STALLED,
