@@ -190,6 +190,8 @@ class _Leader(_Replica):
             self._sockets.append(socket)
         self._confirmed: dict[bytes, int] = {}
         self._decided = self._told = self._answered = 0
+        #: Frames that came in this turn: they are sent together.
+        self._unsent: list[Buffer] = []
         #: Who appended each batch that is not acknowledged, and under which number.
         self._waiting: deque[tuple[bytes, int]] = deque()
 
@@ -198,23 +200,22 @@ class _Leader(_Replica):
             self._confirmed[sender] = number
             return
         frame = (bytes(HEADER_BYTES), body, bytes(TRAILER_BYTES))
+        self._unsent += frame
         self.log.append(frame)
         self.unapplied.append(body)
         self._waiting.append((sender, number))
         self.end += 1
-        self._send(_ENTRIES.pack(self.end, self._decided), b"".join(frame))
-
-    def _send(self, *parts: bytes) -> None:
-        self._told = self._decided
-        for socket in self._sockets:
-            socket.send_multipart(parts)
 
     def progressed(self) -> None:
         if len(self._confirmed) == len(self._sockets):
             self._decided = min(self.durable, *self._confirmed.values())
         self.apply_to(self._decided)
-        if self._told < self.applied:
-            self._send(_ENTRIES.pack(self.end, self._decided))
+        if self._unsent or self._told < self.applied:
+            parts = [_ENTRIES.pack(self.end, self._decided), b"".join(self._unsent)]
+            for socket in self._sockets:
+                socket.send_multipart(parts if self._unsent else parts[:1])
+            self._told = self._decided
+            self._unsent.clear()
         while self._answered < self.applied:
             self._answered += 1
             sender, number = self._waiting.popleft()
@@ -229,12 +230,16 @@ class _Follower(_Replica):
         self._confirmed = -1
         self._decided = 0
 
-    def received(self, _sender: bytes, _number: int, decided: int, body: memoryview | None) -> None:
+    def received(self, _sender: bytes, number: int, decided: int, body: memoryview | None) -> None:
         self._decided = decided
         if body is not None:
-            self.end += 1
-            self.log.append((body,))
-            self.unapplied.append(body[HEADER_BYTES:-TRAILER_BYTES])
+            batches = number - self.end
+            size = len(body) // batches
+            for at in range(0, len(body), size):
+                frame = body[at : at + size]
+                self.log.append((frame,))
+                self.unapplied.append(frame[HEADER_BYTES:-TRAILER_BYTES])
+            self.end = number
 
     def progressed(self) -> None:
         if self._confirmed < self.durable:
