@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from stretto import wire
-from stretto.endpoint import configure
+from stretto.endpoint import configure, receive, send
 from stretto.keys import ClusterKey, require_key
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
@@ -66,7 +66,7 @@ class Dealer:
     def send(self, message: wire.ToWorker, bodies: Sequence[Buffer] = ()) -> bool:
         """False if its queue is full."""
         try:
-            self._socket.send_multipart([wire.encode(message), *bodies], zmq.NOBLOCK)
+            send(self._socket, (wire.encode(message), *bodies))
         except zmq.ZMQError:
             return False
         return True
@@ -88,7 +88,7 @@ class Dealer:
         if self.is_closed:
             return False
         try:
-            parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            parts = receive(self._socket)
         except zmq.ZMQError:
             return False
         self._receive(parts)

@@ -8,8 +8,9 @@ it implies the others: that is how one confirmation covers many entries.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from stretto.replog.core.messages import AnyMessage, Entries
 from stretto.replog.core.record import GroupRecord, Registration
@@ -20,37 +21,32 @@ if TYPE_CHECKING:
     from stretto.replog.core.events import Persisted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persist:
+class Persist(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Append to the replog now (readable at once); step ``then`` when it is durable."""
 
     frames: tuple[Frame, ...]
     then: Persisted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Drop the replog from ``end`` on, before any later Persist; step ``then`` when the rest is durable."""
 
     end: Offset
     then: Persisted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Retention: the replog is not needed below ``start``. Answer with LogCut."""
 
     start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     to: WorkerId
     message: AnyMessage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendEntries:
+class SendEntries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Read whole frames from ``start``, at most ``max_bytes`` of them, send them with ``message``,
     and say how far that went with a Sent event. Read before any later effect is carried out: the message
     speaks of the log as it is now."""
@@ -62,15 +58,13 @@ class SendEntries:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Apply:
+class Apply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Apply the replog up to ``end``; answer with Applied, and with StateSynced once that is durable."""
 
     end: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareAndSet:
+class CompareAndSet(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One ZooKeeper multi: every registration in ``must_exist`` exists, and the record, still at
     ``version``, becomes ``record``. Answer with CasReply."""
 
@@ -81,30 +75,26 @@ class CompareAndSet:
     must_exist: tuple[Registration, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRecord:
+class ReadRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``sync``, then read the record; answer with RecordRead carrying the token."""
 
     token: int
     sync: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRegistration:
+class CheckRegistration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``sync``, test that the path exists, leave a watch, and report either way with RegistrationSeen."""
 
     registration: Registration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookForMembers:
+class LookForMembers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``sync``, then report with MembersSeen which members of the ISR have a live registration."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Read the applied state for this request, then step Sampled with a fresh clock."""
 
     request: int
@@ -124,41 +114,35 @@ class Refusal(enum.StrEnum):
     UNKNOWN_PRODUCER = "unknown_producer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acked:
+class Acked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The append is applied, hence visible, at ``offset`` (None: long ago, position forgotten)."""
 
     offset: Offset | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: Refusal
     leader: WorkerId | None
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The append may or may not be applied later; retrying the same sequence is safe."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadServed:
+class ReadServed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was sampled may be shown to the reader."""
 
 
 Result: TypeAlias = Acked | Refused | Unknown | ReadServed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request: int
     result: Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeState:
+class ServeState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Ship the applied state to a follower; the log stays pinned from the applied offset meanwhile."""
 
     to: WorkerId
@@ -166,23 +150,20 @@ class ServeState:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallState:
+class InstallState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Replace log and applied state by the state that arrived, atomically; then step StateInstalled, or
     TransferFailed if that is impossible."""
 
     end: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
+class SetAside(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Keep this replica's folder for the operator, and begin again with an empty one."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """This replica must not go on. The driver closes it and says why."""
 
     why: str
@@ -190,15 +171,13 @@ class Stop:
     """Its folder cannot be trusted: set it aside, and begin again with a fresh storage id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetResign:
+class ForgetResign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Delete the resign request: it was carried out, refused, or is stale."""
 
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line per transition, for logs and telemetry."""
 
     event: str

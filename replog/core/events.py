@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from stretto.replog.core.messages import AnyMessage
 from stretto.replog.core.producers import ProducerTable
@@ -15,20 +16,17 @@ from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Millis, Offset, ProducerId, TaskId, WorkerId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The deadline the replica asked for has come. Harmless at any moment; the first one starts it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sender: WorkerId
     message: AnyMessage
     frames: tuple[Frame, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A SendEntries went out and carried entries up to ``end``."""
 
     to: WorkerId
@@ -41,16 +39,14 @@ class Sent:
 # Disk and applied state.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persisted:
+class Persisted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything below ``end`` is durable; counts only for the same generation of the log."""
 
     end: Offset
     generation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageFailed:
+class StorageFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A write failed or a checksum did not match. Never retried."""
 
     why: str
@@ -58,29 +54,25 @@ class StorageFailed:
     """What the disk holds may not be what was confirmed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogCut:
+class LogCut(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The log begins at ``start`` now."""
 
     start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Entries below ``end`` are visible in the applied state."""
 
     end: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSynced:
+class StateSynced(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The applied state below ``end`` survives a power loss."""
 
     end: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateArrived:
+class StateArrived(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A leader's state is here, whole and verified, and not installed. It answers one FetchState."""
 
     epoch: Epoch
@@ -88,8 +80,7 @@ class StateArrived:
     end: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateInstalled:
+class StateInstalled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An InstallState was carried out, atomically: applied state, producers, and an empty log at ``end``.
 
     The history is of the epochs that began below ``end``.
@@ -100,16 +91,14 @@ class StateInstalled:
     producers: ProducerTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferFailed:
+class TransferFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The leader's state did not arrive whole, or could not be installed; the old state stands."""
 
 
 # Metastore.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordRead:
+class RecordRead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The record as the metastore showed it: after a watch (no token), or for a ReadRecord."""
 
     record: GroupRecord
@@ -117,19 +106,16 @@ class RecordRead:
     token: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFailed:
+class ReadFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationSeen:
+class RegistrationSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     registration: Registration
     exists: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembersSeen:
+class MembersSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The members with a live registration, for a LookForMembers."""
 
     token: int
@@ -147,27 +133,23 @@ class CasOutcome(enum.Enum):
     """The reply was lost: the change may or may not have been made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CasReply:
+class CasReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     token: int
     outcome: CasOutcome
     version: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionExpired:
+class SessionExpired(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Our metastore session, with our registration, is gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionStarted:
+class SessionStarted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Registered again, as a new incarnation."""
 
     incarnation: Incarnation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRenewed:
+class LeaseRenewed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A write through the ensemble, sent at ``sent_at`` on our clock, was acknowledged."""
 
     sent_at: Millis
@@ -176,8 +158,7 @@ class LeaseRenewed:
 # Clients and operators.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
+class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request: int
     kind: Kind
     task: TaskId
@@ -190,28 +171,24 @@ class Append:
     """When its outcome is reported as unknown; None: that of the settings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class Read(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class Sampled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The applied state was sampled for a read; the time of this step was taken *after* that."""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resign:
+class Resign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Hand leadership to ``target``; meant for the leader of ``epoch`` and nobody else."""
 
     epoch: Epoch
     target: WorkerId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionsChanged:
+class OptionsChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     settings: Settings
 
 

@@ -65,6 +65,9 @@ class Membership:
         guards = self.replica.guards
         ready = self._ready()
         lost = self._lost()
+        if not ready and not lost:
+            self._set_stalled(False)
+            return
         if lost and not guards.may_replace():
             ready = {}
         target = (self.committed - lost) | ready.keys()

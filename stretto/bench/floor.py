@@ -191,7 +191,7 @@ class _Leader(_Replica):
         self._confirmed: dict[bytes, int] = {}
         self._decided = self._told = self._answered = 0
         #: Frames that came in this turn: they are sent together.
-        self._unsent: list[Buffer] = []
+        self._unsent: list[tuple[Buffer, ...]] = []
         #: Who appended each batch that is not acknowledged, and under which number.
         self._waiting: deque[tuple[bytes, int]] = deque()
 
@@ -199,27 +199,31 @@ class _Leader(_Replica):
         if body is None:
             self._confirmed[sender] = number
             return
-        frame = (bytes(HEADER_BYTES), body, bytes(TRAILER_BYTES))
-        self._unsent += frame
-        self.log.append(frame)
-        self.unapplied.append(body)
+        self._unsent.append((bytes(HEADER_BYTES), body, bytes(TRAILER_BYTES)))
         self._waiting.append((sender, number))
         self.end += 1
 
     def progressed(self) -> None:
+        if self._unsent:
+            self._send(b"".join([part for frame in self._unsent for part in frame]))
+            for frame in self._unsent:
+                self.log.append(frame)
+                self.unapplied.append(frame[1])
+            self._unsent.clear()
         if len(self._confirmed) == len(self._sockets):
             self._decided = min(self.durable, *self._confirmed.values())
         self.apply_to(self._decided)
-        if self._unsent or self._told < self.applied:
-            parts = [_ENTRIES.pack(self.end, self._decided), b"".join(self._unsent)]
-            for socket in self._sockets:
-                socket.send_multipart(parts if self._unsent else parts[:1])
-            self._told = self._decided
-            self._unsent.clear()
         while self._answered < self.applied:
             self._answered += 1
             sender, number = self._waiting.popleft()
             self.router.send_multipart([sender, _APPENDED.pack(number, 0)])
+        if self._told < self.applied:
+            self._send()
+
+    def _send(self, *frames: bytes) -> None:
+        self._told = self._decided
+        for socket in self._sockets:
+            socket.send_multipart([_ENTRIES.pack(self.end, self._decided), *frames])
 
 
 class _Follower(_Replica):

@@ -293,6 +293,10 @@ class Producer:
 
     def _seal(self, lane: _Lane) -> None:
         """With the lock: close the batch, and let the client's thread send it."""
+        self._close_batch(lane)
+        self._network.call(self._pump, lane)
+
+    def _close_batch(self, lane: _Lane) -> None:
         batch, records = lane.gathering, lane.records
         lane.gathering, lane.records, lane.records_bytes = _Batch(), [], 0
         batch.body = pack(self._depot, records)
@@ -302,19 +306,23 @@ class Producer:
         self._unsettled += 1
         self._current = (self._current + 1) % len(self._tasks)
         lane.waiting.append(batch)
-        self._network.call(self._pump, lane)
 
     # On the client's thread.
 
     def _linger(self) -> None:
-        self._network.loop.call_after(self._linger_ms, self._linger_over)
+        if self._linger_ms:
+            self._network.loop.call_after(self._linger_ms, self._linger_over)
+        else:
+            self._linger_over()
 
     def _linger_over(self) -> None:
         with self._lock:
             self._lingering = False
-            for lane in self._lanes.values():
-                if lane.records:
-                    self._seal(lane)
+            gathered = [lane for lane in self._lanes.values() if lane.records]
+            for lane in gathered:
+                self._close_batch(lane)
+        for lane in gathered:
+            self._pump(lane)
 
     def _pump(self, lane: _Lane) -> None:
         while lane.waiting and not lane.retrying and len(lane.in_flight) < self._max_in_flight:

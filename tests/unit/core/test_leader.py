@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 
 from stretto.invariants import InvariantViolation
@@ -280,7 +279,7 @@ def test_gaps_and_unknown_producers_are_refused() -> None:
 def test_an_id_is_admitted_only_while_nobody_can_have_forgotten_it(age_ms: int, admitted: bool) -> None:
     subject = serving_leader()
     born = 1_000_000
-    event = replace(
+    event = msgspec.structs.replace(
         append_event(1, kind=Kind.PRODUCER_OPEN, producer=new_producer_id(born, 5)),
         timestamp_ms=born + age_ms,
     )
