@@ -1,0 +1,272 @@
+"""``stretto deploy``: a module's life. Launch it, and destroy it.
+
+A launch is refused before any code is uploaded where that is possible: a shape that this cluster cannot run,
+code that does not load, a name that is taken. The conductor decides all of it again.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from stretto import admin, artifact
+from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Cluster, Key, ModuleName, reach
+from stretto.client.upload import upload
+from stretto.conductor.assignment import assign
+from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.module import check_module_name
+from stretto.options import Level, parse
+from stretto.zk.records import DepotSpec, ModuleState
+
+LOOK_SECONDS = 0.2
+WAIT_SECONDS = 300.0
+PATIENCE_SECONDS = 10.0
+"""What takes longer than this is told, with what it waits for."""
+
+app = typer.Typer(no_args_is_help=True, help="Launch and destroy modules.")
+
+
+@app.command()
+def launch(
+    module: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE.py:Name",
+            help="Its class: also pkg.mod:Name, or x.whl:pkg.mod:Name.",
+            show_default=False,
+        ),
+    ],
+    tasks: Annotated[
+        int, typer.Option(metavar="N", help="Partitions; a power of two, for good.", show_default=False)
+    ],
+    threads: Annotated[
+        int, typer.Option(metavar="N", help="Task groups: at most tasks.", show_default=False)
+    ],
+    workers: Annotated[
+        int,
+        typer.Option(metavar="N", help="Processes for each replica: at most threads.", show_default=False),
+    ],
+    replication_factor: Annotated[
+        int, typer.Option(metavar="N", help="Replicas of each group, on different nodes.", show_default=False)
+    ],
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Of the module; may be repeated.", show_default=False),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Call it this, not as its class does.", show_default=False)
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once it is decided.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    key: Key = None,
+) -> int:
+    """Launch a module: upload its code, start its workers, and wait until every task group is led.
+
+    Example: stretto deploy launch --module wordcount.py:WordCount --tasks 8 --threads 4 --workers 2
+    --replication-factor 3
+    """
+    if name is not None:
+        check_module_name(name)
+    with tempfile.TemporaryDirectory(prefix="stretto-") as folder, reach(bootstrap, key) as cluster:
+        shape = _Shape(tasks=tasks, threads=threads, workers=workers, factor=replication_factor)
+        supervisors = _check_shape(cluster, shape)
+        packed, manifest = artifact.load(module, Path(folder))
+        called = name or manifest.name
+        options = _options(option or (), called)
+        _check_name(cluster, called)
+        with _bar("uploading") as tell:
+            upload(
+                cluster.network,
+                supervisors,
+                packed,
+                copies=replication_factor,
+                progress=lambda address, held, size: tell(held, size, f"to {address}"),
+            )
+        cluster.ask(
+            admin.Launch(
+                module=called,
+                artifact=packed.digest,
+                manifest=manifest,
+                tasks=tasks,
+                threads=threads,
+                workers=workers,
+                replication_factor=replication_factor,
+                options=options,
+            )
+        )
+        if no_wait:
+            typer.echo(f"{called} is being launched; 'stretto module-status {called}' tells how far it is")
+        else:
+            typer.echo(_next_steps(_await_led(cluster, called)))
+    return 0
+
+
+@app.command()
+def destroy(
+    module: ModuleName,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once it is decided.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    key: Key = None,
+) -> int:
+    """Stop a module's workers and take it away, with all its records, for good.
+
+    Example: stretto deploy destroy WordCount
+    """
+    with reach(bootstrap, key) as cluster:
+        [view] = cluster.ask(admin.Modules(module=module))
+        if not yes:
+            _confirm(view)
+        cluster.ask(admin.Destroy(module=module))
+        if no_wait:
+            typer.echo(
+                f"{module} is being destroyed; it is gone when 'stretto module-status' lists it no more"
+            )
+        else:
+            _await_gone(cluster, module, len(view.processes))
+            typer.echo(f"{module} is gone")
+    return 0
+
+
+# Before.
+
+
+def _options(given: Sequence[str], module: str) -> dict[str, Any]:
+    options = {}
+    for each in given:
+        option, equals, value = each.partition("=")
+        if not equals:
+            raise UsageError(f"an option is NAME=VALUE, not {each!r}")
+        options[option] = parse(option, value, Level.of(module))
+    return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    tasks: int
+    threads: int
+    workers: int
+    factor: int
+
+
+def _check_shape(cluster: Cluster, shape: _Shape) -> list[str]:
+    """By the planner that the conductor asks; returns the supervisors."""
+    nodes = {node.node: node for node in cluster.ask(admin.Nodes()) if node.address is not None}
+    assign(
+        "module",
+        generation=0,
+        tasks=shape.tasks,
+        threads=shape.threads,
+        workers=shape.workers,
+        factor=shape.factor,
+        processes={name: node.workers for name, node in nodes.items()},
+    )
+    return [node.address for node in nodes.values() if node.address is not None]
+
+
+def _check_name(cluster: Cluster, module: str) -> None:
+    if module in {each.module for each in cluster.ask(admin.Modules())}:
+        raise UsageError(
+            f"there is a module {module} already; choose another --name, or destroy that one first"
+        )
+
+
+def _confirm(view: admin.ModuleView) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(f"nobody is there to be asked; add --yes to destroy {view.module} and all its data")
+    depots = ", ".join(depot.name for depot in view.depots)
+    typer.confirm(f"Destroy {view.module} and all data of {depots or 'it'}, for good?", abort=True)
+
+
+# While it lasts.
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Call with how much of how much is done, and a word on it. A bar on a terminal, nothing elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}% {task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, word: bar.update(task, completed=done, total=total, description=word)
+
+
+def _await_led(cluster: Cluster, module: str) -> admin.ModuleView:
+    why = said = "no conductor answers"
+    patience = time.monotonic() + PATIENCE_SECONDS
+    with _bar("launching") as tell:
+        for modules in _looks(cluster):
+            view = modules.get(module)
+            if view is None:
+                raise StrettoError(f"module {module} was destroyed while it was being launched")
+            if view.state != ModuleState.LAUNCHING:
+                return view
+            up, processes = _running(view), len(view.processes)
+            far = f"{up} of {processes} workers run, {view.led} of {view.groups} groups are led"
+            tell(up + view.led, processes + view.groups, far)
+            why = "; ".join([far, *view.problems])
+            if why != said and time.monotonic() > patience:
+                typer.echo(f"still launching: {why}", err=True)
+                said = why
+    raise StrettoError(
+        f"{module} is still being launched after {WAIT_SECONDS:.0f} s: {why}; the launch goes on, "
+        f"and 'stretto module-status {module}' shows it"
+    )
+
+
+def _await_gone(cluster: Cluster, module: str, processes: int) -> None:
+    why = "no conductor answers"
+    with _bar("destroying") as tell:
+        for modules in _looks(cluster):
+            view = modules.get(module)
+            if view is None:
+                return
+            running = _running(view)
+            why = f"{running} of {processes} workers are left"
+            tell(processes - running, processes, why)
+    raise StrettoError(
+        f"{module} is not gone after {WAIT_SECONDS:.0f} s: {why}; it goes on, "
+        f"and 'stretto module-status {module}' shows it"
+    )
+
+
+def _running(view: admin.ModuleView) -> int:
+    return sum(process.address is not None for process in view.processes)
+
+
+def _looks(cluster: Cluster) -> Iterator[dict[str, admin.ModuleView]]:
+    """All modules again and again for a while, through moments in which no conductor answers."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(RetriableError):
+            yield {view.module: view for view in cluster.ask(admin.Modules())}
+        time.sleep(LOOK_SECONDS)
+
+
+# After.
+
+
+def _next_steps(view: admin.ModuleView) -> str:
+    nodes = len({process.node for process in view.processes})
+    shape = f"{view.tasks} tasks in {view.groups} groups, {len(view.processes)} workers on {nodes} nodes"
+    lines = [f"{view.module} runs: {shape}.", *(f"! {problem}" for problem in view.problems)]
+    if view.depots:
+        depot = view.depots[0]
+        lines.append(f"  append:  stretto append {view.module} {depot.name} '{_example(depot)}'")
+        lines.append(f"  follow:  stretto tail {view.module} {depot.name}")
+    lines.append(f"  look:    stretto task-groups-status {view.module}")
+    return "\n".join(lines)
+
+
+def _example(depot: DepotSpec) -> str:
+    return f'{{"{depot.partition_by}": "..."}}' if depot.partition_by else '"any JSON"'
