@@ -36,7 +36,7 @@ MODULE = "Bench"
 SOURCE = "from stretto import Depot, Module\n\n\nclass Bench(Module):\n    events = Depot()\n"
 NODES = 3
 READY_SECONDS = 60.0
-SETTLED_SECONDS = 60.0
+SETTLED_SECONDS = 120.0
 REPEATS = 10
 IDLE_SECONDS = 10.0
 
@@ -139,7 +139,7 @@ class Running:
             for path in self.local.folder.glob("run/*.json")
         ]
         pids = [*own, *(file.pid for file in self.runs().values())]
-        return pids + [child for pid in pids for child in _descendants(pid)]
+        return sorted({*pids, *(child for pid in pids for child in _descendants(pid))})
 
 
 @contextmanager
