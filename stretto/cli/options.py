@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from stretto import admin
@@ -151,7 +152,7 @@ def render(views: Sequence[admin.OptionView]) -> RenderableType:
     for view in views:
         is_set = view.origin != "default"
         made.add_row(
-            Text.assemble(view.name, "\n", (view.doc, "dim")),
+            Group(view.name, Padding(Text(view.doc, style="dim"), (0, 0, 1, 2))),
             Text(_with_unit(view.value, view.unit), style="bold" if is_set else ""),
             Text(view.origin, style="bold" if is_set else "dim"),
             _with_unit(view.default, view.unit),

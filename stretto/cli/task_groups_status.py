@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
@@ -25,6 +25,7 @@ _STYLES = {
     GroupState.LAUNCHING: "yellow",
 }
 _TROUBLE = "bold red"
+GROUPS_NAMED_MAX = 8
 
 
 def task_groups_status(
@@ -80,7 +81,7 @@ def render(statuses: Sequence[GroupStatus]) -> RenderableType:
         _groups(statuses),
         _replicas(statuses),
     ]
-    problems = [problem for status in statuses for problem in _problems(status)]
+    problems = _problems(statuses)
     if problems:
         parts.append(sentences(problems))
     return paragraphs(*parts)
@@ -159,17 +160,28 @@ def _or_dash(value: int | None, shown: Callable[[int], str] = str) -> str:
     return "-" if value is None else shown(value)
 
 
-def _problems(status: GroupStatus) -> list[str]:
-    number = status.group.group
-    told = []
+def _problems(statuses: Sequence[GroupStatus]) -> list[str]:
+    """What is wrong, each told once, with the groups that it concerns."""
+    groups: dict[str, list[int]] = {}
+    for status in statuses:
+        for problem in _problems_of(status):
+            groups.setdefault(problem, []).append(status.group.group)
+    return [f"{_groups_named(numbers)}: {problem}" for problem, numbers in groups.items()]
+
+
+def _problems_of(status: GroupStatus) -> Iterator[str]:
     if status.why:
-        told.append(f"group {number}: {status.why}")
+        yield status.why
     for replica in status.replicas:
-        if replica.role in (SILENT, ABSENT) and replica.in_isr:
-            if status.state is GroupState.LEADER_SILENT and replica.worker == status.leader:
-                continue
+        is_told = status.state is GroupState.LEADER_SILENT and replica.worker == status.leader
+        if replica.role in (SILENT, ABSENT) and replica.in_isr and not is_told:
             what = "does not answer" if replica.role == SILENT else "is not registered"
-            told.append(f"group {number}: worker {replica.worker} is in the ISR and {what}")
-        elif replica.why and f"worker {replica.worker}: {replica.why}" != status.why:
-            told.append(f"group {number}, worker {replica.worker}: {replica.why}")
-    return told
+            yield f"worker {replica.worker} is in the ISR and {what}"
+        elif replica.why and replica.why not in status.why:
+            yield f"worker {replica.worker}: {replica.why}"
+
+
+def _groups_named(numbers: Sequence[int]) -> str:
+    named = ", ".join(map(str, numbers[:GROUPS_NAMED_MAX]))
+    more = f" and {len(numbers) - GROUPS_NAMED_MAX} more" if len(numbers) > GROUPS_NAMED_MAX else ""
+    return f"group {named}" if len(numbers) == 1 else f"groups {named}{more}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
+import msgspec
 from rich.console import Console, RenderableType
 
 from stretto import admin
@@ -20,7 +21,7 @@ def shown(what: RenderableType, width: int = 110) -> str:
     console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as captured:
         console.print(what)
-    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
 
 def expected(text: str) -> str:
@@ -159,13 +160,15 @@ def test_groups_in_trouble() -> None:
             ReplicaStatus(worker=W1, role="stopped", in_isr=False, why="no space left on device"),
         ),
     )
-    assert shown(task_groups_status.render([status(), silent])) == expected("""
-        counts: 2 groups, 1 running, 1 leader silent
+    other = msgspec.structs.replace(silent, group=GroupKey("counts", 1, 2))
+    assert shown(task_groups_status.render([status(), silent, other])) == expected("""
+        counts: 3 groups, 1 running, 2 leader silent
 
         group   state           since   leader     epoch   ISR                 OSR        min-ISR
         ─────────────────────────────────────────────────────────────────────────────────────────
             0   running         4.2 s   counts-0       3   counts-0 counts-1   -                1
             1   leader silent       -   counts-0       3   counts-0            counts-1         1
+            2   leader silent       -   counts-0       3   counts-0            counts-1         1
 
         group   worker     node     role        since   start   end   apply   lag
         ─────────────────────────────────────────────────────────────────────────
@@ -173,9 +176,11 @@ def test_groups_in_trouble() -> None:
             0   counts-1   -        follower   250 ms      20   119     110     1
             1   counts-0   -        silent          -       -     -       -     -
             1   counts-1   -        stopped         -       -     -       -     -
+            2   counts-0   -        silent          -       -     -       -     -
+            2   counts-1   -        stopped         -       -     -       -     -
 
-        ! group 1: worker counts-0 leads by the record and does not answer
-        ! group 1, worker counts-1: no space left on device
+        ! groups 1, 2: worker counts-0 leads by the record and does not answer
+        ! groups 1, 2: worker counts-1: no space left on device
         """)
 
 
@@ -290,10 +295,11 @@ def test_options() -> None:
         ),
     )
     assert shown(options.render(views)) == expected("""
-        option                                                   value        origin          default
-        ────────────────────────────────────────────────────────────────────────────────────────────────
-        replication.min.isr                                      2 replicas   module counts   factor - 1
-        Replicas that must hold an entry before it is applied.
-        replication.unclean.election                             false        default         false
-        Lets a replica outside the ISR lead.
+        option                                                     value        origin          default
+        ──────────────────────────────────────────────────────────────────────────────────────────────────
+        replication.min.isr                                        2 replicas   module counts   factor - 1
+          Replicas that must hold an entry before it is applied.
+
+        replication.unclean.election                               false        default         false
+          Lets a replica outside the ISR lead.
         """)
