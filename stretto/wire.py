@@ -76,6 +76,9 @@ class AppendBatch(msgspec.Struct, frozen=True, tag="append", gc=False):
 
 
 class ReadDepot(msgspec.Struct, frozen=True, tag="read_depot", gc=False):
+    """What is there from ``offset`` on. A committed read at the end of the depot is answered when there is
+    something, and after ``wait_ms`` in any case."""
+
     request: int
     group: GroupKey
     task: TaskId
@@ -83,6 +86,7 @@ class ReadDepot(msgspec.Struct, frozen=True, tag="read_depot", gc=False):
     offset: int
     max_bytes: int
     committed: bool
+    wait_ms: int = 0
 
 
 class FindOffset(msgspec.Struct, frozen=True, tag="find_offset", gc=False):

@@ -22,6 +22,7 @@ from stretto.replog.frame import Kind, payload
 from stretto.types import Epoch, Millis, TaskId
 from stretto.worker.depot import DepotBatch, DepotSlice
 from stretto.worker.environment import DEPOTS_MAX
+from stretto.worker.parking import WAIT_MS_MAX, ParkedRead, ParkedReads
 
 if TYPE_CHECKING:
     from stretto.worker.group import Group
@@ -37,6 +38,9 @@ class _Waiting:
     request: int
     message: wire.ReadDepot | wire.FindOffset | None = None
     sampled: Any = None
+    deadline: int = 0
+    growth: int = 0
+    """Of the task, when the state was about to be looked at."""
 
 
 class Clients:
@@ -46,6 +50,7 @@ class Clients:
         self._worker = worker
         self._waiting: dict[int, _Waiting] = {}
         self._numbers = itertools.count(1)
+        self.parked = ParkedReads(worker.loop, self._read_again)
         self._module = worker.config.module
         depots = worker.config.description.depots
         #: Names; None: any.
@@ -142,14 +147,42 @@ class Clients:
 
     def _read(self, sender: Connection, message: wire.ReadDepot | wire.FindOffset) -> None:
         why = self._undeclared(message.depot)
+        if isinstance(message, wire.ReadDepot) and message.offset < 0:
+            why = f"{message.offset} is no offset of a depot; they are from 0 on"
         if why is not None:
             self._worker.transport.reply(sender, wire.Failed(message.request, why))
             return
+        wait_ms = min(message.wait_ms, WAIT_MS_MAX) if isinstance(message, wire.ReadDepot) else 0
+        self._begin_read(sender, message, self._worker.loop.now + wait_ms)
+
+    def _read_again(self, parked: ParkedRead) -> None:
+        self._begin_read(parked.connection, parked.message, parked.deadline)
+
+    def _begin_read(
+        self, sender: Connection, message: wire.ReadDepot | wire.FindOffset, deadline: int
+    ) -> None:
         group = self._group(sender, message)
         if group is not None:
             number = next(self._numbers)
-            self._waiting[number] = _Waiting(sender, message.request, message)
+            growth = group.growth.get(message.task, 0)
+            self._waiting[number] = _Waiting(
+                sender, message.request, message, deadline=deadline, growth=growth
+            )
             group.step(events.Read(request=number))
+
+    def _parks(self, waiting: _Waiting) -> bool:
+        """Whether the answer is worth waiting for, and is waited for."""
+        message, found = waiting.message, waiting.sampled
+        if not isinstance(message, wire.ReadDepot) or not isinstance(found, DepotSlice) or found.batches:
+            return False
+        if not message.committed or waiting.deadline <= self._worker.loop.now:
+            return False
+        parked = ParkedRead(waiting.connection, message, waiting.deadline)
+        group = self._worker.groups.get(message.group)
+        if group is None or group.growth.get(message.task, 0) != waiting.growth:
+            self._worker.loop.call_soon(self._read_again, parked)
+            return True
+        return self.parked.park(parked)
 
     def sample(self, group: Group, request: int) -> None:
         message = self._waiting[request].message
@@ -189,6 +222,8 @@ class Clients:
                 reply = wire.Refused(number, reason, leader, epoch)
             case effects.Unknown():
                 reply = wire.Unknown(number)
+            case effects.ReadServed() if self._parks(waiting):
+                return
             case effects.ReadServed():
                 reply, bodies = _served(number, waiting.sampled)
             case _:

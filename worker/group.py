@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 import structlog
@@ -89,6 +90,8 @@ class Host(Protocol):
 
     def sample(self, group: Group, request: int) -> None: ...
 
+    def grown(self, group: Group, tasks: Collection[TaskId]) -> None: ...
+
     def serve_state(self, group: Group, to: WorkerId) -> None: ...
 
     def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None: ...
@@ -120,6 +123,10 @@ class Group:
         self._log = structlog.get_logger().bind(group=str(plan.key), worker=host.worker)
         #: In the log and not yet handed to the applier.
         self._unapplied: deque[Frame] = deque(_frames_from(log, state.applied))
+        #: Handed to the applier: up to where, and the tasks concerned.
+        self._applying: deque[tuple[Offset, set[TaskId]]] = deque()
+        #: How often something was applied, by task.
+        self.growth: dict[TaskId, int] = {}
         self._effects: deque[Effect] = deque()
         #: A truncation waits for a write in flight; effects behind it wait too.
         self._waits = False
@@ -311,10 +318,17 @@ class Group:
         frames = []
         while self._unapplied and self._unapplied[0].end_offset <= end:
             frames.append(self._unapplied.popleft())
+        self._applying.append((end, {frame.header.task for frame in frames}))
         self.host.applier.apply(self, frames, end)
 
     def applied(self, end: Offset) -> None:
         self.step(events.Applied(end=end))
+        grown: set[TaskId] = set()
+        while self._applying and self._applying[0][0] <= end:
+            grown |= self._applying.popleft()[1]
+        for task in grown:
+            self.growth[task] = self.growth.get(task, 0) + 1
+        self.host.grown(self, grown)
 
     # For the worker.
 

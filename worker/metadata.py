@@ -28,6 +28,8 @@ PARKED_MAX = 10_000
 SWEEP_MS = 100
 FRESH_MS = 500
 READ_MS = 300
+AGAIN_MS = 100
+WAITING_MAX = 1_000
 READINGS_MAX = 100
 
 
@@ -88,30 +90,39 @@ class MetadataDesk:
             return
         reading.waiting.append((sender, message))
         loop.call_after(READ_MS, self._tell_waiting, reading)
-        if not reading.is_under_way:
-            reading.is_under_way = True
-            self._read(message.module, reading)
+        if len(reading.waiting) > WAITING_MAX:
+            del reading.waiting[0]
+        self._read(message.module, reading)
 
     def _read(self, module: str | None, reading: _Reading) -> None:
         loop = self._worker.loop
 
-        def surveyed(groups: list[GroupSeen]) -> None:
+        def surveyed(groups: list[GroupSeen], is_whole: bool) -> None:
             """On a thread of the metastore."""
-            loop.call_soon(self._was_read, reading, groups)
+            loop.call_soon(self._was_read, module, reading, groups, is_whole)
 
-        self._worker.metastore.survey(module, self._worker.groups.keys(), surveyed)
+        if reading.waiting and not reading.is_under_way:
+            reading.is_under_way = True
+            self._worker.metastore.survey(module, self._worker.groups.keys(), surveyed)
 
-    def _was_read(self, reading: _Reading, groups: list[GroupSeen]) -> None:
+    def _was_read(
+        self, module: str | None, reading: _Reading, groups: list[GroupSeen], is_whole: bool
+    ) -> None:
         reading.is_under_way = False
-        reading.views = tuple(_view_of_another(each) for each in groups)
-        reading.at = self._worker.loop.now
+        if is_whole:
+            reading.views = tuple(_view_of_another(each) for each in groups)
+            reading.at = self._worker.loop.now
         self._tell_waiting(reading)
+        if reading.waiting:
+            self._worker.loop.call_after(AGAIN_MS, self._read, module, reading)
 
     def _tell_waiting(self, reading: _Reading) -> None:
-        """At the latest when a metastore that answers would have done so: some news are better than none."""
-        waiting, reading.waiting = reading.waiting, []
-        for sender, message in waiting:
-            self._tell(sender, message, reading)
+        """At the latest when a metastore that answers would have done so: some news are better than none. But
+        who knows of nothing yet must not say that there is nothing."""
+        if reading.at is not None or self._worker.groups:
+            waiting, reading.waiting = reading.waiting, []
+            for sender, message in waiting:
+                self._tell(sender, message, reading)
 
     def _tell(self, sender: Connection, message: wire.GetMetadata, reading: _Reading) -> None:
         own = self._worker.groups

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from stretto.replog.core.guards import GUARDS
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import decode
 from stretto.replog.log import Replog
-from stretto.types import Incarnation, Millis, Offset, WorkerId
+from stretto.types import Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.worker import views
 from stretto.worker.applier import Applier
 from stretto.worker.calls import CallDesk
@@ -182,6 +182,7 @@ class Worker:
         del self.groups[group.key]
         del self._storages[group.key]
         del self._fsync[group.key]
+        self.clients.parked.group_changed(group.key)
         if self._incarnation is not None:
             # Reopened, it has forgotten what it did in this incarnation: which epoch it led, which Hello it
             # sent. So it comes back as another one, and the others need not wait for this one.
@@ -300,6 +301,7 @@ class Worker:
         self._incarnation = None
         for group in list(self.groups.values()):
             group.step(events.SessionExpired())
+            self.clients.parked.group_changed(group.key)
 
     def _lease_renewed(self, sent_at_ms: Millis) -> None:
         for group in list(self.groups.values()):
@@ -311,6 +313,7 @@ class Worker:
             group.step(event)
             if isinstance(event, events.RecordRead | events.CasReply):
                 self.metadata.record_changed(group)
+                self.clients.parked.group_changed(key)
 
     def _workers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
         """From the metastore's threads."""
@@ -348,6 +351,9 @@ class Worker:
 
     def sample(self, group: Group, request: int) -> None:
         self.clients.sample(group, request)
+
+    def grown(self, group: Group, tasks: Collection[TaskId]) -> None:
+        self.clients.parked.grown(group.key, tasks)
 
     def serve_state(self, group: Group, to: WorkerId) -> None:
         log.warning(

@@ -449,7 +449,7 @@ class Metastore:
                 self._directory.restart()
 
     def survey(self, module: str | None, known: Collection[GroupKey], surveyed: Surveyed) -> None:
-        """Tell the groups of a module, or of all, but for the known ones; what cannot be read is left out."""
+        """Tell the groups of a module, or of all, but for the known ones, as far as they can be read."""
         with self._lock:
             Survey(self, known, surveyed).start(module)
 

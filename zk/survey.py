@@ -30,11 +30,12 @@ class GroupSeen:
     record: GroupRecord | None
 
 
-Surveyed: TypeAlias = Callable[[list[GroupSeen]], None]
+Surveyed: TypeAlias = Callable[[list[GroupSeen], bool], None]
+"""What was seen, and whether that is all."""
 
 
 class Survey:
-    """``surveyed`` is called once, with what could be read."""
+    """``surveyed`` is called once."""
 
     def __init__(self, asker: Asker, known: Collection[GroupKey], surveyed: Surveyed) -> None:
         """Of the groups in ``known`` nothing is read."""
@@ -43,6 +44,7 @@ class Survey:
         self._surveyed = surveyed
         self._seen: list[GroupSeen] = []
         self._steps = 0
+        self._is_whole = True
 
     def start(self, module: str | None) -> None:
         if module is not None:
@@ -90,7 +92,9 @@ class Survey:
                     then(value)
                 except ZnodeDamaged as damage:
                     log.error("znode_damaged", path=damage.path, problem=damage.problem)
+            elif not isinstance(error, NoNodeError):
+                self._is_whole = False
             if self._steps == 0:
-                self._surveyed(self._seen)
+                self._surveyed(self._seen, self._is_whole)
 
         self._asker.ask(lambda client: getattr(client, call)(path), answered)

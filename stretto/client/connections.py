@@ -34,11 +34,11 @@ DOWN_MS = 50
 class _Request:
     __slots__ = ("deadline", "group", "on_reply", "suspect_at")
 
-    def __init__(self, on_reply: OnReply, group: GroupKey | None, now: int, timeout_ms: int) -> None:
+    def __init__(self, on_reply: OnReply, group: GroupKey | None, deadline: int, suspect_at: int) -> None:
         self.on_reply = on_reply
         self.group = group
-        self.deadline = now + timeout_ms
-        self.suspect_at: int | None = now + SUSPECT_MS if group is not None else None
+        self.deadline = deadline
+        self.suspect_at: int | None = suspect_at if group is not None else None
 
 
 class _Connection:
@@ -73,7 +73,9 @@ class Connections:
         *,
         timeout_ms: int,
         group: GroupKey | None = None,
+        wait_ms: int = 0,
     ) -> None:
+        """``wait_ms``: how long the answer may be held back."""
         try:
             connection = self._connections.get(address) or self._connect(address)
         except (UsageError, zmq.ZMQError) as error:
@@ -81,7 +83,8 @@ class Connections:
             self._down_until[address] = self._loop.now + DOWN_MS
             self._loop.call_soon(on_reply, None, [])
             return
-        connection.requests[number] = _Request(on_reply, group, self._loop.now, timeout_ms)
+        expected = self._loop.now + wait_ms
+        connection.requests[number] = _Request(on_reply, group, expected + timeout_ms, expected + SUSPECT_MS)
         if not self._sweeping:
             self._sweeping = True
             self._loop.call_after(SWEEP_MS, self._sweep)

@@ -178,6 +178,7 @@ class Network:
         on_reply: OnReply,
         *,
         timeout_ms: int,
+        wait_ms: int = 0,
     ) -> bool:
         """False, and nothing is sent, if nobody leads the group who could be reached."""
         address = self.view.leader_address(group)
@@ -189,7 +190,9 @@ class Network:
                 self._led_anew(group)
             on_reply(reply, bodies)
 
-        self.request(address, number, message, bodies, replied, timeout_ms=timeout_ms, group=group)
+        self.request(
+            address, number, message, bodies, replied, timeout_ms=timeout_ms, group=group, wait_ms=wait_ms
+        )
         return True
 
     # The first view.
@@ -285,8 +288,8 @@ class Network:
 
         number = self.next_request()
         message = wire.GetMetadata(number, awaited=group, above=self.view.epoch(group), wait_ms=NEWS_MS)
-        timeout_ms = NEWS_MS + METADATA_TIMEOUT_MS
-        self.request(address, number, message, (), heard, timeout_ms=timeout_ms)
+        timeout_ms = METADATA_TIMEOUT_MS
+        self.request(address, number, message, (), heard, timeout_ms=timeout_ms, wait_ms=NEWS_MS)
 
     def _take(self, metadata: wire.Metadata) -> None:
         for group in self.view.take(metadata):

@@ -5,6 +5,7 @@ The unit on the wire is the stored batch; records are cut out of it here, where 
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +20,10 @@ from stretto.zk.paths import GroupKey
 
 READ_BYTES = 1 << 20
 REQUEST_TIMEOUT_MS = 3_000
-POLL_SECONDS = 0.02
+TAIL_WAIT_MS = 1_000
+"""How long a worker holds back the answer to a tail while there is nothing."""
+POLL_MS = 20
+"""What cannot be waited for is asked for again after this: records that are not committed."""
 
 
 class Record(NamedTuple):
@@ -51,11 +55,23 @@ class Reader:
 
     def read(self, task: int, offset: int, *, max_bytes: int = READ_BYTES, committed: bool = True) -> Slice:
         """What is visible from ``offset`` on, as far as it fits; empty at the end of the depot."""
+        return self._slice(task, offset, self._reading(task, offset, max_bytes, committed))
+
+    def _reading(
+        self, task: int, offset: int, max_bytes: int, committed: bool, wait_ms: int = 0, **options: Any
+    ) -> _Question:
+        if offset < 0:
+            raise UsageError(f"{offset} is no offset of a depot; they are from 0 on")
 
         def message(number: int, group: GroupKey) -> wire.ToWorker:
-            return wire.ReadDepot(number, group, TaskId(task), self._depot, offset, max_bytes, committed)
+            return wire.ReadDepot(
+                number, group, TaskId(task), self._depot, offset, max_bytes, committed, wait_ms
+            )
 
-        reply, bodies = self._ask(task, message)
+        return self._ask(task, message, wait_ms=wait_ms, **options)
+
+    def _slice(self, task: int, offset: int, question: _Question) -> Slice:
+        reply, bodies = question.wait()
         if not isinstance(reply, wire.DepotBatches):
             raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
         records = []
@@ -87,14 +103,28 @@ class Reader:
     ) -> Iterator[Record]:
         """Every record from ``start`` (per task; from the beginning if not given) on, for ever."""
         at = {task: (start or {}).get(task, 0) for task in tasks or self.tasks}
+        answered: queue.SimpleQueue[int] = queue.SimpleQueue()
+        questions: dict[int, _Question] = {}
+
+        def ask(task: int, delay_ms: int = 0) -> None:
+            questions[task] = self._reading(
+                task,
+                at[task],
+                READ_BYTES,
+                committed,
+                TAIL_WAIT_MS,
+                then=lambda: answered.put(task),
+                delay_ms=delay_ms,
+            )
+
+        for task in at:
+            ask(task)
         while True:
-            seen = False
-            for task, offset in list(at.items()):
-                records, at[task] = self.read(task, offset, committed=committed)
-                seen = seen or bool(records)
-                yield from records
-            if not seen:
-                time.sleep(POLL_SECONDS)
+            task = answered.get()
+            question = questions[task]
+            records, at[task] = self._slice(task, at[task], question)
+            yield from records
+            ask(task, 0 if records or question.took_ms > POLL_MS else POLL_MS)
 
     def read_all(self) -> Iterator[Record]:
         """Everything visible when the call begins."""
@@ -110,18 +140,15 @@ class Reader:
         def message(number: int, group: GroupKey) -> wire.ToWorker:
             return wire.FindOffset(number, group, TaskId(task), self._depot, timestamp_ms)
 
-        reply, _ = self._ask(task, message)
+        reply, _ = self._ask(task, message).wait()
         if not isinstance(reply, wire.DepotOffsets):
             raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
         return reply
 
-    def _ask(
-        self, task: int, message: Callable[[int, GroupKey], wire.ToWorker]
-    ) -> tuple[wire.ToClient, list[memoryview]]:
+    def _ask(self, task: int, message: Callable[[int, GroupKey], wire.ToWorker], **options: Any) -> _Question:
         if (self._module, task) not in self._network.view.of_task:
             raise UsageError(f"module {self._module} has no task {task}")
-        question = _Question(self._network, self._module, TaskId(task), message, self._timeout)
-        return question.wait()
+        return _Question(self._network, self._module, TaskId(task), message, self._timeout, **options)
 
 
 class _Question:
@@ -134,7 +161,12 @@ class _Question:
         task: TaskId,
         message: Callable[[int, GroupKey], wire.ToWorker],
         timeout: float,
+        *,
+        wait_ms: int = 0,
+        delay_ms: int = 0,
+        then: Callable[[], None] | None = None,
     ) -> None:
+        """``wait_ms``: how long the worker may hold back the answer. ``then`` runs on the client's thread."""
         self._network = network
         self._module = module
         self._task = task
@@ -145,7 +177,15 @@ class _Question:
         self._bodies: list[memoryview] = []
         self._last: Any = None
         self._attempts = 0
-        network.call(self._send)
+        self._wait_ms = wait_ms
+        self._then = then
+        self._began_at: float | None = None
+        #: From the asking to the answer.
+        self.took_ms = 0
+        if delay_ms:
+            network.call(network.loop.call_after, delay_ms, self._send)
+        else:
+            network.call(self._send)
 
     def wait(self) -> tuple[wire.ToClient, list[memoryview]]:
         self._answered.wait()
@@ -158,9 +198,16 @@ class _Question:
             )
         return self._reply, self._bodies
 
+    def _finish(self) -> None:
+        self.took_ms = int((time.monotonic() - self._began_at) * 1_000) if self._began_at else 0
+        self._answered.set()
+        if self._then is not None:
+            self._then()
+
     def _send(self) -> None:
+        self._began_at = self._began_at or time.monotonic()
         if time.monotonic() > self._deadline:
-            self._answered.set()
+            self._finish()
             return
         group = self._network.view.of_task[(self._module, self._task)]
         epoch = self._network.view.epoch(group)
@@ -172,7 +219,7 @@ class _Question:
                 again()
             else:
                 self._reply, self._bodies = reply, bodies
-                self._answered.set()
+                self._finish()
 
         def again() -> None:
             within_ms = patience_ms(self._attempts)
@@ -180,5 +227,7 @@ class _Question:
             self._network.when_led_anew(group, self._send, above=epoch, within_ms=within_ms)
 
         message = self._message(number, group)
-        if not self._network.to_leader(group, number, message, (), heard, timeout_ms=REQUEST_TIMEOUT_MS):
+        if not self._network.to_leader(
+            group, number, message, (), heard, timeout_ms=REQUEST_TIMEOUT_MS, wait_ms=self._wait_ms
+        ):
             again()

@@ -16,6 +16,7 @@ from stretto.client import Ack, Client, connect_async
 from stretto.client.reader import Slice
 from stretto.errors import UsageError
 from stretto.records import RECORD_BYTES_MAX
+from stretto.types import TaskId
 from tests.integration.cluster import MODULE, Cluster
 from tests.integration.wires import Wire
 from tests.integration.zk.waiting import wait_until
@@ -99,6 +100,55 @@ def test_a_tail_gets_what_was_there_and_what_comes(client: Client, depot: str) -
     appending.join()
     resumed = client.reader(MODULE, depot).tail(start={0: 1, 1: 1})
     assert next(resumed).data == b"after-2"
+
+
+def read_at(calm: Cluster, caller: Wire, depot: str, offset: int, wait_ms: int) -> wire.ReadDepot:
+    return wire.ReadDepot(
+        caller.number(), calm.key_of(0), TaskId(0), depot, offset, 1 << 20, committed=True, wait_ms=wait_ms
+    )
+
+
+def test_a_read_at_the_end_waits_until_the_depot_grows(calm: Cluster, client: Client, depot: str) -> None:
+    with Wire(calm.leader().address) as caller:
+        caller.send(read_at(calm, caller, depot, 0, wait_ms=10_000))
+        append(client, depot, [b"elsewhere"], task=1)
+        assert caller.receive_if_any(0.3) is None, "it was answered before there was anything"
+        append(client, depot, [b"new"])
+        answer = caller.receive(5)
+        assert isinstance(answer, wire.DepotBatches)
+        assert (answer.bases, answer.end) == ((0,), 1)
+
+
+def test_a_read_that_waits_in_vain_is_answered_in_time(calm: Cluster, depot: str) -> None:
+    with Wire(calm.leader().address) as caller:
+        began = time.monotonic()
+        answer = caller.ask(read_at(calm, caller, depot, 0, wait_ms=500))
+        assert time.monotonic() - began >= 0.5
+        assert isinstance(answer, wire.DepotBatches)
+        assert answer.bases == ()
+
+
+def test_reads_that_wait_end_with_the_leadership(start: Callable[..., Cluster], depot: str) -> None:
+    cluster = start()
+    leader = cluster.leader()
+    with Wire(leader.address) as caller:
+        caller.send(read_at(cluster, caller, depot, 0, wait_ms=10_000))
+        assert caller.receive_if_any(0.2) is None
+        leader.terminate()
+        answer = caller.receive(8)
+        assert isinstance(answer, wire.Refused), f"it answered {answer}"
+
+
+@pytest.mark.parametrize("wait_ms", [0, 10_000])
+def test_a_negative_offset_is_refused_even_of_an_empty_depot(
+    calm: Cluster, client: Client, depot: str, wait_ms: int
+) -> None:
+    with pytest.raises(UsageError, match="no offset"):
+        client.reader(MODULE, depot).read(0, -1)
+    with Wire(calm.leader().address) as caller:
+        answer = caller.ask(read_at(calm, caller, depot, -1, wait_ms))
+        assert isinstance(answer, wire.Failed)
+        assert "no offset" in answer.why
 
 
 def test_records_without_a_task_go_to_all_tasks_in_turn(client: Client, depot: str) -> None:

@@ -6,6 +6,8 @@ import random
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,8 +18,10 @@ from stretto.errors import StrettoError, UsageError
 from stretto.keys import ClusterKey
 from stretto.records import BATCH_BYTES_MAX, pack
 from stretto.replog.core import messages
+from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Header, Kind, encode
 from stretto.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
+from stretto.worker.environment import DEPOTS_MAX
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.records import DepotSpec
 from tests.integration.cluster import MODULE, Cluster, free_port
@@ -307,3 +311,29 @@ def test_a_client_cannot_speak_for_a_worker(calm: Cluster) -> None:
         assert isinstance(caller.ask(wire.GetMetadata(1)), wire.HelloRefused)
     assert calm.record() == before
     check_alive(calm)
+
+
+def test_a_task_takes_no_more_depots_than_its_file_can_hold(start: Callable[..., Cluster]) -> None:
+    """One more would stop every replica of the group."""
+    cluster = start(tasks=1, groups=1)
+    key = cluster.key_of(0)
+    producer = new_producer_id(time.time_ns() // 1_000_000, 7)
+    with Wire(cluster.leader().address) as caller:
+        number = caller.number()
+        opening = wire.AppendBatch(number, key, Kind.PRODUCER_OPEN, TaskId(0), producer, 0, 1)
+        assert isinstance(caller.ask(opening, b""), wire.Appended)
+
+        def append(depot: str, sequence: int) -> None:
+            message = wire.AppendBatch(caller.number(), key, Kind.DEPOT, TaskId(0), producer, sequence, 1)
+            caller.send(message, pack(depot, [b"record"]))
+
+        for at in range(DEPOTS_MAX + 3):
+            append(f"depot-{at}", at)
+        answers = [caller.receive() for _ in range(DEPOTS_MAX + 3)]
+        failed = [answer for answer in answers if isinstance(answer, wire.Failed)]
+        assert len(failed) == 3
+        assert all("takes no other" in answer.why for answer in failed)
+        assert sum(isinstance(answer, wire.Appended) for answer in answers) == DEPOTS_MAX
+        append("depot-0", DEPOTS_MAX)
+        assert isinstance(caller.receive(), wire.Appended)
+    check_alive(cluster)

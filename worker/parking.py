@@ -1,0 +1,75 @@
+"""Reads that wait at the end of a depot until it grows, or their time is over.
+
+A parked read costs no thread and no timer of its own. When it wakes it is made anew, from the beginning: so
+what it answers, records or none, was looked at under the lease like any other read. It also wakes when its
+group may be led by another, and is refused then. Only what is applied wakes a read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from stretto import wire
+from stretto.loop import Loop
+from stretto.types import TaskId
+from stretto.worker.transport import Connection
+from stretto.zk.paths import GroupKey
+
+PARKED_MAX = 10_000
+WAIT_MS_MAX = 10_000
+SWEEP_MS = 100
+
+
+@dataclass(slots=True, eq=False)
+class ParkedRead:
+    connection: Connection
+    message: wire.ReadDepot
+    deadline: int
+
+
+class ParkedReads:
+    """Owned by the loop."""
+
+    def __init__(self, loop: Loop, read: Callable[[ParkedRead], None]) -> None:
+        self._loop = loop
+        self._read = read
+        self._parked: dict[GroupKey, dict[TaskId, list[ParkedRead]]] = {}
+        self._count = 0
+
+    def park(self, parked: ParkedRead) -> bool:
+        """False if there is no room, and it must be answered as it is."""
+        if self._count >= PARKED_MAX:
+            return False
+        if self._count == 0:
+            self._loop.call_after(SWEEP_MS, self._sweep)
+        self._count += 1
+        tasks = self._parked.setdefault(parked.message.group, {})
+        tasks.setdefault(parked.message.task, []).append(parked)
+        return True
+
+    def grown(self, group: GroupKey, tasks: Iterable[TaskId]) -> None:
+        parked = self._parked.get(group)
+        if parked:
+            for task in tasks:
+                self._wake(parked.pop(task, []))
+
+    def group_changed(self, group: GroupKey) -> None:
+        for parked in self._parked.pop(group, {}).values():
+            self._wake(parked)
+
+    def _sweep(self) -> None:
+        now = self._loop.now
+        for tasks in list(self._parked.values()):
+            for task, parked in list(tasks.items()):
+                late = [each for each in parked if each.deadline <= now]
+                if late:
+                    tasks[task] = [each for each in parked if each.deadline > now]
+                    self._wake(late)
+        if self._count > 0:
+            self._loop.call_after(SWEEP_MS, self._sweep)
+
+    def _wake(self, parked: list[ParkedRead]) -> None:
+        self._count -= len(parked)
+        for each in parked:
+            self._read(each)
