@@ -8,10 +8,14 @@ every process, on every machine and in every release: CRC32C of the field's valu
 form, as msgspec writes it; a float without a fraction is written as the integer it equals, because both are
 one number in JSON), times 0x9E3779B1 modulo 2^32, times the number of tasks, divided by 2^32. The factor is
 needed because a CRC is linear: keys that differ in a few bits only would leave some tasks empty.
+
+What a PState has under a key lies on the task that the key chooses in the same way (:func:`owner_of`): where
+the records are that name it in their field. Its keys may be more than JSON can say: bytes, dates, datetimes.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -67,13 +71,35 @@ class Partitioner:
 
 def task_of(key: Any, tasks: int) -> TaskId:
     """The task that owns ``key`` among ``tasks``. Raises UsageError for what is no key."""
-    if type(key) is not str:
-        key = _canonical(key)
+    return _task_of(key if type(key) is str else _canonical(key), tasks)
+
+
+def owner_of(key: Any, tasks: int) -> TaskId:
+    """The task whose PStates hold what is under ``key``: for what JSON can say, that of :func:`task_of`."""
+    return _task_of(key if type(key) is str else _canonical(_plain(key)), tasks)
+
+
+def _task_of(key: Any, tasks: int) -> TaskId:
     try:
         mixed = crc32c(_key_bytes(key)) * _MIX & 0xFFFF_FFFF
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{_shown(key)} is no key ({error}); use text") from None
     return TaskId(mixed * tasks >> 32)
+
+
+def _plain(key: Any) -> Any:
+    """Keys that JSON cannot say as keys that it can."""
+    match key:
+        case bytes():
+            return ["bytes", key.hex()]
+        case datetime() if key.utcoffset() is not None:
+            return ["datetime", key.astimezone(UTC).isoformat()]
+        case date() if not isinstance(key, datetime):
+            return ["date", key.isoformat()]
+        case tuple():
+            return [_plain(part) for part in key]
+        case _:
+            return key
 
 
 def _canonical(key: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, date, datetime, timedelta, timezone
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import UsageError
-from stretto.partition import Partitioner, task_of
+from stretto.partition import Partitioner, owner_of, task_of
 from stretto.zk.records import DepotSpec
 
 numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -54,6 +55,20 @@ def test_tasks_of_a_release_are_those_of_every_other() -> None:
         ("de", 7): 654,
     }
     assert {key: task_of(key, 1024) for key in known} == known
+
+
+def test_a_pstate_lies_on_the_task_that_a_record_with_its_key_goes_to() -> None:
+    for key in ("user-1", 0, 300, -1, 1.5, None, True, ("de", 7)):
+        assert owner_of(key, 1024) == task_of(key, 1024)
+
+
+def test_keys_that_json_cannot_say_have_a_task_too() -> None:
+    noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    known = {b"": 159, b"\xff\x00": 125, date(2026, 7, 1): 81, noon: 835, ("de", noon): 237}
+    assert {key: owner_of(key, 1024) for key in known} == known
+    assert owner_of(noon.astimezone(timezone(timedelta(hours=2))), 1024) == owner_of(noon, 1024)
+    with pytest.raises(UsageError, match="is no key"):
+        owner_of(noon.replace(tzinfo=None), 1024)
 
 
 def test_another_process_with_another_hash_seed_agrees() -> None:
