@@ -1,0 +1,192 @@
+"""A producer whose id a group does not know (any more), against a worker that says exactly that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from stretto import connect, wire
+from stretto.client import Client
+from stretto.endpoint import Connection, Endpoint
+from stretto.errors import OutcomeUnknown, UsageError
+from stretto.loop import Loop
+from stretto.records import RecordBatch
+from stretto.replog.core.effects import Refusal
+from stretto.replog.frame import Kind
+from stretto.types import Epoch, Offset, TaskId, WorkerId
+from stretto.zk.paths import GroupKey
+
+MODULE = "m"
+GROUPS = tuple(GroupKey(MODULE, 1, number) for number in range(2))
+WORKER = WorkerId("w0")
+
+Answer = Callable[[wire.AppendBatch], wire.ToClient | None]
+
+
+class FakeWorker:
+    """Leads both groups, of one task each, and keeps what it acknowledges."""
+
+    def __init__(self) -> None:
+        self._loop = Loop()
+        self._endpoint = Endpoint(
+            self._loop, address="127.0.0.1:0", cluster="c", name="fake", key=None, on_message=self._received
+        )
+        self.address = self._endpoint.address
+        self.opened: list[tuple[GroupKey, int]] = []
+        self.taken: list[tuple[GroupKey, int, int, list[bytes]]] = []
+        #: Asked first; None: as a good worker would.
+        self.answer: Answer = lambda _: None
+        self._thread = threading.Thread(target=self._loop.run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._loop.call_soon(self._loop.stop)
+        self._thread.join()
+        self._endpoint.close()
+        self._loop.close()
+
+    def _received(
+        self, sender: Connection, _: WorkerId | None, message: wire.ToWorker, bodies: list[memoryview]
+    ) -> None:
+        if isinstance(message, wire.GetMetadata):
+            if message.awaited is None:
+                self._endpoint.reply(sender, self._metadata(message.request))
+        elif isinstance(message, wire.AppendBatch):
+            answer = self.answer(message)
+            if answer is None:
+                answer = self._take(message, bodies)
+            self._endpoint.reply(sender, answer)
+
+    def _metadata(self, request: int) -> wire.Metadata:
+        views = tuple(
+            wire.GroupView(key, (TaskId(key.group),), (WORKER,), Epoch(1), WORKER, (WORKER,))
+            for key in GROUPS
+        )
+        return wire.Metadata(request, {WORKER: self.address}, views)
+
+    def _take(self, message: wire.AppendBatch, bodies: list[memoryview]) -> wire.ToClient:
+        if message.kind is Kind.PRODUCER_OPEN:
+            self.opened.append((message.group, message.producer))
+        elif (message.group, message.producer) not in self.opened:
+            return refused(message, Refusal.UNKNOWN_PRODUCER)
+        else:
+            records = RecordBatch.parse(bodies[0]).records()
+            self.taken.append((message.group, message.producer, message.sequence, records))
+        return wire.Appended(message.request, Offset(0))
+
+
+def refused(message: wire.AppendBatch, reason: Refusal) -> wire.Refused:
+    return wire.Refused(message.request, reason, WORKER, Epoch(1))
+
+
+@pytest.fixture
+def worker() -> Iterator[FakeWorker]:
+    worker = FakeWorker()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def client(worker: FakeWorker) -> Iterator[Client]:
+    client = connect([worker.address])
+    yield client
+    client._network.close()
+
+
+def test_an_id_that_one_group_finds_too_old_is_replaced_there_alone(
+    worker: FakeWorker, client: Client
+) -> None:
+    producer = client.producer(MODULE, "d", linger_ms=0)
+    producer.append(b"0", task=0).result(10)
+    (kept,) = {number for group, number in worker.opened if group == GROUPS[0]}
+    old: list[int] = []
+
+    def too_old_at_first(message: wire.AppendBatch) -> wire.ToClient | None:
+        if message.group == GROUPS[1] and message.kind is Kind.PRODUCER_OPEN and not old:
+            old.append(message.producer)
+            return refused(message, Refusal.UNKNOWN_PRODUCER)
+        return None
+
+    worker.answer = too_old_at_first
+    producer.append(b"1", task=1).result(10)
+    producer.append(b"2", task=0).result(10)
+    assert [number for group, number in worker.opened if group == GROUPS[1]] != old
+    assert {number for group, number, *_ in worker.taken if group == GROUPS[0]} == {kept}
+
+
+def test_a_producer_that_was_forgotten_while_idle_goes_on_under_another_id(
+    worker: FakeWorker, client: Client
+) -> None:
+    producer = client.producer(MODULE, "d", linger_ms=0)
+    producer.append(b"0", task=0).result(10)
+    worker.opened.clear()
+    for ack in [producer.append(b"%d" % number, task=0) for number in range(1, 4)]:
+        ack.result(10)
+    assert [record for *_, records in worker.taken for record in records] == [b"0", b"1", b"2", b"3"]
+    assert worker.taken[1][2] == 0, "sequences begin anew under a new id"
+
+
+def test_a_batch_sent_before_it_was_forgotten_has_an_unknown_outcome(
+    worker: FakeWorker, client: Client
+) -> None:
+    producer = client.producer(MODULE, "d", linger_ms=0)
+    producer.append(b"0", task=0).result(10)
+    seen: list[int] = []
+
+    def unknown_then_forgotten(message: wire.AppendBatch) -> wire.ToClient | None:
+        if message.kind is Kind.DEPOT and len(seen) < 2:
+            seen.append(message.request)
+            if len(seen) == 1:
+                return wire.Unknown(message.request)
+            worker.opened.clear()
+        return None
+
+    worker.answer = unknown_then_forgotten
+    with pytest.raises(OutcomeUnknown, match="forgot"):
+        producer.append(b"1", task=0).result(10)
+    producer.append(b"2", task=0).result(10)
+    assert [record for *_, records in worker.taken for record in records] == [b"0", b"2"]
+
+
+def test_what_was_sent_before_a_batch_that_can_never_be_taken_is_not_given_up(
+    worker: FakeWorker, client: Client
+) -> None:
+    producer = client.producer(MODULE, "d", linger_ms=0)
+    producer.append(b"0", task=0).result(10)
+    held: list[wire.AppendBatch] = []
+
+    def slow_and_then_never(message: wire.AppendBatch) -> wire.ToClient | None:
+        if message.sequence == 1 and not held:
+            held.append(message)
+            return wire.Refused(message.request, Refusal.OVERLOADED, WORKER, Epoch(1))
+        return wire.Failed(message.request, "never") if message.sequence == 2 else None
+
+    worker.answer = slow_and_then_never
+    first, second = (producer.append_batch([record], task=0) for record in (b"1", b"2"))
+    first.result(10)
+    with pytest.raises(UsageError, match="never"):
+        second.result(10)
+
+
+def test_a_lost_connection_is_noticed_at_once(worker: FakeWorker, client: Client) -> None:
+    asked = threading.Event()
+    lost = threading.Event()
+
+    def send() -> None:
+        message = wire.AppendBatch(99, GROUPS[0], Kind.DEPOT, TaskId(0), 1, 0, 1)  # type: ignore[arg-type]
+        client._network.request(
+            worker.address, 99, message, (b"",), lambda reply, _: lost.set(), timeout_ms=60_000
+        )
+
+    def die(_: wire.AppendBatch) -> wire.ToClient:
+        asked.set()
+        return wire.Welcome("c", WORKER)
+
+    worker.answer = die
+    client._network.call(send)
+    assert asked.wait(10)
+    assert not lost.is_set()
+    worker._loop.call_soon(worker._endpoint.close)
+    assert lost.wait(10), "what was under way on a lost connection stays unanswered"
