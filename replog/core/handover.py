@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stretto.invariants import present
 from stretto.replog.core import effects
 from stretto.replog.core.events import CasOutcome, CasReply, Resign
-from stretto.replog.core.record import GroupRecord, Member
+from stretto.replog.core.record import GroupRecord
 from stretto.types import Millis, WorkerId
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Handover:
         record = replica.record
         if progress is None or progress.confirmed is None or record is None:
             return
-        if Member(self.target, progress.storage) not in leader.membership.committed:
+        if progress.member not in leader.membership.committed:
             return
         if not replica.guards.may_hand_over(progress.confirmed, replica.applied, replica.log_end):
             return

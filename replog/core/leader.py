@@ -220,7 +220,7 @@ class Leader:
     def _advance_apply_offset(self) -> None:
         replica, guards = self.replica, self.replica.guards
         membership = self.membership
-        if membership.is_short():
+        if replica.apply_offset == replica.log_end or membership.is_short():
             return
         members = guards.must_hold(membership.committed, membership.proposed)
         limit = guards.held_by_all([self.end_of(member) for member in members], replica.min_isr)
@@ -542,18 +542,21 @@ class Leader:
         return Millis(self.replica.now + max(1, self.replica.settings.producer_expiry_ms // 4))
 
     def next_deadline(self) -> Millis | None:
-        replica = self.replica
-        deadlines: list[Millis | None] = [self._expiry_at, self.membership.retry_at]
+        deadlines = [progress.probe_at(self) for progress in self.followers.values()]
+        deadlines.append(self.membership.retry_at)
         if self._undecided:
-            expires_at = Millis(self._undecided[0][1] + replica.settings.max_time_lag_ms)
+            expires_at = Millis(self._undecided[0][1] + self.replica.settings.max_time_lag_ms)
             if expires_at > self.membership.considered_at:
                 deadlines.append(expires_at)
         if self._timeouts:
             deadlines.append(self._timeouts[0][0])
         if self.handover is not None:
             deadlines.append(self.handover.next_deadline())
-        deadlines.extend(progress.probe_at(self) for progress in self.followers.values())
-        return min((each for each in deadlines if each is not None), default=None)
+        first = self._expiry_at
+        for each in deadlines:
+            if each is not None and each < first:
+                first = each
+        return first
 
     def options_changed(self) -> None:
         self._expiry_at = min(self._expiry_at, self._next_expiry_check())

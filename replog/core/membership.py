@@ -52,7 +52,9 @@ class Membership:
 
     def is_short(self) -> bool:
         """Fewer than min-ISR members, or perhaps fewer: a shrink that is under way may have committed."""
-        fewest = min(len(self.committed), len(self.proposed))
+        fewest = len(self.committed)
+        if self.change is not None:
+            fewest = min(fewest, len(self.change.proposed))
         return not self.replica.guards.enough_members(fewest, self.replica.min_isr)
 
     # Proposing.
@@ -90,7 +92,7 @@ class Membership:
         guards = self.replica.guards
         ready = {}
         for progress in self.leader.followers.values():
-            member = Member(progress.worker, progress.storage)
+            member = progress.member
             confirmed = progress.confirmed
             if confirmed is None or progress.gone or progress.in_doubt or member in self.committed:
                 continue

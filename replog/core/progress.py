@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from stretto.replog.core import effects, messages
-from stretto.replog.core.record import Registration
+from stretto.replog.core.record import Member, Registration
 from stretto.types import Incarnation, Millis, Offset, StorageId, WorkerId
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Progress:
         self.worker = worker
         self.incarnation = incarnation
         self.storage = storage
+        self.member = Member(worker, storage)
         #: The Hello this progress answers; messages of earlier ones are void.
         self.attempt = attempt
         #: Durable there and equal to our log, by a confirmation of this epoch; None before the first.
