@@ -60,11 +60,11 @@ def _problems(view: View, module: Module) -> list[str]:
     missing = [placed for placed in module.assignment.workers if placed.worker not in view.workers]
     for node, count in sorted(Counter(placed.node for placed in missing).items()):
         why = "its supervisor is not registered" if node not in view.nodes else "see its supervisor's log"
-        problems.append(f"{_many(count, 'worker')} of node {node} not registered: {why}")
+        problems.append(f"{many(count, 'worker')} of node {node} not registered: {why}")
     leaderless = [group.plan.key.group for group in module.groups if not view.is_led(group)]
     if leaderless and module.spec.state is not ModuleState.LAUNCHING:
         problems.append(
-            f"no leader registered for {_many(len(leaderless), 'group')}: {_some(leaderless)}; "
+            f"no leader registered for {many(len(leaderless), 'group')}: {_some(leaderless)}; "
             "see task-groups-status"
         )
     short = [
@@ -73,12 +73,12 @@ def _problems(view: View, module: Module) -> list[str]:
         if group.record is not None and len(group.record.isr) < len(group.plan.replicas)
     ]
     if short:
-        problems.append(f"{_many(len(short), 'group')} with replicas out of sync: {_some(short)}")
+        problems.append(f"{many(len(short), 'group')} with replicas out of sync: {_some(short)}")
     return problems
 
 
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def many(count: int, noun: str, nouns: str | None = None) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
 
 
 def _some(numbers: list[int]) -> str:

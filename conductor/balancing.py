@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from stretto import admin
+from stretto.conductor.answers import many
 from stretto.conductor.leadership import LedGroup, Plan, plan
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
@@ -140,7 +141,9 @@ class Balancing:
             record = records[switch.key]
             if record is not None:
                 self._waiting.append(_Switch(switch.key, record.epoch, switch.target))
-        self._operations.note(f"leadership balance: {len(found.switches)} switches", module.name)
+        self._operations.note(
+            f"leadership balance: {many(len(found.switches), 'switch', 'switches')}", module.name
+        )
 
     def _finish(self, view: View) -> None:
         """Nothing is under way, also when another conductor began it."""
@@ -148,7 +151,9 @@ class Balancing:
             if module.spec.state is ModuleState.LEADERSHIP_BALANCING and self._life.enter(
                 module, ModuleState.RUNNING
             ):
-                self._operations.note("leadership balanced", module.name, f"{self._moved} leaders moved")
+                self._operations.note(
+                    "leadership balanced", module.name, f"{many(self._moved, 'leader')} moved"
+                )
                 self._moved = 0
 
     # Answers.
