@@ -20,6 +20,8 @@ from tests.integration.zk.recorder import Recorder
 
 #: Short, so that expiry is soon; long enough for a machine that is busy.
 SESSION_TIMEOUT_MS = 2000
+#: The longest that the servers grant: for tests that flood them, and must not be taken for silent.
+LONG_SESSION_TIMEOUT_MS = 6000
 GROUP = GroupKey("counts", 1, 0)
 
 _SHARED = pytest.StashKey[EmbeddedZooKeeper]()
@@ -67,7 +69,7 @@ class Workers:
             hosts,
             paths=self.paths,
             worker=WorkerId(worker),
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=session_timeout_ms,
             registration=lambda incarnation: WorkerRegistration(
                 worker=WorkerId(worker),
                 incarnation=incarnation,

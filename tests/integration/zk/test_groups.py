@@ -24,7 +24,7 @@ from stretto.zk.paths import GroupKey
 from stretto.zk.records import ResignRequest, encode
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder, Started
-from tests.integration.zk.servers import GROUP, Workers
+from tests.integration.zk.servers import GROUP, LONG_SESSION_TIMEOUT_MS, Workers
 from tests.integration.zk.waiting import wait_until
 
 A, B = WorkerId("a"), WorkerId("b")
@@ -203,8 +203,9 @@ def test_a_request_is_deleted_also_over_a_lost_connection(
 def test_very_many_groups_follow_and_share_one_watch_on_a_worker(
     zookeeper: EmbeddedZooKeeper, proxy: Proxy, workers: Workers
 ) -> None:
-    leader, _ = workers.open(zookeeper.address, "a")
-    follower, recorder = workers.open(proxy.address, "b", groups=())
+    long_ms = LONG_SESSION_TIMEOUT_MS
+    leader, _ = workers.open(zookeeper.address, "a", session_timeout_ms=long_ms)
+    follower, recorder = workers.open(proxy.address, "b", groups=(), session_timeout_ms=long_ms)
     for future in [leader.create_group(group, CREATED) for group in MANY]:
         assert future.result(30)
     for group in MANY:
