@@ -62,6 +62,7 @@ class Workers:
         groups: tuple[GroupKey, ...] = (GROUP,),
         options_of: str | None = None,
         starts: bool = True,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> tuple[Metastore, Recorder]:
         """Returns when its session has started, if it ``starts``."""
         recorder = Recorder()
