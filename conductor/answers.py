@@ -39,6 +39,7 @@ def module(view: View, found: Module) -> admin.ModuleView:
         workers=spec.workers,
         replication_factor=spec.replication_factor,
         depots=spec.depots,
+        pstates=spec.pstates,
         processes=tuple(
             admin.WorkerView(
                 worker=placed.worker,

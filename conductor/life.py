@@ -23,7 +23,7 @@ from stretto.replog.core.record import GroupRecord, Member
 from stretto.types import Epoch
 from stretto.zk.options import forget_module, set_options
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, encode
+from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec, encode
 
 
 class Life:
@@ -42,6 +42,7 @@ class Life:
         artifact: str,
         entry: str,
         depots: tuple[DepotSpec, ...],
+        pstates: tuple[PStateSpec, ...],
         tasks: int,
         threads: int,
         workers: int,
@@ -73,6 +74,7 @@ class Life:
             state=ModuleState.LAUNCHING,
             entry=entry,
             depots=depots,
+            pstates=pstates,
         )
         forget_module(self._client, self._paths, module)
         set_options(self._client, self._paths, Level.of(module), options)

@@ -278,6 +278,7 @@ class Conductor:
             artifact=call.artifact,
             entry=call.manifest.entry,
             depots=call.manifest.depots,
+            pstates=call.manifest.pstates,
             tasks=call.tasks,
             threads=call.threads,
             workers=call.workers,
@@ -312,5 +313,5 @@ class Conductor:
             if level.topology is not None:
                 named("topology", level.topology, ())
             if level.pstate is not None:
-                named("PState", level.pstate, ())
+                named("PState", level.pstate, [pstate.name for pstate in spec.pstates])
         return Level.of(level.module, depot=level.depot, topology=level.topology, pstate=level.pstate)

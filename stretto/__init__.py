@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stretto.client import connect, connect_async
-    from stretto.module import Depot, Module
+    from stretto.module import Depot, Module, PState
 
 __version__ = "0.1.0"
-__all__ = ["Depot", "Module", "__version__", "connect", "connect_async"]
+__all__ = ["Depot", "Module", "PState", "__version__", "connect", "connect_async"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
         import stretto.client  # noqa: PLC0415
 
         return getattr(stretto.client, name)
-    if name in ("Depot", "Module"):
+    if name in ("Depot", "Module", "PState"):
         import stretto.module  # noqa: PLC0415
 
         return getattr(stretto.module, name)

@@ -13,7 +13,7 @@ import msgspec
 
 from stretto.types import Epoch, Incarnation, Offset, WorkerId
 from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec, Operation
+from stretto.zk.records import DepotSpec, Operation, PStateSpec
 
 Result = TypeVar("Result")
 
@@ -45,6 +45,7 @@ class ModuleManifest(msgspec.Struct, frozen=True, kw_only=True):
     entry: str
     """``module.path:ClassName``, as an importer of the artifact writes it."""
     depots: tuple[DepotSpec, ...]
+    pstates: tuple[PStateSpec, ...] = ()
 
 
 class Launch(Call[None], frozen=True, kw_only=True):
@@ -83,6 +84,7 @@ class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     replication_factor: int
     depots: tuple[DepotSpec, ...]
+    pstates: tuple[PStateSpec, ...]
     processes: tuple[WorkerView, ...]
     groups: int
     led: int
@@ -291,6 +293,7 @@ class ModuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     depots: tuple[DepotSpec, ...] | None
     """None: it was not launched but made by hand, and takes records for any depot."""
+    pstates: tuple[PStateSpec, ...] = ()
 
 
 class Describe(Call[ModuleDescription], frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
     class WordCount(Module):
         sentences = Depot(partition_by="user")
+        counts = PState(dict[str, int])
 
 The declarations are gathered and checked when the class statement runs, so that a module that loads is sound,
 and an error names class, attribute and line. A module is called like its class, unless the class statement
@@ -15,13 +16,18 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from stretto.errors import DeclarationError, UsageError
+from stretto.pstate.tree import compile_type
+from stretto.pstate.types import Type, describe
 
-DEPOTS_MAX = 1_000
-"""Every task keeps each of them as a database of its LMDB file."""
+T = TypeVar("T")
+
+OBJECTS_MAX = 1_000
+"""Depots and PStates: every task keeps each of them as a database of its LMDB file."""
 
 NAME_CHARACTERS_MAX = 100
 """A name becomes a part of znodes, of file names and of workers' ids."""
@@ -63,12 +69,36 @@ class Depot(Declaration):
         return f"Depot(partition_by={self.partition_by!r})"
 
 
+class PState(Declaration, Generic[T]):
+    """A partitioned, durable, indexed data structure: what comes out of a module.
+
+    Its type is written as an annotation: ``PState(dict[str, dict[date, int]])``. It is a dict or a set, whose
+    keys choose the task. A dict, set or list inside it is indexed as well: one entry can be read and
+    changed however many there are. See :mod:`stretto.pstate.tree`.
+    """
+
+    def __init__(self, annotation: type[T], /) -> None:
+        super().__init__()
+        self.annotation = annotation
+
+    @cached_property
+    def type(self) -> Type:
+        """As data. Raises UsageError for what no PState can be."""
+        described = describe(self.annotation)
+        compile_type(described, self.annotation)
+        return described
+
+    def __repr__(self) -> str:
+        return f"PState({self.annotation!r})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declarations:
     """All that a module declares, checked."""
 
     name: str
     depots: Mapping[str, Depot]
+    pstates: Mapping[str, PState[Any]]
 
 
 class Module:
@@ -105,40 +135,53 @@ def _declare(module: type[Module], name: str) -> Declarations:
         check_module_name(name)
     except UsageError as error:
         raise DeclarationError(f"{here}: {module.__name__}: {error}") from None
-    depots: dict[str, Depot] = {}
+    declared: dict[str, Depot | PState[Any]] = {}
     for base in reversed(module.__mro__):
         for attribute, value in vars(base).items():
-            if isinstance(value, Depot):
-                _check(module, attribute, value, depots)
-                depots[attribute] = value
+            if isinstance(value, Depot | PState):
+                _check(module, attribute, value, declared)
+                declared[attribute] = value
             else:
-                depots.pop(attribute, None)
+                declared.pop(attribute, None)
                 if isinstance(value, type) and issubclass(value, Declaration):
                     why = f"{value.__name__} is the class; declare with {value.__name__}(...)"
                     raise DeclarationError(f"{here}: {module.__name__}.{attribute}: {why}")
-    if len(depots) > DEPOTS_MAX:
+    if len(declared) > OBJECTS_MAX:
         raise DeclarationError(
-            f"{here}: {module.__name__}: {len(depots)} depots are beyond the limit of {DEPOTS_MAX}; "
-            "gather records of several kinds in one"
+            f"{here}: {module.__name__}: {len(declared)} depots and PStates are beyond the limit of "
+            f"{OBJECTS_MAX}; gather records of several kinds in one"
         )
-    return Declarations(name=name, depots=MappingProxyType(depots))
+    depots = {name: each for name, each in declared.items() if isinstance(each, Depot)}
+    pstates = {name: each for name, each in declared.items() if isinstance(each, PState)}
+    return Declarations(name=name, depots=MappingProxyType(depots), pstates=MappingProxyType(pstates))
 
 
-def _check(module: type[Module], attribute: str, depot: Depot, others: Mapping[str, Depot]) -> None:
+def _check(
+    module: type[Module],
+    attribute: str,
+    declared: Depot | PState[Any],
+    others: Mapping[str, Depot | PState[Any]],
+) -> None:
     def refuse(why: str) -> DeclarationError:
-        return DeclarationError(f"{depot.place}: {module.__name__}.{attribute}: {why}")
+        return DeclarationError(f"{declared.place}: {module.__name__}.{attribute}: {why}")
 
+    kind = type(declared).__name__
     if not _ATTRIBUTE.fullmatch(attribute) or len(attribute) > NAME_CHARACTERS_MAX:
         raise refuse(
-            "the name of a depot begins with a letter and goes on with letters, digits and '_', "
+            f"the name of a {kind} begins with a letter and goes on with letters, digits and '_', "
             f"{NAME_CHARACTERS_MAX} at most"
         )
     if attribute == "zookeeper":
         raise refuse("this name is ZooKeeper's own; choose another")
     for name, other in others.items():
-        if other is depot and name != attribute:
-            raise refuse(f"this is the same Depot as {name!r}; give each a Depot(...) of its own")
-    field: object = depot.partition_by
+        if other is declared and name != attribute:
+            raise refuse(f"this is the same {kind} as {name!r}; give each a {kind}(...) of its own")
+    try:
+        if isinstance(declared, PState):
+            declared.type  # noqa: B018 - raises
+    except UsageError as error:
+        raise refuse(str(error)) from None
+    field: object = getattr(declared, "partition_by", None)
     if field is not None and (not isinstance(field, str) or not field):
         raise refuse(f"partition_by names a field of the records, as text, or is None; it is {field!r}")
 

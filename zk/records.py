@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from stretto.errors import StrettoError
+from stretto.pstate.types import Type
 from stretto.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.paths import GroupKey
 
@@ -81,6 +82,11 @@ class DepotSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The field whose hash chooses the task; None spreads records evenly."""
 
 
+class PStateSpec(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    type: Type
+
+
 class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What was launched; the code itself is never in the metastore."""
 
@@ -94,6 +100,7 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     entry: str = ""
     """Where the module's class is in the artifact."""
     depots: tuple[DepotSpec, ...] = ()
+    pstates: tuple[PStateSpec, ...] = ()
 
 
 class PlacedWorker(msgspec.Struct, frozen=True, array_like=True):

@@ -21,7 +21,7 @@ import msgspec
 from stretto.admin import ModuleManifest
 from stretto.artifact.archive import unpack
 from stretto.errors import ModuleError
-from stretto.zk.records import DepotSpec
+from stretto.zk.records import DepotSpec, PStateSpec
 
 TIMEOUT_SECONDS = 30.0
 _LAST_WORDS_BYTES = 4_096
@@ -33,6 +33,7 @@ class Described(msgspec.Struct, frozen=True, tag=True):
     name: str
     entry: str
     depots: tuple[DepotSpec, ...]
+    pstates: tuple[PStateSpec, ...]
 
 
 class NotDescribed(msgspec.Struct, frozen=True, tag=True):
@@ -63,8 +64,8 @@ def describe(
         code = Path(folder).resolve() / "code"
         unpack(archive, code)
         match _import(code, module, name, label, timeout):
-            case Described(name=found, entry=entry, depots=depots):
-                return ModuleManifest(name=found, entry=entry, depots=depots)
+            case Described(name=found, entry=entry, depots=depots, pstates=pstates):
+                return ModuleManifest(name=found, entry=entry, depots=depots, pstates=pstates)
             case NotDescribed(why=why, traceback=traceback):
                 here = f"{code}/"
                 raise ModuleError(why.replace(here, shown_folder), traceback.replace(here, shown_folder))

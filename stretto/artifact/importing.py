@@ -21,7 +21,7 @@ from stretto.artifact.describe import Described, NotDescribed, Report
 from stretto.artifact.sources import did_you_mean
 from stretto.errors import DeclarationError
 from stretto.module import Module, declarations
-from stretto.zk.records import DepotSpec
+from stretto.zk.records import DepotSpec, PStateSpec
 
 
 def main(folder: str, module: str, name: str, label: str, answer: str) -> None:
@@ -80,6 +80,7 @@ def _described(imported: ModuleType, name: str, label: str) -> Report:
         tuple(
             DepotSpec(name=name, partition_by=depot.partition_by) for name, depot in declared.depots.items()
         ),
+        tuple(PStateSpec(name=name, type=pstate.type) for name, pstate in declared.pstates.items()),
     )
 
 

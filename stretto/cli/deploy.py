@@ -184,8 +184,9 @@ def _check_name(cluster: Cluster, module: str) -> None:
 def _confirm(view: admin.ModuleView) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"nobody is there to be asked; add --yes to destroy {view.module} and all its data")
-    depots = ", ".join(depot.name for depot in view.depots)
-    typer.confirm(f"Destroy {view.module} and all data of {depots or 'it'}, for good?", abort=True)
+    names = [*(depot.name for depot in view.depots), *(pstate.name for pstate in view.pstates)]
+    objects = ", ".join(names)
+    typer.confirm(f"Destroy {view.module} and all data of {objects or 'it'}, for good?", abort=True)
 
 
 # While it lasts.

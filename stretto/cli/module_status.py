@@ -76,6 +76,8 @@ def render_one(view: admin.ModuleView) -> RenderableType:
     facts.add_row("workers", f"{view.workers}, {view.replication_factor} processes each")
     facts.add_row("groups led", _led(view))
     facts.add_row("depots", "\n".join(_depot(depot) for depot in view.depots) or "-")
+    pstates = [f"{pstate.name}: {pstate.type}" for pstate in view.pstates]
+    facts.add_row("PStates", Text("\n".join(pstates) or "-"))
     processes = table("worker", "node", "address")
     for process in view.processes:
         where = Text(process.address) if process.address else Text("not registered", style="bold red")

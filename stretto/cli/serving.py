@@ -60,7 +60,7 @@ def _described(cluster: Cluster, module: str) -> admin.ModuleDescription:
 def _ask(cluster: Cluster, module: str) -> admin.ModuleDescription:
     try:
         [view] = cluster.ask(admin.Modules(module=module), timeout=CONDUCTOR_SECONDS)
-        return admin.ModuleDescription(tasks=view.tasks, depots=view.depots)
+        return admin.ModuleDescription(tasks=view.tasks, depots=view.depots, pstates=view.pstates)
     except RetriableError:
         return _ask_workers(cluster, module)
 

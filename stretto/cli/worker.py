@@ -87,7 +87,9 @@ def worker(
             data_dir=data_dir,
             module=module,
             description=ModuleDescription(
-                tasks=assignment.tasks, depots=None if spec is None else spec.depots
+                tasks=assignment.tasks,
+                depots=None if spec is None else spec.depots,
+                pstates=() if spec is None else spec.pstates,
             ),
             plans=tuple(plan for plan in plans(module, assignment) if me in plan.replicas),
             address=address,

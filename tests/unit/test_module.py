@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 import stretto
 from stretto.errors import DeclarationError, UsageError
-from stretto.module import DEPOTS_MAX, Depot, Module, check_module_name, declarations
+from stretto.module import OBJECTS_MAX, Depot, Module, PState, check_module_name, declarations
 
 
 def line_of(text: str) -> int:
@@ -102,11 +103,48 @@ def test_names_that_neither_znode_nor_database_can_have_are_refused(attribute: s
 
 
 def test_as_many_depots_as_a_task_can_keep() -> None:
-    depots = {f"depot{number}": Depot() for number in range(DEPOTS_MAX)}
+    depots = {f"depot{number}": Depot() for number in range(OBJECTS_MAX)}
     largest = type("Largest", (Module,), dict(depots))
-    assert len(declarations(largest).depots) == DEPOTS_MAX
-    with pytest.raises(DeclarationError, match="1001 depots are beyond the limit of 1000"):
-        type("Larger", (Module,), {**depots, "more": Depot()})
+    assert len(declarations(largest).depots) == OBJECTS_MAX
+    with pytest.raises(DeclarationError, match="1001 depots and PStates are beyond the limit of 1000"):
+        type("Larger", (Module,), {**depots, "more": PState(set[int])})
+
+
+def test_pstates_are_declared_by_their_types() -> None:
+    class WordCount(stretto.Module):
+        sentences = stretto.Depot(partition_by="user")
+        counts = stretto.PState(dict[str, int])
+        seen = stretto.PState(dict[str, set[int]])
+
+    declared = declarations(WordCount)
+    assert list(declared.depots) == ["sentences"]
+    assert {name: str(pstate.type) for name, pstate in declared.pstates.items()} == {
+        "counts": "dict[str, int]",
+        "seen": "dict[str, set[int]]",
+    }
+
+
+@pytest.mark.parametrize(
+    ("annotation", "sentence"),
+    [
+        (int, "a PState is a dict or a set, whose keys choose the tasks, not int"),
+        (list[int], "a PState is a dict or a set, whose keys choose the tasks, not list"),
+        (dict, "Any is no type of keys; use str"),
+        (dict[list[int], int], r"list\[int\] is no type of keys; use str"),
+        (dict[str, dict[object, int]], "object cannot be stored"),
+        (dict[int | bool, int], "keys that are equal and not the same"),
+        (dict[str, complex], "complex cannot be stored; use a dataclass"),
+        ({"word": int}, "cannot be stored: Type"),
+    ],
+)
+def test_what_no_pstate_can_be_is_refused_with_its_line(annotation: Any, sentence: str) -> None:
+    with pytest.raises(DeclarationError, match=sentence) as refused:
+
+        class Wrong(Module):
+            counts = PState(annotation)
+
+    place = f"{__file__}:{line_of('counts = PState(annotation)')}: Wrong.counts: "
+    assert str(refused.value).startswith(place)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "zookeeper", "-x", "1st", "é", "a" * 101, 7])

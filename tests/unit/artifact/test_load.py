@@ -92,6 +92,35 @@ def test_a_file_is_packed_alone_and_described(source: str) -> None:
     )
 
 
+def test_types_of_pstates_are_described_with_the_classes_in_them() -> None:
+    write(
+        "bank.py",
+        """
+        from dataclasses import dataclass
+        from stretto import Module, PState
+
+        @dataclass
+        class Account:
+            owner: str
+            balance: int = 0
+
+        class Bank(Module):
+            accounts = PState(dict[int, Account])
+            owned = PState(dict[str, set[int]])
+        """,
+    )
+    _, manifest = loaded("bank.py")
+    assert {pstate.name: str(pstate.type) for pstate in manifest.pstates} == {
+        "accounts": "dict[int, Account(owner: str, balance: int = ...)]",
+        "owned": "dict[str, set[int]]",
+    }
+
+
+def test_a_pstate_that_cannot_be_is_refused_with_its_line() -> None:
+    write("bank.py", "from stretto import Module, PState\n\nclass Bank(Module):\n    total = PState(int)\n")
+    assert str(refusal("bank.py")).startswith("bank.py:4: Bank.total: a PState is a dict or a set")
+
+
 @pytest.mark.parametrize(
     ("source", "entry"),
     [

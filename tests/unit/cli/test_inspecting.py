@@ -10,9 +10,10 @@ from rich.console import Console, RenderableType
 from stretto import admin
 from stretto.cli import leadership, module_status, nodes, operations, options, task_groups_status
 from stretto.client.status import GroupState, GroupStatus, ReplicaStatus
+from stretto.pstate.types import describe
 from stretto.types import Epoch, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec, Operation
+from stretto.zk.records import DepotSpec, Operation, PStateSpec
 
 W0, W1, W2 = (WorkerId(f"counts-{number}") for number in range(3))
 
@@ -41,6 +42,7 @@ def module(**changes: object) -> admin.ModuleView:
         "workers": 1,
         "replication_factor": 2,
         "depots": (DepotSpec(name="events", partition_by="user"), DepotSpec(name="clicks")),
+        "pstates": (PStateSpec(name="visits", type=describe(dict[str, list[int]])),),
         "processes": (
             admin.WorkerView(worker=W0, node="node-1", address="127.0.0.1:7001"),
             admin.WorkerView(worker=W1, node="node-2", address=None),
@@ -65,7 +67,7 @@ def test_modules() -> None:
 def test_one_module() -> None:
     assert shown(module_status.render_one(module())) == expected("""
         module         counts
-        ──────────────────────────────────
+        ───────────────────────────────────────────
         state          running
         artifact       1f3a
         tasks          8
@@ -74,6 +76,7 @@ def test_one_module() -> None:
         groups led     3 of 4
         depots         events, by user
                        clicks
+        PStates        visits: dict[str, list[int]]
 
         worker     node     address
         ──────────────────────────────────

@@ -1,0 +1,319 @@
+"""What of a PState's type becomes keys of rows, and what their values.
+
+A PState is a dict or a set, because its keys choose the task. From there down, a dict, a set or a list in a
+dict is *indexed*: each entry, member or element is a row of its own, under a key that is the path to it, one
+:mod:`~stretto.ordered` key after the other. Whatever else stands there is a *value*, the MessagePack of its
+declared type, read and written whole; so is all that is inside a list's elements::
+
+    dict[str, dict[date, int]]    {"ann": {day: 3}}        "ann" day   ->  3
+    dict[str, set[int]]           {"ann": {7, 9}}          "ann" 7     ->           "ann" 9  ->
+    dict[str, list[Visit]]        {"ann": [first, second]} "ann" 0     ->  first    "ann" 1  ->  second
+    dict[str, Account]            {"ann": account}         "ann"       ->  account
+
+No row says that a collection exists: an empty one is the same as none. A list's rows are numbered from 0
+without a gap, which is why its elements go from the end only, and why they are values: one that had no rows
+would be such a gap.
+
+Every key is checked against its declared type and LMDB's limit, every value against its type and
+VALUE_BYTES_MAX, and all of them before anything is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args, get_origin
+
+import msgspec
+
+from stretto import ordered
+from stretto.errors import PeerError, UsageError
+from stretto.ordered import KEY_BYTES_MAX, shown
+from stretto.pstate import types
+from stretto.pstate.types import Type, not_a_key, python_type
+
+VALUE_BYTES_MAX = 8 * 1024 * 1024
+
+Row: TypeAlias = tuple[bytes, bytes]
+
+ABSENT: Final = object()
+
+_encode = msgspec.msgpack.Encoder().encode
+#: By name of the type, those of which a value needs no more than a look at its class.
+_EXACT = {"bool": bool, "str": str, "bytes": bytes}
+_KEY_CLASSES: dict[str, type] = {
+    "None": type(None),
+    "bool": bool,
+    "int": int,
+    "str": str,
+    "bytes": bytes,
+    "datetime": datetime,
+    "date": date,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value."""
+
+    type: Type
+    decoder: msgspec.msgpack.Decoder[Any]
+
+    def encode(self, value: Any) -> bytes:
+        data = _encode_plain(self.type.name, value) if isinstance(self.type, types.Plain) else None
+        if data is None:
+            try:
+                data = _encode(value)
+                self.decoder.decode(data)
+            except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+                raise UsageError(f"{shown(value)} is no {self.type}: {error}") from None
+        if len(data) > VALUE_BYTES_MAX:
+            raise UsageError(
+                f"a value of {len(data)} bytes is beyond the limit of {VALUE_BYTES_MAX}; split it"
+            )
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return self.decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            raise PeerError(f"a value is no {self.type} ({error}); was the PState's type changed?") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """A set."""
+
+    key: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """A list."""
+
+    item: Leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """A dict."""
+
+    key: Type
+    child: Node
+
+
+Node: TypeAlias = Leaf | Members | Elements | Entries
+
+
+class Place(NamedTuple):
+    """What a path leads to."""
+
+    node: Node | None
+    """None for a member of a set, which has nothing below."""
+    path: bytes
+    """Of the row, or what those of a collection begin with."""
+    parent: Node | None
+
+
+def compile_type(type_: Type, annotation: Any = None) -> Members | Entries:
+    """The tree of a PState of this type; values become the annotation's classes, if there is one.
+
+    Raises UsageError with why no PState can have it.
+    """
+    root = _node(type_, annotation)
+    if isinstance(root, Members | Entries):
+        return root
+    raise UsageError(
+        f"a PState is a dict or a set, whose keys choose the tasks, not {type_}; "
+        "keep a single value under a key of a dict"
+    )
+
+
+def _node(type_: Type, annotation: Any) -> Node:
+    match type_:
+        case types.Dict(key=key, value=value):
+            _require_keys(key)
+            return Entries(key, _node(value, _argument(annotation, 1)))
+        case types.Set(item=item):
+            _require_keys(item)
+            return Members(item)
+        case types.List(item=item):
+            return Elements(_leaf(item, _argument(annotation, 0)))
+        case _:
+            return _leaf(type_, annotation)
+
+
+def _leaf(type_: Type, annotation: Any) -> Leaf:
+    return Leaf(type_, msgspec.msgpack.Decoder(python_type(type_) if annotation is None else annotation))
+
+
+def _require_keys(type_: Type) -> None:
+    why = not_a_key(type_)
+    if why is not None:
+        raise UsageError(why)
+
+
+def _argument(annotation: Any, index: int) -> Any:
+    if annotation is None:
+        return None
+    while get_origin(annotation) is Annotated or hasattr(annotation, "__value__"):
+        # These, and type aliases of Python 3.12, stand for what is in them.
+        annotation = getattr(annotation, "__value__", None) or get_args(annotation)[0]
+    return get_args(annotation)[index]
+
+
+# Paths.
+
+
+def locate(root: Node, path: Sequence[Any]) -> Place:
+    """What is under these keys. Raises UsageError."""
+    place = Place(root, b"", None)
+    for key in path:
+        place = step(place, key)
+    return place
+
+
+def step(place: Place, key: Any) -> Place:
+    match place.node:
+        case Entries(key=type_, child=child):
+            return Place(child, joined(place.path, encode_key(type_, key)), place.node)
+        case Members(key=type_):
+            return Place(None, joined(place.path, encode_key(type_, key)), place.node)
+        case Elements(item=item):
+            return Place(item, joined(place.path, encode_index(key)), place.node)
+        case Leaf(type=type_):
+            raise UsageError(f"{shown(key)} leads nowhere: above it is {_article(type_)}, which has no keys")
+        case None:
+            raise UsageError(f"{shown(key)} leads nowhere: above it is a member of a set")
+
+
+def encode_key(type_: Type, key: Any) -> bytes:
+    if type(key) is str and isinstance(type_, types.Plain) and type_.name == "str":
+        return ordered.encode(key)
+    return ordered.encode(checked_key(type_, key))
+
+
+def encode_index(index: Any) -> bytes:
+    if type(index) is not int or index < 0:
+        raise UsageError(f"{shown(index)} is no position in a list; they are ints from 0 on")
+    return ordered.encode(index)
+
+
+def joined(path: bytes, key: bytes) -> bytes:
+    row = path + key
+    if len(row) > KEY_BYTES_MAX:
+        raise UsageError(
+            f"a key of {len(row)} bytes is beyond the limit of {KEY_BYTES_MAX}, which a path shares; "
+            "shorten it, or use a hash of it"
+        )
+    return row
+
+
+def checked_key(type_: Type, key: Any) -> Any:
+    """The key as it is stored. Raises UsageError if it is none of this type."""
+    match type_:
+        case types.Plain(name="float") if type(key) is int and float(key) == key:
+            return float(key)
+        case types.Plain(name="float") if isinstance(key, float):
+            return key
+        case types.Plain(name=name) if isinstance(key, _KEY_CLASSES.get(name, ())):
+            # A bool is an int and a datetime is a date, but not here.
+            if isinstance(key, bool) == (name == "bool") and isinstance(key, datetime) == (
+                name == "datetime"
+            ):
+                return key
+        case types.Tuple(items=items) if isinstance(key, tuple) and len(key) == len(items):
+            return tuple(map(checked_key, items, key))
+        case types.Run(item=item) if isinstance(key, tuple):
+            return tuple(checked_key(item, each) for each in key)
+        case types.Choice(options=options):
+            for option in options:
+                try:
+                    return checked_key(option, key)
+                except UsageError:
+                    continue
+        case _:
+            pass
+    raise UsageError(f"{shown(key)} is no key here; give one that is {_article(type_)}")
+
+
+def _article(type_: Type) -> str:
+    return f"{'an' if str(type_)[0] in 'aeiou' else 'a'} {type_}"
+
+
+# Values.
+
+
+def rows_of(node: Node, path: bytes, value: Any) -> list[Row]:
+    """The rows that a whole value is. Raises UsageError."""
+    match node:
+        case Leaf():
+            return [(path, node.encode(value))]
+        case Members(key=type_):
+            if not isinstance(value, set | frozenset):
+                raise UsageError(f"{shown(value)} is no set")
+            return [(joined(path, encode_key(type_, member)), b"") for member in value]
+        case Elements(item=item):
+            if not isinstance(value, list | tuple):
+                raise UsageError(f"{shown(value)} is no list")
+            return [
+                (joined(path, ordered.encode(index)), item.encode(each)) for index, each in enumerate(value)
+            ]
+        case Entries(key=type_, child=child):
+            if not isinstance(value, Mapping):
+                raise UsageError(f"{shown(value)} is no dict")
+            return [
+                row
+                for key, each in value.items()
+                for row in rows_of(child, joined(path, encode_key(type_, key)), each)
+            ]
+
+
+def build(node: Node, rows: Sequence[Row], at: int) -> Any:
+    """The value that rows are; ABSENT if there are none. ``at`` is how much of their keys leads to it."""
+    if not rows:
+        return ABSENT
+    match node:
+        case Leaf():
+            return node.decode(rows[0][1])
+        case Members():
+            return {ordered.decode_at(key, at)[0] for key, _ in rows}
+        case Elements(item=item):
+            return [item.decode(value) for _, value in rows]
+        case Entries(child=child):
+            return {key: build(child, group, end) for key, group, end in grouped(rows, at)}
+
+
+def grouped(rows: Sequence[Row], at: int) -> list[tuple[Any, Sequence[Row], int]]:
+    """Rows by the key that begins at ``at``, and where that ends."""
+    groups: list[tuple[Any, Sequence[Row], int]] = []
+    begin = 0
+    while begin < len(rows):
+        key, end = ordered.decode_at(rows[begin][0], at)
+        path = rows[begin][0][:end]
+        stop = begin + 1
+        while (
+            stop < len(rows) and rows[stop][0].startswith(path) and ordered.end_of(rows[stop][0], at) == end
+        ):
+            stop += 1
+        groups.append((key, rows[begin:stop], end))
+        begin = stop
+    return groups
+
+
+def _encode_plain(name: str, value: Any) -> bytes | None:
+    """For the common types; None where it takes more than a look. Raises UsageError."""
+    exact = _EXACT.get(name)
+    if exact is not None and type(value) is exact:
+        try:
+            return _encode(value)
+        except UnicodeEncodeError:
+            raise UsageError(f"{shown(value)} holds half of a surrogate pair; it is no text") from None
+    if name == "int" and type(value) is int:
+        if not ordered.INT_MIN <= value <= ordered.INT_MAX:
+            raise UsageError(f"{shown(value)} is beyond 64 bits; use float, str or Decimal for such numbers")
+        return _encode(value)
+    if name == "float" and type(value) in (float, int):
+        return _encode(float(value))
+    return None
