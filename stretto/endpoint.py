@@ -22,6 +22,7 @@ from stretto.types import WorkerId
 
 MESSAGE_BYTES_MAX = 80 * 1024 * 1024
 HIGH_WATER_MARK = 1_000
+GREETED_MAX = 10_000
 HEARTBEAT_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 8_000
 
@@ -139,6 +140,9 @@ class Endpoint:
             self.reply(sender, wire.HelloRefused(why))
         else:
             self._greeted[sender] = hello.worker or None
+            if len(self._greeted) > GREETED_MAX:
+                # Nobody tells which are gone. Whoever is not says hello again when it is told to.
+                del self._greeted[next(iter(self._greeted))]
             if not hello.worker:
                 self.reply(sender, wire.Welcome(self._cluster, self._name))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stretto import admin
+from stretto import admin, endpoint
 from stretto.client.calls import ask, ask_with_body
+from stretto.client.network import Network
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.service import WithBody
 from stretto.zk.records import Operation
@@ -71,3 +72,26 @@ def test_a_bug_in_a_handler_does_not_leave_the_asker_waiting() -> None:
 @pytest.mark.parametrize("kind", admin.AnyCall.__args__, ids=lambda kind: kind.__name__)
 def test_every_call_says_what_it_returns(kind: type[admin.Call[object]]) -> None:
     assert admin.result_type(kind) is not None
+
+
+def test_whoever_was_forgotten_says_hello_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "GREETED_MAX", 1)
+
+    def handle(_: admin.AnyCall, __: list[memoryview]) -> object:
+        return ()
+
+    with serving(handle) as (first, address):
+        assert ask(first, address, admin.Nodes()) == ()
+        second = Network([address], None)
+        try:
+            assert ask(second, address, admin.Nodes()) == ()
+            # Its call may be lost with the refusal; the next one is heard.
+            answers = 0
+            for _ in range(3):
+                try:
+                    answers += ask(first, address, admin.Nodes(), timeout=2) == ()
+                except RetriableError:
+                    continue
+            assert answers > 0
+        finally:
+            second.close()
