@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,12 +45,23 @@ def names(cluster: LocalCluster) -> set[str]:
     return {each["module"] for each in listed}
 
 
+@pytest.fixture
+def no_orders_left(whole_cluster: LocalCluster) -> Iterator[None]:
+    """Whatever becomes of the test, others find the cluster without its module."""
+    yield
+    if "Orders" in names(whole_cluster):
+        assert stretto("deploy", "destroy", "Orders", "--yes", *on(whole_cluster)).code == 0
+
+
+@pytest.mark.usefixtures("no_orders_left")
 def test_a_module_is_launched_filled_read_and_destroyed(
     whole_cluster: LocalCluster, source: Path, tmp_path: Path
 ) -> None:
     launched = launch(whole_cluster, f"{source}:Orders")
-    assert (launched.code, launched.err) == (0, "")
-    assert launched.lines == [
+    # On a busy machine it tells what it waits for, and a replica may be behind.
+    assert launched.code == 0, launched
+    assert all(line.startswith("still launching: ") for line in launched.err.splitlines())
+    assert [line for line in launched.lines if not line.startswith("! ")] == [
         "Orders runs: 4 tasks in 2 groups, 3 workers on 3 nodes.",
         '  append:  stretto append Orders placed \'{"customer": "..."}\'',
         "  follow:  stretto tail Orders placed",
