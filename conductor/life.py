@@ -85,6 +85,9 @@ class Life:
         change.create(groups.rpartition("/")[0])
         change.create(groups)
         change.create(self._paths.assignment(module), encode(assignment))
+        change.create(self._paths.remains(module))
+        for worker in assignment.nodes:
+            change.create(self._paths.remains_of(module, worker))
         for result in change.commit():
             if isinstance(result, NodeExistsError):
                 raise UsageError(f"there is a module {module} already; choose another name")
@@ -156,13 +159,16 @@ class Life:
         self._operations.note("destroy", module.name)
 
     def _finish_destruction(self, view: View, module: Module) -> None:
-        """When none of its workers is left. A node that is away keeps its files: a person deletes them."""
-        if any(worker in view.workers for worker in module.assignment.nodes):
+        """When no node that is there has a worker or data of it. One that is away keeps its files."""
+        nodes = module.assignment.nodes
+        left = {worker for worker in module.remains if nodes.get(worker) in view.nodes}
+        if left or any(worker in view.workers for worker in nodes):
             return
         for worker in module.assignment.nodes:
             self._delete(self._paths.worker(worker))
         forget_module(self._client, self._paths, module.name)
         self._delete(f"{self._paths.module(module.name)}/groups")
+        self._delete(self._paths.remains(module.name))
         # Together, and last: they are what says that the rest is to go.
         change = self._client.transaction()
         change.delete(self._paths.spec(module.name))
@@ -170,7 +176,7 @@ class Life:
         change.delete(self._paths.module(module.name))
         if any(isinstance(result, Exception) for result in change.commit()):
             return
-        away = sorted(set(module.assignment.nodes.values()) - view.nodes.keys())
+        away = sorted({nodes[worker] for worker in module.remains if worker in nodes})
         outcome = f"done; nodes {', '.join(away)} were away and keep its files" if away else "done"
         self._operations.note("destroyed", module.name, outcome)
 

@@ -49,6 +49,8 @@ class Module:
     spec_version: int
     assignment: Assignment
     groups: tuple[GroupState, ...]
+    remains: tuple[WorkerId, ...]
+    """The workers whose data is on disk somewhere."""
 
 
 @dataclass(slots=True)
@@ -176,4 +178,5 @@ class _Reading:
             GroupState(plan, self._record(self._paths.group(plan.key), GroupRecord))
             for plan in plans(name, assignment)
         )
-        self.view.modules[name] = Module(name, spec, znode.version, assignment, groups)
+        remains = tuple(WorkerId(each) for each in self._mirror.children_of(self._paths.remains(name)))
+        self.view.modules[name] = Module(name, spec, znode.version, assignment, groups, remains)

@@ -238,8 +238,7 @@ class Supervisor:
                 case Fate.LEAVE | Fate.DESTROY as fate if child is not None:
                     self._end(child, fate)
                 case Fate.DESTROY:
-                    self._delete_data(post.worker)
-                    self._forget(post)
+                    self._destroy(post)
                 case Fate.LEAVE:
                     self._forget(post)
                 case _:
@@ -310,20 +309,29 @@ class Supervisor:
         del self._posts[post.worker]
         self._burials.unwatch(post.worker)
 
-    def _delete_data(self, worker: WorkerId) -> None:
+    def _destroy(self, post: _Post) -> None:
+        """The conductor waits for this before it forgets the module."""
+        if not self._delete_data(post.worker):
+            self._try_again(post, "not_destroyed")
+            return
+        self._forget(post)
+        self._view.delete(self._paths.remains_of(post.module, post.worker), lambda: None)
+
+    def _delete_data(self, worker: WorkerId) -> bool:
         """Renamed first, so that a crash in between leaves nothing that looks like a worker's data."""
         folder = self._data / "workers" / worker
         if not folder.exists():
-            return
+            return True
         doomed = self._data / "deleting" / f"{worker}-{secrets.token_hex(4)}"
         try:
             doomed.parent.mkdir(exist_ok=True)
             folder.rename(doomed)
         except OSError as error:
             log.error("not_deleted", path=str(folder), error=str(error))
-            return
+            return False
         log.info("worker_data_deleted", worker=worker, folder=str(folder))
         self._pool.submit(_delete, doomed)
+        return True
 
     def _tell_left(self) -> None:
         """Data is never deleted because somebody does not name it."""

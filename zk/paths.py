@@ -86,6 +86,13 @@ class Paths:
     def assignment(self, module: str) -> str:
         return f"{self.module(module)}/assignment"
 
+    def remains(self, module: str) -> str:
+        """Below it a znode for each worker, until its data is deleted."""
+        return f"{self.module(module)}/remains"
+
+    def remains_of(self, module: str, worker: WorkerId) -> str:
+        return f"{self.remains(module)}/{_name(worker)}"
+
     def groups(self, module: str, generation: int) -> str:
         return f"{self.module(module)}/groups/{generation}"
 
@@ -126,11 +133,9 @@ class Paths:
     def lists(self, path: str) -> bool:
         """Its children matter."""
         match self._steps(path):
-            case ["nodes" | "workers" | "modules" | "conductor"]:
+            case ["nodes" | "workers" | "modules" | "conductor"] | ["nodes" | "workers" | "modules", _]:
                 return True
-            case (
-                ["nodes" | "workers" | "modules", _] | ["modules", _, "groups"] | ["modules", _, "groups", _]
-            ):
+            case ["modules", _, "groups" | "remains"] | ["modules", _, "groups", _]:
                 return True
             case _:
                 return False

@@ -101,8 +101,8 @@ class Running:
                 raise StrettoError(f"the cluster of the bench did not get there: {what}")
             time.sleep(0.02)
 
-    def settled(self) -> None:
-        """All replicas in sync, leaders spread, nothing under way."""
+    def settled(self, *, spread: bool = True) -> None:
+        """All replicas in sync, leaders spread unless that is of no interest, nothing under way."""
 
         def is_settled() -> bool:
             self.client.refresh()
@@ -110,7 +110,7 @@ class Running:
             return (
                 view.state == "running"
                 and not view.leaderless
-                and not view.switches
+                and not (spread and view.switches)
                 and all(len(group.isr) == NODES for group in self.groups())
             )
 
@@ -190,20 +190,22 @@ class Pulse:
         self._producer.close()
 
 
-def _gaps(made: Running, repeats: int, strike: Callable[[GroupView], None]) -> list[float]:
+def _gaps(
+    made: Running, repeats: int, strike: Callable[[GroupView], None], *, spread: bool = True
+) -> list[float]:
     """The longest gap around each strike against the group of task 0."""
     pulse = Pulse(made.client)
     gaps = []
     try:
         for _ in range(repeats):
-            made.settled()
+            made.settled(spread=spread)
             made.until("appends go on", lambda: pulse.beats_after(time.monotonic() - 1))
             group = next(each for each in made.groups() if 0 in each.tasks)
             since = pulse.mark()
             strike(group)
             struck = time.monotonic()
             made.until("appends go on", partial(pulse.beats_after, struck))
-            made.settled()
+            made.settled(spread=spread)
             gaps.append(pulse.longest_gap_ms(since))
     finally:
         pulse.close()
@@ -267,7 +269,7 @@ def hand_over(folder: Path) -> Result:
 
             made.until("it is handed over", moved)
 
-        gaps = _gaps(made, REPEATS, strike)
+        gaps = _gaps(made, REPEATS, strike, spread=False)
     return Result(
         value=statistics.median(gaps),
         unit="ms",

@@ -95,6 +95,7 @@ def test_a_module_is_launched_filled_read_and_destroyed(
     assert "Orders" in names(whole_cluster)
     gone = stretto("deploy", "destroy", "Orders", "--yes", *on(whole_cluster))
     assert (gone.code, gone.out, gone.err) == (0, "Orders is gone\n", "")
+    assert not list(whole_cluster.folder.glob("node-*/workers/Orders-*"))
     assert "Orders" not in names(whole_cluster)
     unknown_now = stretto("deploy", "destroy", "Orders", "--yes", *on(whole_cluster))
     assert unknown_now.code == 2

@@ -212,7 +212,15 @@ def test_a_destroyed_module_is_gone_when_its_workers_are(scene: Scene) -> None:
     for worker in assignment.nodes:
         assert scene.state() == "destroying"
         scene.stop_worker(worker)
+    away, *there = assignment.workers
+    scene.zk.delete(scene.paths.node(away.node, Incarnation(f"i-{away.node}")))
+    for placed in there:
+        assert scene.state() == "destroying"
+        scene.zk.delete(scene.paths.remains_of("m", placed.worker))
     wait_until("it is gone", lambda: scene.zk.exists(scene.paths.module("m")) is None)
+    *_, last = scene.ask(conductor, admin.Operations())
+    assert (last.what, last.outcome) == ("destroyed", f"done; nodes {away.node} were away and keep its files")
+    scene.node(away.node)
     assert scene.ask(conductor, admin.Modules()) == ()
     # A name may be used again, and its groups are others.
     scene.launch(conductor)
