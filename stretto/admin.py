@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from stretto.types import Epoch, Incarnation, Offset, WorkerId
+from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import DepotSpec, Operation, PStateSpec
 
@@ -258,6 +258,39 @@ class FollowerView(msgspec.Struct, frozen=True, kw_only=True):
     in_isr: bool
 
 
+class TaskCatchup(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of a transfer of state."""
+
+    task: TaskId
+    phase: str
+    """waiting, preparing, asking, listing, comparing, fetching or complete."""
+    round: int
+    offset: Offset | None
+    """Of the latest image that is complete here."""
+    size_bytes: int | None
+    """Of the image under way; None before the first is known."""
+    left_bytes: int
+    """Of this round; known from fetching on."""
+
+
+class CatchupView(msgspec.Struct, frozen=True, kw_only=True):
+    """How a replica receives its leader's state."""
+
+    leader: WorkerId
+    round: int
+    min_rounds: int
+    leader_applied: Offset
+    received_bytes: int
+    """In this transfer, over all rounds."""
+    bytes_per_second: int
+    damaged_blocks: int
+    """Refused, and asked for again."""
+    since_ms: int
+    waits: str
+    """What keeps it waiting, in a sentence: a full disk, a leader that refuses."""
+    tasks: tuple[TaskCatchup, ...]
+
+
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     """A replica as it knows itself."""
 
@@ -285,6 +318,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """What keeps it from its work, in words: why it is stopped, or does not serve."""
     followers: tuple[FollowerView, ...] = ()
+    catchup: CatchupView | None = None
+    """Only while it receives its leader's state."""
 
 
 class ModuleDescription(msgspec.Struct, frozen=True, kw_only=True):

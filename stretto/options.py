@@ -214,6 +214,17 @@ TABLE: tuple[Option, ...] = (
         doc="Rounds of transfer that every task does before its replica turns to the log.",
     ),
     Option(
+        name="replication.far.horizon.max.pinned.entries",
+        kind=int,
+        default=10_000_000,
+        unit="entries",
+        low=1_000,
+        high=1_000_000_000_000,
+        setting="max_pinned",
+        doc="How much of its log a leader keeps for a replica that receives its state; beyond that the "
+        "replica begins again.",
+    ),
+    Option(
         name="replication.far.horizon.timeout.millis",
         kind=int,
         default=60_000,

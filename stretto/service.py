@@ -85,7 +85,7 @@ class Service:
                 self._pool.submit(self._answer, sender, request, call, bodies)
             case wire.GetMetadata(request=request, module=module) if self._metadata is not None:
                 self._endpoint.reply(sender, self._metadata(request, module))
-            case wire.Hello() | wire.Replicate():
+            case wire.Hello() | wire.Replicate() | wire.Catchup():
                 log.warning("not_for_us", message=type(message).__name__)
             case _:
                 why = f"{self._name} holds no data; ask a worker"

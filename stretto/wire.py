@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from stretto.catchup import messages as catchup
 from stretto.errors import PeerError, RetriableError, StrettoError, UsageError
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.messages import AnyMessage
@@ -47,6 +48,13 @@ class Replicate(msgspec.Struct, frozen=True, tag="replicate", gc=False):
 
     group: GroupKey
     message: AnyMessage
+
+
+class Catchup(msgspec.Struct, frozen=True, tag="catchup", gc=False):
+    """A message of a transfer of state; the body is hashes, blocks or frames, if any."""
+
+    group: GroupKey
+    message: catchup.AnyMessage
 
 
 # Requests of clients. Each has a number that its reply carries back.
@@ -198,7 +206,7 @@ class Answer(msgspec.Struct, frozen=True, tag="answer", gc=False):
     result: msgspec.Raw
 
 
-ToWorker: TypeAlias = Hello | Replicate | GetMetadata | AppendBatch | ReadDepot | FindOffset | Ask
+ToWorker: TypeAlias = Hello | Replicate | Catchup | GetMetadata | AppendBatch | ReadDepot | FindOffset | Ask
 ToClient: TypeAlias = (
     Welcome
     | HelloRefused

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class Applier:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._todo: SimpleQueue[tuple[Group, Sequence[Frame] | None, Offset] | None] = SimpleQueue()
+        self._todo: SimpleQueue[tuple[Group, Sequence[Frame] | None, Offset] | Callable[[], None] | None] = (
+            SimpleQueue()
+        )
         self._reads: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._apply_all, name="apply", daemon=True),
@@ -42,6 +44,10 @@ class Applier:
     def checkpoint(self, group: Group) -> None:
         """Make durable what is applied; the replica hears of it."""
         self._todo.put((group, None, Offset(0)))
+
+    def after_applied(self, function: Callable[[], None]) -> None:
+        """Run it on the loop when everything that waits to be applied is."""
+        self._todo.put(function)
 
     def read(self, function: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run ``function`` off the loop and ``then`` on it, with its result or its exception."""
@@ -73,6 +79,11 @@ class Applier:
                 if item is None:
                     self._apply(work, ends)
                     return
+                if callable(item):
+                    self._apply(work, ends)
+                    work, ends = {}, {}
+                    self._loop.call_soon(item)
+                    continue
                 group, frames, end = item
                 if frames is None:
                     self._apply(work, ends)

@@ -71,7 +71,7 @@ class Clients:
                 self._worker.metadata.asked(sender, message)
             case wire.Ask():
                 self._worker.calls.asked(sender, message)
-            case wire.Hello() | wire.Replicate():
+            case wire.Hello() | wire.Replicate() | wire.Catchup():
                 raise PeerError("not a request of a client")
             case _:
                 assert_never(message)

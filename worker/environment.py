@@ -146,6 +146,23 @@ class Environment:
             self._failure = self._translated(error, "sync")
             raise self._failure from error
 
+    def copy(self, fd: int) -> None:
+        """Write an image of the latest state to a file, beside the writer: the file as it is, uncompacted."""
+        self._reserve()
+        try:
+            with self._gate.shared():
+                self._require_sound()
+                self._env.copyfd(fd)
+        except lmdb.Error as error:
+            raise self._translated(error, "copy") from error
+
+    @property
+    def transaction(self) -> int:
+        """Of the latest state. As long as it is the same, so is an image."""
+        with self._gate.shared():
+            self._require_sound()
+            return self._env.info()["last_txnid"]
+
     def close(self) -> None:
         """After the reads that are running."""
         with self._gate.exclusive():

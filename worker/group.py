@@ -29,6 +29,7 @@ from stretto.replog.core.replica import Recovered, Replica
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import Frame, decode
 from stretto.replog.log import Replog
+from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.worker.environment import DEPOTS_MAX
 from stretto.worker.plan import GroupPlan
@@ -38,7 +39,9 @@ from stretto.zk.paths import GroupKey
 if TYPE_CHECKING:
     from stretto.loop import Loop
     from stretto.worker.applier import Applier
+    from stretto.worker.catchup import CatchupDesk
     from stretto.worker.state import AppliedState
+    from stretto.worker.storage import ReplicaStorage
 
 READ_BYTES = 4 * 1024 * 1024
 #: Frequent, and whatever they change beside offsets comes with a note.
@@ -92,7 +95,8 @@ class Host(Protocol):
 
     def grown(self, group: Group, tasks: Collection[TaskId]) -> None: ...
 
-    def serve_state(self, group: Group, to: WorkerId) -> None: ...
+    @property
+    def catchup(self) -> CatchupDesk: ...
 
     def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None: ...
 
@@ -128,8 +132,10 @@ class Group:
         #: How often something was applied, by task.
         self.growth: dict[TaskId, int] = {}
         self._effects: deque[Effect] = deque()
-        #: A truncation waits for a write in flight; effects behind it wait too.
+        #: A truncation waits for a write in flight; effects behind it wait too, and behind an install.
         self._waits = False
+        #: Its log and its state are being replaced.
+        self.installing = False
         self._running = False
         #: Left for the end of the turn.
         self._sends: deque[effects.SendEntries] = deque()
@@ -232,10 +238,15 @@ class Group:
                 host.metastore.forget_resign(self.key, epoch)
             case effects.Sample(request=request):
                 host.sample(self, request)
-            case effects.ServeState(to=to):
-                host.serve_state(self, to)
-            case effects.InstallState():
-                self.step(events.TransferFailed())
+            case effects.ServeState():
+                host.catchup.serve_state(self, effect)
+            case effects.StopServing(to=to):
+                host.catchup.stop_serving(self, to)
+            case effects.FetchState():
+                host.catchup.fetch_state(self, effect)
+            case effects.InstallState(end=end):
+                self._waits = self.installing = True
+                host.commit.when_quiet(self.log, lambda: host.catchup.install(self, end))
             case effects.SetAside(why=why):
                 host.replica_stopped(self, why, renew=True)
             case effects.Stop(why=why, renew=renew):
@@ -330,6 +341,28 @@ class Group:
             self.growth[task] = self.growth.get(task, 0) + 1
         self.host.grown(self, grown)
 
+    # A leader's state takes the place of this one.
+
+    def installed(self, storage: ReplicaStorage, history: tuple[EpochStart, ...]) -> None:
+        if self.closed:
+            return
+        self.log, self.state = storage.log, storage.state
+        self._unapplied.clear()
+        self._thens.clear()
+        self._last_blob = None
+        end = self.state.applied
+        producers = self.state.producers()
+        self._end_install(events.StateInstalled(end=end, history=history, producers=producers))
+
+    def install_failed(self) -> None:
+        """The old state stands."""
+        if not self.closed:
+            self._end_install(events.TransferFailed())
+
+    def _end_install(self, event: Event) -> None:
+        self._waits = self.installing = False
+        self.step(event)
+
     # For the worker.
 
     @property
@@ -340,7 +373,8 @@ class Group:
         self.step(events.SessionStarted(incarnation=incarnation))
 
     def view(self) -> admin.ReplicaView:
-        return replica_view(self.replica, self.plan, self.since, self.host.loop.now)
+        catchup = self.host.catchup.view(self.key)
+        return replica_view(self.replica, self.plan, self.since, self.host.loop.now, catchup)
 
     def has_room_for(self, task: TaskId, depot: str) -> bool:
         """Whether the task's file can take that depot, with all new ones that were let in before it.

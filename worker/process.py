@@ -29,11 +29,13 @@ from stretto.replog.core import effects, events
 from stretto.replog.core.guards import GUARDS
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import decode
+from stretto.replog.identity import Identity as StoredIdentity
 from stretto.replog.log import Replog
 from stretto.types import Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.worker import views
 from stretto.worker.applier import Applier
 from stretto.worker.calls import CallDesk
+from stretto.worker.catchup import CatchupDesk
 from stretto.worker.clients import Clients
 from stretto.worker.fsync import FsyncSwitch
 from stretto.worker.group import Group
@@ -97,6 +99,7 @@ class Worker:
         )
         #: Those in force. Read before any group begins, and again before each session.
         self.options = OptionSet()
+        self.catchup = CatchupDesk(self)
         self.clients = Clients(self)
         self.metadata = MetadataDesk(self)
         self.calls = CallDesk(self)
@@ -154,14 +157,16 @@ class Worker:
 
     # Storage.
 
-    def _folder(self, plan: GroupPlan) -> ReplicaFolder:
+    def replica_path(self, plan: GroupPlan) -> Path:
         module, generation, group = plan.key
-        path = self.config.data_dir / "groups" / f"{module}-{generation}-{group}"
-        config = self.config
-        return ReplicaFolder(path, plan, cluster=config.cluster, pool=self._pool)
+        return self.config.data_dir / "groups" / f"{module}-{generation}-{group}"
+
+    def folder(self, plan: GroupPlan) -> ReplicaFolder:
+        path = self.replica_path(plan)
+        return ReplicaFolder(path, plan, cluster=self.config.cluster, pool=self._pool)
 
     def _open(self, plan: GroupPlan) -> None:
-        self._storages[plan.key] = self._folder(plan).open()
+        self._storages[plan.key] = self.folder(plan).open()
 
     def _registration(self, incarnation: Incarnation) -> WorkerRegistration:
         """Called from the metastore's threads."""
@@ -180,6 +185,7 @@ class Worker:
         group.closed = True
         self.stopped[group.key] = views.Stopped(group.plan, self.worker, self.loop.now, why, group.view())
         del self.groups[group.key]
+        self.catchup.group_closed(group.key)
         del self._storages[group.key]
         del self._fsync[group.key]
         self.clients.parked.group_changed(group.key)
@@ -198,9 +204,9 @@ class Worker:
         if self._stopping_at is not None:
             return
         try:
-            self._folder(plan).check_room()
+            self.folder(plan).check_room()
             if renew:
-                self._storages[plan.key] = self._folder(plan).renew(why)
+                self._storages[plan.key] = self.folder(plan).renew(why)
             else:
                 self._open(plan)
         except (StrettoError, OSError) as error:
@@ -212,6 +218,15 @@ class Worker:
         if self._incarnation is not None:
             self._begin(plan, self._incarnation)
 
+    def identity_of(self, key: GroupKey) -> StoredIdentity:
+        return self._storages[key].identity
+
+    def replica_replaced(self, group: Group, storage: ReplicaStorage) -> None:
+        """By a leader's state; the group has not taken over its new log yet."""
+        self._by_log.pop(group.log, None)
+        self._storages[group.key] = storage
+        self._by_log[storage.log] = group
+
     def _committed(self, replog: Replog, end: Offset | StorageError) -> None:
         group = self._by_log.get(replog)
         if group is not None:
@@ -219,11 +234,12 @@ class Worker:
 
     def _checkpoint(self) -> None:
         for group in self.groups.values():
-            self.applier.checkpoint(group)
+            if not group.installing:
+                self.applier.checkpoint(group)
 
     def _flush(self) -> None:
         for group in self.groups.values():
-            if not group.fsync_always:
+            if not group.fsync_always and not group.installing:
                 self.commit.submit(group.log)
 
     # The metastore's listener: called from its threads, so it only hands over.
@@ -247,6 +263,7 @@ class Worker:
         self.options = options
         self._retime()
         self.clients.options_changed(options, self.config.module)
+        self.catchup.options_changed()
         set_here = {str(level): dict(values) for level, values in options.levels.items()}
         log.info("options_in_force", worker=self.worker, options=set_here)
         for switch in self._fsync.values():
@@ -340,6 +357,10 @@ class Worker:
             if group is not None:
                 frames = decode(bodies[0]) if bodies and len(bodies[0]) else ()
                 group.step(events.Received(sender=worker, message=message.message, frames=frames))
+        elif isinstance(message, wire.Catchup):
+            if worker is None:
+                raise PeerError("a client sent a message of a transfer of state")
+            self.catchup.received(worker, message, bodies)
         else:
             self.clients.received(sender, message, bodies)
 
@@ -354,14 +375,6 @@ class Worker:
 
     def grown(self, group: Group, tasks: Collection[TaskId]) -> None:
         self.clients.parked.grown(group.key, tasks)
-
-    def serve_state(self, group: Group, to: WorkerId) -> None:
-        log.warning(
-            "far_horizon_needed",
-            group=str(group.key),
-            follower=to,
-            advice="it is further behind than the log reaches; raise replication.max.near.sync.message.lag",
-        )
 
     # Stopping.
 
@@ -412,10 +425,12 @@ class Worker:
 
     def _close(self) -> None:
         self.metastore.close()
+        self.catchup.close()
         self.applier.close()
         self.commit.close()
         for key, group in self.groups.items():
-            self._close_cleanly(group, self._storages[key])
+            if not group.installing:
+                self._close_cleanly(group, self._storages[key])
         self._pool.shutdown()
         self.transport.close()
         self.loop.close()

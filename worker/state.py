@@ -245,6 +245,24 @@ class AppliedState:
         """Of what a task holds; to be compared between replicas that have applied the same offset."""
         return self._task(task).digest()
 
+    def image(self, task: TaskId, fd: int) -> None:
+        """Copy a task's file to another one, beside the writer. The copy is not behind :attr:`applied`."""
+        state = self._task(task)
+        with self._writing:
+            if self._closed:
+                raise StorageError("the applied state is closed")
+            state.advance(self._applied)
+        state.environment.copy(fd)
+
+    def transaction(self, task: TaskId) -> int:
+        """Changes with the task's file; an image is not older than what was read here before."""
+        state = self._task(task)
+        with self._writing:
+            if self._closed:
+                raise StorageError("the applied state is closed")
+            state.advance(self._applied)
+            return state.environment.transaction
+
     def _task(self, task: TaskId) -> TaskState:
         found = self._tasks.get(task)
         if found is None:

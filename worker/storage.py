@@ -1,8 +1,10 @@
 """A replica's folder: its identity, its replog and its applied state, opened so that they agree.
 
 Layout: ``<replica>/replog`` (log segments and the identity file) and ``<replica>/state`` (one LMDB
-environment per task). Whatever cannot be trusted is set aside under another name, never deleted, and the
-replica begins again, empty and under a fresh storage id, so that no record mistakes it for what it was.
+environment per task); ``incoming``, ``install`` and ``outgoing`` while a leader's state takes their place
+(:mod:`stretto.worker.install`), ``spool`` while it copies its own. Whatever cannot be trusted is set aside
+under another name, never deleted, and the replica begins again, empty and under a fresh storage id, so that
+no record mistakes it for what it was.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.identity import ASIDE_PREFIX, Identity, open_identity
 from stretto.replog.log import Replog
 from stretto.types import StorageId
+from stretto.worker.images import remove_spools
+from stretto.worker.install import INSTALL, Install, carry_out, resume
 from stretto.worker.plan import GroupPlan
 from stretto.worker.state import AppliedState, LogTooShort, StateCorrupt
 
@@ -78,6 +82,12 @@ class ReplicaFolder:
         except (StorageCorrupt, StateCorrupt, LogTooShort) as error:
             return self._renew(folder, identity, str(error))
 
+    def install(self, install: Install, identity: Identity) -> ReplicaStorage:
+        """Replace log and state by what is staged. Both are closed, and the identity stays what it is."""
+        carry_out(self._path, install)
+        replog, state = self._open_both(OsFolder(self._path / "replog"), create=False)
+        return ReplicaStorage(identity, replog, state)
+
     def check_room(self) -> None:
         """Raises OSError unless there is room for a while: a replica that stopped for lack of space must not
         come back only to stand for leader and stop again."""
@@ -107,11 +117,17 @@ class ReplicaFolder:
         return folder, identity
 
     def _open(self, folder: OsFolder, identity: Identity) -> ReplicaStorage:
+        remove_spools(self._path)
+        resume(self._path, identity.storage_id)
         fresh = identity.fresh is not None
         if fresh and not _has_segments(folder):
             self._set_state_aside(identity.storage_id)
-        replog = Replog.open(folder, create=fresh)
+        replog, state = self._open_both(folder, create=fresh)
         identity.mark_fsync("always")
+        return ReplicaStorage(identity, replog, state)
+
+    def _open_both(self, folder: OsFolder, *, create: bool) -> tuple[Replog, AppliedState]:
+        replog = Replog.open(folder, create=create)
         try:
             state = AppliedState.open(self._path / "state", self._plan.tasks, pool=self._pool)
             try:
@@ -122,7 +138,7 @@ class ReplicaFolder:
         except BaseException:
             replog.close()
             raise
-        return ReplicaStorage(identity, replog, state)
+        return replog, state
 
     def _renew(self, folder: OsFolder, identity: Identity, why: str) -> ReplicaStorage:
         log.error("replica_set_aside", group=str(self._plan.key), why=why, folder=str(self._path))
@@ -131,9 +147,10 @@ class ReplicaFolder:
         return self._open(folder, identity)
 
     def _set_state_aside(self, storage_id: StorageId) -> None:
-        state = self._path / "state"
-        if state.exists():
-            state.rename(self._path / f"{ASIDE_PREFIX}{storage_id}.state")
+        for name in ("state", INSTALL):
+            path = self._path / name
+            if path.exists():
+                path.rename(self._path / f"{ASIDE_PREFIX}{storage_id}.{name}")
 
 
 def _has_segments(folder: OsFolder) -> bool:

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import lmdb
 import msgspec
 
 from stretto import records
@@ -249,6 +250,22 @@ class TaskState:
 
     def close(self) -> None:
         self.environment.close()
+
+
+def offset_of_image(file: Path, task: TaskId) -> Offset:
+    """What a copy of a task's file is the state of. It must not be opened elsewhere."""
+    try:
+        with (
+            lmdb.open(str(file), subdir=False, readonly=True, lock=False, max_dbs=1) as environment,
+            environment.begin() as txn,
+        ):
+            meta = environment.open_db(b"meta", txn=txn, create=False)
+            version, owner = txn.get(_FORMAT, db=meta), txn.get(_TASK, db=meta)
+            if (version, owner) != (bytes([FORMAT_VERSION]), _U64.pack(task)):
+                raise StateCorrupt(f"the image of task {task} is that of something else")
+            return Offset(_U64.unpack(txn.get(_APPLIED, b"", db=meta))[0])
+    except (lmdb.Error, struct.error) as error:
+        raise StateCorrupt(f"the image of task {task} cannot be read: {error}") from error
 
 
 def _rows(

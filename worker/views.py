@@ -64,7 +64,13 @@ def _is_stalled(leader: Leader) -> bool:
     return leader.stalled or leader.membership.is_short()
 
 
-def replica_view(replica: Replica, plan: GroupPlan, since_at: Since, now: Millis) -> admin.ReplicaView:
+def replica_view(
+    replica: Replica,
+    plan: GroupPlan,
+    since_at: Since,
+    now: Millis,
+    catchup: admin.CatchupView | None = None,
+) -> admin.ReplicaView:
     record = replica.record
     leader = replica.role if isinstance(replica.role, Leader) and not replica.stopped else None
     since = since_at.look(replica, now)
@@ -97,6 +103,7 @@ def replica_view(replica: Replica, plan: GroupPlan, since_at: Since, now: Millis
         since_ms=now - since,
         why=why,
         followers=_followers(leader) if leader is not None else (),
+        catchup=catchup,
     )
 
 
@@ -138,6 +145,7 @@ class Stopped:
             since_ms=now - self.at,
             why=self.why,
             followers=(),
+            catchup=None,
         )
 
     def _never_ran(self) -> admin.ReplicaView:

@@ -15,7 +15,7 @@ import msgspec
 from stretto.replog.core.messages import AnyMessage, Entries
 from stretto.replog.core.record import GroupRecord, Registration
 from stretto.replog.frame import Frame
-from stretto.types import Epoch, Offset, WorkerId
+from stretto.types import Epoch, Incarnation, Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.events import Persisted
@@ -143,9 +143,28 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ServeState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Ship the applied state to a follower; the log stays pinned from the applied offset meanwhile."""
+    """Answer what a follower asks of the applied state; the log stays pinned from ``pinned`` meanwhile, which
+    PinMoved moves."""
 
     to: WorkerId
+    epoch: Epoch
+    incarnation: Incarnation
+    """Of the follower."""
+    attempt: int
+    pinned: Offset
+
+
+class StopServing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The log could not be kept any longer for a follower that receives our state: let it begin again."""
+
+    to: WorkerId
+
+
+class FetchState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Ask the leader for its state, which it keeps its log for; then step StateArrived or TransferFailed, and
+    TransferProgressed meanwhile."""
+
+    leader: WorkerId
     epoch: Epoch
     attempt: int
 
@@ -198,6 +217,8 @@ Effect: TypeAlias = (
     | Sample
     | Reply
     | ServeState
+    | StopServing
+    | FetchState
     | InstallState
     | SetAside
     | Stop

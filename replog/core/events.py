@@ -91,8 +91,25 @@ class StateInstalled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     producers: ProducerTable
 
 
+class TransferProgressed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The leader answers: no need to ask it anew for now."""
+
+    epoch: Epoch
+    attempt: int
+
+
 class TransferFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The leader's state did not arrive whole, or could not be installed; the old state stands."""
+
+
+class PinMoved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A follower that receives our state needs our log from ``start`` on; None: it no longer receives it."""
+
+    to: WorkerId
+    epoch: Epoch
+    incarnation: Incarnation
+    """Of the follower."""
+    start: Offset | None
 
 
 # Metastore.
@@ -203,7 +220,9 @@ Event: TypeAlias = (
     | StateSynced
     | StateArrived
     | StateInstalled
+    | TransferProgressed
     | TransferFailed
+    | PinMoved
     | RecordRead
     | ReadFailed
     | RegistrationSeen

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, assert_never
 from stretto.invariants import InvariantViolation, present
 from stretto.replog.core import effects, messages
 from stretto.replog.core.election import Election
-from stretto.replog.core.events import Append, CasReply, Resign, Sent, StateArrived
+from stretto.replog.core.events import (
+    Append,
+    CasReply,
+    PinMoved,
+    Resign,
+    Sent,
+    StateArrived,
+    TransferProgressed,
+)
 from stretto.replog.core.messages import AnyMessage, RejectReason
 from stretto.replog.core.record import Member, Registration
 from stretto.replog.frame import Frame
@@ -156,6 +164,12 @@ class Follower:
         self.retry_at = Millis(replica.now + replica.settings.state_timeout_ms)
         replica.note("asks_for_state", epoch=self.epoch, end=replica.log_end)
         self._send(messages.FetchState(self.epoch, replica.registered_as, attempt=self.attempt))
+        leader = present(self.leader, "leader")
+        replica.emit(effects.FetchState(leader=leader, epoch=self.epoch, attempt=self.attempt))
+
+    def transfer_progressed(self, event: TransferProgressed) -> None:
+        if self.awaits_state and (event.epoch, event.attempt) == (self.epoch, self.attempt):
+            self.retry_at = Millis(self.replica.now + self.replica.settings.state_timeout_ms)
 
     def state_arrived(self, event: StateArrived) -> None:
         replica = self.replica
@@ -165,6 +179,9 @@ class Follower:
         if replica.guards.may_install(event.end, replica.log_end):
             replica.installing = True
             replica.emit(effects.InstallState(end=event.end))
+
+    def pin_moved(self, event: PinMoved) -> None:
+        """For a follower of an epoch that we no longer lead."""
 
     def state_replaced(self) -> None:
         self._hello()

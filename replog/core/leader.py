@@ -15,7 +15,15 @@ from stretto.invariants import check
 from stretto.replog import frame as frames_of
 from stretto.replog.core import effects, messages
 from stretto.replog.core.effects import Acked, Refusal
-from stretto.replog.core.events import Append, CasReply, Resign, Sent, StateArrived
+from stretto.replog.core.events import (
+    Append,
+    CasReply,
+    PinMoved,
+    Resign,
+    Sent,
+    StateArrived,
+    TransferProgressed,
+)
 from stretto.replog.core.handover import Handover, refusal_of
 from stretto.replog.core.membership import Membership
 from stretto.replog.core.messages import AnyMessage, RejectReason
@@ -330,7 +338,8 @@ class Leader:
         replica = self.replica
         registration = Registration(sender, hello.incarnation)
         known = self._incarnations.get(registration)
-        if known is None or hello.attempt > known.attempt:
+        progress = known
+        if progress is None or hello.attempt > progress.attempt:
             progress = Progress(sender, hello.incarnation, hello.storage, hello.attempt, replica.now)
             progress.confirmed = replica.guards.confirmed_by_hello(hello.end)
             progress.pinned = known.pinned if known is not None else None
@@ -345,11 +354,18 @@ class Leader:
             start=replica.log_start,
             end=replica.log_end,
             apply_offset=replica.apply_offset,
-            near_lag=replica.settings.max_near_lag,
+            near_lag=self._reach(progress),
             listed=self.membership.may_list(Member(sender, hello.storage)),
         )
         replica.emit(effects.Send(to=sender, message=lineage))
         self._progressed()
+
+    def _reach(self, progress: Progress) -> int:
+        """How far behind a follower may be: further if our log is kept for it, as after it took our state."""
+        near_lag = self.replica.settings.max_near_lag
+        if progress.pinned is None:
+            return near_lag
+        return max(near_lag, self.replica.apply_offset - progress.pinned)
 
     def _on_confirm(self, sender: WorkerId, confirm: messages.Confirm) -> None:
         replica, guards = self.replica, self.replica.guards
@@ -371,6 +387,9 @@ class Leader:
             log_end=replica.log_end,
         )
         progress.on_confirm(confirm, replica.now)
+        if progress.pinned is not None:
+            in_range = replica.apply_offset - confirm.end <= replica.settings.max_near_lag
+            progress.pinned = None if in_range else max(progress.pinned, confirm.end)
         self._progressed()
 
     def _on_fetch_state(self, sender: WorkerId, message: messages.FetchState) -> None:
@@ -378,9 +397,43 @@ class Leader:
         if progress is None or progress.attempt != message.attempt:
             return
         if progress.incarnation == message.incarnation:
-            progress.pinned = self.replica.applied
-            self.replica.note("serves_state", to=sender, at=self.replica.applied)
-            self.replica.emit(effects.ServeState(to=sender, epoch=self.epoch, attempt=message.attempt))
+            pinned = progress.pinned = self.replica.applied
+            self.replica.note("serves_state", to=sender, at=pinned)
+            self.replica.emit(
+                effects.ServeState(
+                    to=sender,
+                    epoch=self.epoch,
+                    incarnation=message.incarnation,
+                    attempt=message.attempt,
+                    pinned=pinned,
+                )
+            )
+
+    def pin_moved(self, event: PinMoved) -> None:
+        progress = self.followers.get(event.to)
+        if event.epoch != self.epoch or progress is None or progress.incarnation != event.incarnation:
+            return
+        if progress.pinned is not None and (event.start is None or event.start > progress.pinned):
+            progress.pinned = event.start
+
+    def _release_pins(self) -> None:
+        """What is kept for others is bounded; who needs more begins again."""
+        replica = self.replica
+        for progress in self.followers.values():
+            if progress.pinned is None or progress.gone:
+                continue
+            kept = replica.apply_offset - progress.pinned
+            if kept > replica.settings.max_pinned:
+                progress.pinned = None
+                replica.note(
+                    "pin_released",
+                    follower=progress.worker,
+                    entries=kept,
+                    advice="it takes our state too slowly for the log to be kept; raise "
+                    "replication.far.horizon.max.pinned.entries, or "
+                    "replication.catchup.max.bytes.per.second",
+                )
+                replica.emit(effects.StopServing(to=progress.worker))
 
     def _reject(self, sender: WorkerId, reason: RejectReason) -> None:
         reject = messages.Reject(self.epoch, self.replica.registered_as, reason=reason)
@@ -412,6 +465,7 @@ class Leader:
         return Offset(max(needed, 0))
 
     def cut_log(self) -> None:
+        self._release_pins()
         self.replica.cut_below(self.needed_by_others())
 
     # Metastore.
@@ -476,6 +530,9 @@ class Leader:
 
     def state_arrived(self, event: StateArrived) -> None:
         """For a follower that we are no longer."""
+
+    def transfer_progressed(self, event: TransferProgressed) -> None:
+        """Likewise."""
 
     def state_replaced(self) -> None:
         check(False, "a leader's state was replaced by another's", epoch=self.epoch)

@@ -58,7 +58,6 @@ class Progress:
         self.confirmed = message.end if self.confirmed is None else max(self.confirmed, message.end)
         self.known_apply_offset = max(self.known_apply_offset, message.known_apply_offset)
         self.heard_at = now
-        self.pinned = None
         if first or message.resume:
             self.next = max(message.log_end, self.confirmed)
             self.in_flight.clear()

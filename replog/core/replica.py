@@ -198,6 +198,10 @@ class Replica:
                 self.role.state_arrived(event)
             case events.StateInstalled():
                 self._state_installed(event)
+            case events.TransferProgressed():
+                self.role.transfer_progressed(event)
+            case events.PinMoved():
+                self.role.pin_moved(event)
             case events.TransferFailed():
                 self.installing = False
                 self.role.state_failed()

@@ -32,6 +32,8 @@ class Settings:
     resign_timeout_ms: Millis = Millis(10_000)
     state_timeout_ms: Millis = Millis(60_000)
     """How long a follower waits for the leader's state before it asks again."""
+    max_pinned: int = 10_000_000
+    """``replication.far.horizon.max.pinned.entries``: how much of the log is kept for a transfer."""
     max_batch_bytes: int = 1 << 20
     max_in_flight_messages: int = 8
 

@@ -302,6 +302,8 @@ class Node(Machine):
                     self.state.producers.copy(),
                 )
                 simulation.send_state(self.worker, to, snapshot)
+            case effects.FetchState() | effects.StopServing():
+                pass
             case effects.InstallState(end=end):
                 self.world.after(self.world.random.randint(1, 120), self._install, self.life, end)
             case effects.SetAside(why=why):

@@ -1,0 +1,110 @@
+"""Images as lists of hashed blocks: how lists are made, compared and sent.
+
+**Hash.** The first 16 bytes of SHA-256. Of what ``hashlib`` has it is by far the fastest where processors
+know it (three times BLAKE2b), it needs no further dependency, and nobody can make two blocks with one hash.
+
+**Block size.** LMDB changes pages of 4 KiB, here and there. Blocks of 8 KiB send at most twice the pages that
+changed; the hashes cost 0.2% of the first round; and hashing is within a tenth of its speed for large
+blocks, which 4 KiB is not. A list is bounded: larger images have larger blocks.
+
+**Lists.** The complete list is all hashes, in order. Against a list that the other side has, only what
+differs is sent: an index (u32) and a hash for each. Either way the result must match the image's digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+
+from stretto.catchup.messages import Run
+from stretto.errors import PeerError
+
+HASH_BYTES = 16
+BLOCK_BYTES = 8 * 1024
+LIST_BYTES_MAX = 64 * 1024 * 1024
+_CHUNK = 4096 * HASH_BYTES
+_CHANGE = struct.Struct(f"<I{HASH_BYTES}s")
+
+
+def hash_of(block: bytes | memoryview) -> bytes:
+    return hashlib.sha256(block).digest()[:HASH_BYTES]
+
+
+def digest_of(hashes: bytes) -> bytes:
+    return hashlib.sha256(hashes).digest()
+
+
+def block_bytes_for(size_bytes: int) -> int:
+    block_bytes = BLOCK_BYTES
+    while blocks_in(size_bytes, block_bytes) * HASH_BYTES > LIST_BYTES_MAX:
+        block_bytes *= 2
+    return block_bytes
+
+
+def blocks_in(size_bytes: int, block_bytes: int) -> int:
+    return -(-size_bytes // block_bytes)
+
+
+def length_of(run: Run, size_bytes: int, block_bytes: int) -> int:
+    """Bytes of a run; the last block of an image may be short."""
+    first, count = run
+    return min((first + count) * block_bytes, size_bytes) - first * block_bytes
+
+
+def differing(old: bytes, new: bytes) -> Iterator[int]:
+    """Indices of ``new`` whose hash ``old`` does not have in that place."""
+    for at in range(0, len(new), _CHUNK):
+        if old[at : at + _CHUNK] == new[at : at + _CHUNK]:
+            continue
+        for place in range(at, min(at + _CHUNK, len(new)), HASH_BYTES):
+            if old[place : place + HASH_BYTES] != new[place : place + HASH_BYTES]:
+                yield place // HASH_BYTES
+
+
+def missing_runs(old: bytes, new: bytes) -> list[Run]:
+    """Blocks of ``new`` that ``old`` has not."""
+    runs: list[Run] = []
+    start = end = -1
+    for index in differing(old, new):
+        if index != end:
+            if end > start:
+                runs.append((start, end - start))
+            start = index
+        end = index + 1
+    if end > start:
+        runs.append((start, end - start))
+    return runs
+
+
+def encode_changes(old: bytes, new: bytes) -> bytes:
+    return b"".join(
+        _CHANGE.pack(index, new[index * HASH_BYTES : (index + 1) * HASH_BYTES])
+        for index in differing(old, new)
+    )
+
+
+def apply_changes(old: bytes, changes: bytes, blocks: int) -> bytes:
+    """The list that ``changes`` were made for. Raises PeerError if they cannot have been."""
+    if len(changes) % _CHANGE.size:
+        raise PeerError("a list of changed blocks has a broken length")
+    hashes = bytearray(old[: blocks * HASH_BYTES].ljust(blocks * HASH_BYTES, b"\0"))
+    for index, hashed in _CHANGE.iter_unpack(changes):
+        if index >= blocks:
+            raise PeerError(f"a list of changed blocks names block {index} of {blocks}")
+        hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES] = hashed
+    return bytes(hashes)
+
+
+def take_runs(runs: list[Run], blocks: int) -> tuple[Run, ...]:
+    """Remove up to so many blocks from the end of ``runs`` and return them, ascending."""
+    taken: list[Run] = []
+    while runs and blocks > 0:
+        first, count = runs.pop()
+        if count > blocks:
+            # From the front, so that files are read and written forward.
+            runs.append((first + blocks, count - blocks))
+            count = blocks
+        taken.append((first, count))
+        blocks -= count
+    return tuple(taken)

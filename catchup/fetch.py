@@ -1,0 +1,561 @@
+"""The follower's side of a transfer: what to ask for next, and when it is enough.
+
+A *round* brings every task to an image that the leader made during that round; several tasks at a time. A
+round ends when all tasks have theirs, and then it is decided whether there is another one: at least
+``min_rounds``, and until the lowest offset of the images is within ``near_lag`` of what the leader has
+applied by then. All tasks do the same number of rounds. A small task that went on by itself while a large
+one is under way would gain nothing: the lowest offset is what counts, and that of the large one is older.
+
+A task in a round goes through these phases::
+
+    waiting -> preparing (first round: hash what an earlier transfer left here) -> asking (for an image)
+            -> listing (its hashes) -> comparing (with those here) -> fetching (what differs) -> complete
+
+The staged file is overwritten in place, so it is an image only when its round is complete. A block counts
+when its hash is the listed one and it is written; a damaged one is counted and asked for again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, assert_never
+
+from stretto.catchup import blocks, messages
+from stretto.catchup.messages import Run
+from stretto.invariants import present
+from stretto.replog.storage import EpochStart
+from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId
+
+PART_BYTES = 512 * 1024
+"""Of blocks in one message, so that entries on the same connection need not wait long."""
+WINDOW = 6
+"""Questions for blocks that may be under way: asked for and not yet written."""
+TASKS_AT_ONCE = 4
+DAMAGE_MAX = 100
+"""Damaged blocks in one round after which its image is no longer trusted."""
+
+
+class Phase(enum.StrEnum):
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    ASKING = "asking"
+    LISTING = "listing"
+    COMPARING = "comparing"
+    FETCHING = "fetching"
+    COMPLETE = "complete"
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    message: messages.Answer
+    body: Any = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What is staged for the task is hashed."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """The list is complete and matches its digest; None: it does not."""
+
+    task: TaskId
+    round: int
+    missing: list[Run] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Blocks are written, except the damaged ones."""
+
+    ask: int
+    damaged: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntriesStored:
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    pass
+
+
+Event: TypeAlias = Begin | Heard | Prepared | Compared | Stored | EntriesStored | Tick
+
+
+# Effects.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    message: messages.Ask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Hash what is staged for the task, if anything is; answer with Prepared."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare:
+    """Work out the hashes of the image from the parts of its list, make room for it, and answer with
+    Compared. The old hashes are those of what is staged."""
+
+    image: messages.Image
+    parts: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """Check the blocks by the image's hashes and write them; answer with Stored."""
+
+    ask: int
+    image: messages.Image
+    runs: tuple[Run, ...]
+    body: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreEntries:
+    """Keep these frames; answer with EntriesStored."""
+
+    start: Offset
+    end: Offset
+    body: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assemble:
+    """Everything is here: bring all tasks to ``end`` with the entries, and the state has arrived."""
+
+    start: Offset
+    end: Offset
+    history: tuple[EpochStart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fail:
+    """This transfer leads nowhere; what is staged stays for the next one."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    event: str
+    fields: dict[str, Any]
+
+
+Effect: TypeAlias = Send | Prepare | Compare | Store | StoreEntries | Assemble | Fail | Note
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Which transfer this is, and when it is enough."""
+
+    epoch: Epoch
+    incarnation: Incarnation
+    attempt: int
+    tasks: tuple[TaskId, ...]
+    min_rounds: int
+    near_lag: int
+    retry_ms: Millis
+
+
+@dataclass(slots=True)
+class TaskFetch:
+    task: TaskId
+    phase: Phase = Phase.WAITING
+    #: The one under way, or the latest that is complete.
+    round: int = 0
+    #: The latest round whose hashes the driver has, in this transfer.
+    listed_round: int = 0
+    #: Of the latest complete round.
+    offset: Offset | None = None
+    image: messages.Image | None = None
+    parts: list[Any] = field(default_factory=list)
+    list_position: int = 0
+    #: Descending, so that the next ones are at the end.
+    missing: list[Run] = field(default_factory=list)
+    missing_bytes: int = 0
+    """Of this round, not yet written."""
+    asked_at: Millis = Millis(0)
+    damaged: int = 0
+    fetched_bytes: int = 0
+    """Over all rounds."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    task: TaskId
+    runs: tuple[Run, ...]
+    at: Millis
+    #: It came, and is being written.
+    storing: bool = False
+
+
+class Fetch:
+    """One transfer; :meth:`step` is the one door."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.round = 1
+        self.tasks = {task: TaskFetch(task) for task in terms.tasks}
+        #: What the leader had applied when it last said something.
+        self.leader_applied = Offset(0)
+        self.damaged_blocks = 0
+        self.failed: str | None = None
+        self._asks: dict[int, _Asked] = {}
+        self._ask_count = 0
+        #: The entries between the images: next one to ask for, the end, and when that was asked.
+        self._entries_at: Offset | None = None
+        self._entries_asked_at = Millis(0)
+        self._storing_entries = False
+        self._history: tuple[EpochStart, ...] = ()
+        self._assembled = False
+        self._now = Millis(0)
+        self._out: list[Effect] = []
+
+    # The door.
+
+    def step(self, event: Event, now: Millis) -> list[Effect]:
+        self._now = now
+        out: list[Effect] = []
+        self._out = out
+        if self.failed is None and not self._assembled:
+            self._dispatch(event)
+        return out
+
+    def next_deadline(self) -> Millis | None:
+        """When to step a Tick at the latest."""
+        if self.failed is not None or self._assembled:
+            return None
+        waits = [asked.at for asked in self._asks.values() if not asked.storing]
+        waits += [
+            each.asked_at for each in self.tasks.values() if each.phase in (Phase.ASKING, Phase.LISTING)
+        ]
+        if self._entries_at is not None and not self._storing_entries:
+            waits.append(self._entries_asked_at)
+        return Millis(min(waits) + self.terms.retry_ms) if waits else None
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case Begin():
+                self._begin_round()
+            case Heard(message=message, body=body):
+                self._heard(message, body)
+            case Prepared(task=task):
+                fetching = self.tasks[task]
+                if fetching.phase is Phase.PREPARING:
+                    self._ask_image(fetching)
+            case Compared(task=task, round=number, missing=missing):
+                fetching = self.tasks[task]
+                if fetching.phase is Phase.COMPARING and fetching.round == number:
+                    self._compared(fetching, missing)
+            case Stored(ask=ask, damaged=damaged):
+                self._stored(ask, damaged)
+            case EntriesStored(end=end):
+                self._storing_entries = False
+                self._entries_at = end
+                self._ask_entries()
+            case Tick():
+                self._repeat_unanswered()
+            case _:
+                assert_never(event)
+
+    # Rounds.
+
+    def _begin_round(self) -> None:
+        self._note("round_begins", round=self.round, tasks=len(self.tasks))
+        for fetching in self.tasks.values():
+            fetching.phase = Phase.WAITING
+            fetching.round = self.round
+            fetching.damaged = 0
+        self._begin_tasks()
+
+    def _begin_tasks(self) -> None:
+        busy = sum(each.phase not in (Phase.WAITING, Phase.COMPLETE) for each in self.tasks.values())
+        waiting = [each for each in self.tasks.values() if each.phase is Phase.WAITING]
+        for fetching in waiting[: max(0, TASKS_AT_ONCE - busy)]:
+            if fetching.round == 1:
+                fetching.phase = Phase.PREPARING
+                self._out.append(Prepare(task=fetching.task))
+            else:
+                self._ask_image(fetching)
+
+    def _complete(self, fetching: TaskFetch) -> None:
+        image = present(fetching.image, "image")
+        fetching.phase = Phase.COMPLETE
+        fetching.offset = image.offset
+        if all(each.phase is Phase.COMPLETE for each in self.tasks.values()):
+            self._end_round()
+        else:
+            self._begin_tasks()
+
+    def _end_round(self) -> None:
+        lowest, highest = self.span()
+        lag = self.leader_applied - lowest
+        self._note("round_ends", round=self.round, lowest=lowest, highest=highest, lag=lag)
+        if self.round < self.terms.min_rounds or lag > self.terms.near_lag:
+            self.round += 1
+            self._begin_round()
+        else:
+            self._entries_at = lowest
+            self._ask_entries()
+
+    def span(self) -> tuple[Offset, Offset]:
+        """Lowest and highest offset of the latest complete images."""
+        offsets = [each.offset for each in self.tasks.values() if each.offset is not None]
+        return min(offsets), max(offsets)
+
+    # Questions.
+
+    def _ask_image(self, fetching: TaskFetch) -> None:
+        fetching.phase = Phase.ASKING
+        fetching.asked_at = self._now
+        terms = self.terms
+        self._send(
+            messages.AskImage(
+                terms.epoch,
+                terms.incarnation,
+                terms.attempt,
+                task=fetching.task,
+                round=fetching.round,
+                base=fetching.listed_round,
+            )
+        )
+
+    def _ask_hashes(self, fetching: TaskFetch) -> None:
+        fetching.asked_at = self._now
+        terms = self.terms
+        self._send(
+            messages.AskHashes(
+                terms.epoch,
+                terms.incarnation,
+                terms.attempt,
+                task=fetching.task,
+                round=fetching.round,
+                position=fetching.list_position,
+            )
+        )
+
+    def _ask_blocks(self) -> None:
+        """Fill the window, a little of each task in turn."""
+        while len(self._asks) < WINDOW:
+            ready = [each for each in self.tasks.values() if each.phase is Phase.FETCHING and each.missing]
+            if not ready:
+                return
+            under_way = [asked.task for asked in self._asks.values()]
+            fetching = min(ready, key=lambda each: under_way.count(each.task))
+            image = present(fetching.image, "image")
+            runs = blocks.take_runs(fetching.missing, max(1, PART_BYTES // image.block_bytes))
+            self._ask_count += 1
+            self._asks[self._ask_count] = _Asked(fetching.task, runs, self._now)
+            self._send_ask(self._ask_count)
+
+    def _send_ask(self, ask: int) -> None:
+        asked, terms = self._asks[ask], self.terms
+        asked.at = self._now
+        self._send(
+            messages.AskBlocks(
+                terms.epoch,
+                terms.incarnation,
+                terms.attempt,
+                ask=ask,
+                task=asked.task,
+                round=self.tasks[asked.task].round,
+                runs=asked.runs,
+            )
+        )
+
+    def _ask_entries(self) -> None:
+        lowest, highest = self.span()
+        start = present(self._entries_at, "start of the entries")
+        terms = self.terms
+        if self._history and start >= highest:
+            self._assembled = True
+            self._out.append(Assemble(start=lowest, end=highest, history=self._history))
+            self._send(messages.Finished(terms.epoch, terms.incarnation, terms.attempt))
+            return
+        self._entries_asked_at = self._now
+        self._send(
+            messages.AskEntries(terms.epoch, terms.incarnation, terms.attempt, start=start, end=highest)
+        )
+
+    def _repeat_unanswered(self) -> None:
+        due = self._now - self.terms.retry_ms
+        for fetching in self.tasks.values():
+            if fetching.asked_at <= due:
+                if fetching.phase is Phase.ASKING:
+                    self._ask_image(fetching)
+                elif fetching.phase is Phase.LISTING:
+                    self._ask_hashes(fetching)
+        for ask, asked in self._asks.items():
+            if not asked.storing and asked.at <= due:
+                self._send_ask(ask)
+        if self._entries_at is not None and not self._storing_entries and self._entries_asked_at <= due:
+            self._ask_entries()
+
+    # Answers.
+
+    def belongs(self, message: messages.Message) -> bool:
+        terms = self.terms
+        return (message.epoch, message.incarnation, message.attempt) == (
+            terms.epoch,
+            terms.incarnation,
+            terms.attempt,
+        )
+
+    def _heard(self, message: messages.Answer, body: Any) -> None:
+        if not self.belongs(message):
+            return
+        match message:
+            case messages.Image(task=task, round=number):
+                self._saw(message.applied)
+                fetching = self.tasks.get(task)
+                if fetching is not None and fetching.phase is Phase.ASKING and fetching.round == number:
+                    self._listed(fetching, message)
+            case messages.Hashes(task=task, round=number, position=position):
+                self._saw(message.applied)
+                fetching = self.tasks.get(task)
+                if fetching is not None and fetching.phase is Phase.LISTING and fetching.round == number:
+                    self._heard_hashes(fetching, position, body)
+            case messages.Blocks(ask=ask):
+                self._saw(message.applied)
+                self._heard_blocks(ask, body)
+            case messages.Entries(start=start):
+                self._heard_entries(message, start, body)
+            case messages.Waiting(applied=applied):
+                self._saw(applied)
+            case messages.Refused(reason=reason, why=why):
+                self._fail(why or REFUSALS[reason])
+            case _:
+                assert_never(message)
+
+    def _saw(self, applied: Offset) -> None:
+        self.leader_applied = max(self.leader_applied, applied)
+
+    def _listed(self, fetching: TaskFetch, image: messages.Image) -> None:
+        fetching.image = image
+        fetching.parts = []
+        fetching.list_position = 0
+        fetching.phase = Phase.LISTING
+        self._heard_hashes(fetching, 0, b"")
+
+    def _heard_hashes(self, fetching: TaskFetch, position: int, body: Any) -> None:
+        image = present(fetching.image, "image")
+        if position != fetching.list_position:
+            return
+        if len(body):
+            fetching.parts.append(body)
+            fetching.list_position += len(body)
+        if fetching.list_position < image.list_bytes:
+            self._ask_hashes(fetching)
+        else:
+            fetching.phase = Phase.COMPARING
+            parts, fetching.parts = tuple(fetching.parts), []
+            self._out.append(Compare(image=image, parts=parts))
+
+    def _compared(self, fetching: TaskFetch, missing: list[Run] | None) -> None:
+        image = present(fetching.image, "image")
+        if missing is None:
+            self._fail(f"the list of hashes of task {fetching.task} came damaged")
+            return
+        fetching.listed_round = fetching.round
+        fetching.phase = Phase.FETCHING
+        fetching.missing_bytes = _total(missing, image)
+        fetching.missing = missing[::-1]
+        self._note(
+            "task_round_begins",
+            task=fetching.task,
+            round=fetching.round,
+            offset=image.offset,
+            size_bytes=image.size_bytes,
+            missing_bytes=fetching.missing_bytes,
+        )
+        self._go_on(fetching)
+
+    def _go_on(self, fetching: TaskFetch) -> None:
+        if fetching.missing_bytes == 0:
+            self._note("task_round_ends", task=fetching.task, round=fetching.round)
+            self._complete(fetching)
+        self._ask_blocks()
+
+    def _heard_blocks(self, ask: int, body: Any) -> None:
+        asked = self._asks.get(ask)
+        if asked is None or asked.storing:
+            return
+        asked.storing = True
+        image = present(self.tasks[asked.task].image, "image")
+        self._out.append(Store(ask=ask, image=image, runs=asked.runs, body=body))
+
+    def _stored(self, ask: int, damaged: tuple[Run, ...]) -> None:
+        asked = self._asks.pop(ask, None)
+        if asked is None:
+            return
+        fetching = self.tasks[asked.task]
+        image = present(fetching.image, "image")
+        written = _total(asked.runs, image) - _total(damaged, image)
+        fetching.missing_bytes -= written
+        fetching.fetched_bytes += written
+        if damaged:
+            count = sum(blocks_of for _, blocks_of in damaged)
+            fetching.damaged += count
+            self.damaged_blocks += count
+            self._note("damaged_blocks", task=fetching.task, round=fetching.round, blocks=count)
+            if fetching.damaged > DAMAGE_MAX:
+                self._fail(f"{fetching.damaged} blocks of task {fetching.task} came damaged in one round")
+                return
+            fetching.missing.extend(damaged)
+        self._go_on(fetching)
+
+    def _heard_entries(self, message: messages.Entries, start: Offset, body: Any) -> None:
+        if start != self._entries_at or self._storing_entries:
+            return
+        self._history = message.history
+        if message.next == start:
+            if start == self.span()[1]:
+                self._ask_entries()
+            return
+        self._storing_entries = True
+        self._out.append(StoreEntries(start=start, end=message.next, body=body))
+
+    def _fail(self, why: str) -> None:
+        self.failed = why
+        self._out.append(Fail(why=why))
+
+    def _send(self, message: messages.Ask) -> None:
+        self._out.append(Send(message=message))
+
+    def _note(self, event: str, **fields: Any) -> None:
+        self._out.append(Note(event=event, fields=fields))
+
+
+REFUSALS = {
+    messages.Reason.UNKNOWN: "the leader no longer knows this transfer",
+    messages.Reason.PIN_RELEASED: "the leader kept its log as long as it may and had to let go of it; raise "
+    "replication.far.horizon.max.pinned.entries if this happens again",
+    messages.Reason.FORMAT: "the leader sends images in another format; run the same release on all workers",
+    messages.Reason.FAILED: "the leader could not read its own state",
+}
+
+
+def _total(runs: Iterable[Run], image: messages.Image) -> int:
+    return sum(blocks.length_of(run, image.size_bytes, image.block_bytes) for run in runs)

@@ -1,0 +1,531 @@
+"""A worker's transfers of state: those it serves as a leader and those it receives as a follower.
+
+The driver of :mod:`stretto.catchup`, on the worker's loop. Copying, hashing, reading and writing are done on
+threads of its own, and what they found comes back to the loop as an event of the transfer; an answer to a
+transfer that is over finds nobody. Messages travel on the connections that replication uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+
+import structlog
+
+from stretto import admin, wire
+from stretto.catchup import fetch, messages, serve
+from stretto.errors import StrettoError
+from stretto.replog.core import effects, events
+from stretto.replog.storage import EpochStart
+from stretto.types import Epoch, Millis, Offset, TaskId, WorkerId
+from stretto.worker.environment import NoSpace
+from stretto.worker.images import SpooledImage, make_image
+from stretto.worker.install import Install
+from stretto.worker.staging import Abandoned, Staging
+from stretto.zk.paths import GroupKey
+
+if TYPE_CHECKING:
+    from stretto.worker.group import Group
+    from stretto.worker.process import Worker
+    from stretto.worker.storage import ReplicaStorage
+
+log = structlog.get_logger()
+
+THREADS = 6
+ROOM_MS = 1_000
+"""How often a full disk is looked at again."""
+FAILED_MS = 1_000
+"""From the failure of a transfer to the next one."""
+RATE_MS = 1_000
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Receiving:
+    """One transfer to a replica of ours."""
+
+    group: Group
+    leader: WorkerId
+    epoch: Epoch
+    attempt: int
+    fetch: fetch.Fetch
+    staging: Staging
+    begun_at: Millis
+    #: What it waits for, in a sentence.
+    waits: str = ""
+    told_at: Millis = Millis(0)
+    deadline: Millis | None = None
+    end: Offset | None = None
+    history: tuple[EpochStart, ...] = ()
+    received_bytes: int = 0
+    rate_at: Millis = Millis(0)
+    rate_bytes: int = 0
+    bytes_per_second: int = 0
+
+
+@dataclass(eq=False)
+class Serving:
+    """The images of one transfer from us."""
+
+    attempt: int
+    images: dict[TaskId, SpooledImage] = field(default_factory=dict)
+
+
+class CatchupDesk:
+    """All methods are the loop's."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._loop = worker.loop
+        self._pool = ThreadPoolExecutor(THREADS, "catchup")
+        self._serve = serve.Serve(self._limit(), Millis(self._loop.now))
+        self._serve_deadline: Millis | None = None
+        self._serving: dict[serve.Key, Serving] = {}
+        self._receiving: dict[GroupKey, Receiving] = {}
+        #: The latest staging of each group, whose files the next one takes over.
+        self._stagings: dict[GroupKey, Staging] = {}
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+        self._pool.shutdown(cancel_futures=True)
+        for staging in self._stagings.values():
+            staging.close()
+
+    def options_changed(self) -> None:
+        self._step_serve(self._limit())
+
+    def _limit(self) -> serve.Limit:
+        option = self._worker.option
+        return serve.Limit(
+            bytes_per_second=int(option("replication.catchup.max.bytes.per.second")),
+            patience_ms=Millis(int(option("replication.far.horizon.timeout.millis"))),
+        )
+
+    def _on_thread(self, work: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
+        def run() -> None:
+            result: T | Exception
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - told on the loop, which knows what to do about it
+                result = error
+            self._loop.call_soon(then, result)
+
+        if not self._closed:
+            self._pool.submit(run)
+
+    def received(self, sender: WorkerId, wrapped: wire.Catchup, bodies: list[memoryview]) -> None:
+        group = self._worker.groups.get(wrapped.group)
+        if group is None:
+            return
+        body = bodies[0] if bodies else memoryview(b"")
+        message = wrapped.message
+        match message:
+            case (
+                messages.AskImage()
+                | messages.AskHashes()
+                | messages.AskBlocks()
+                | messages.AskEntries()
+                | messages.Finished()
+            ):
+                leader = group.leader
+                if leader is None or leader.epoch != message.epoch:
+                    self._step_serve(serve.LeadershipEnded(group=group.key))
+                heard = serve.Heard(key=(group.key, sender), message=message, applied=group.replica.applied)
+                self._step_serve(heard)
+            case _:
+                receiving = self._receiving.get(group.key)
+                if receiving is not None and sender == receiving.leader:
+                    self._heard(receiving, message, body)
+
+    def group_closed(self, key: GroupKey) -> None:
+        self._receiving.pop(key, None)
+        self._step_serve(serve.LeadershipEnded(group=key))
+
+    # Serving.
+
+    def serve_state(self, group: Group, effect: effects.ServeState) -> None:
+        self._step_serve(
+            serve.Begin(
+                key=(group.key, effect.to),
+                epoch=effect.epoch,
+                incarnation=effect.incarnation,
+                attempt=effect.attempt,
+                tasks=group.plan.tasks,
+                pinned=effect.pinned,
+            )
+        )
+
+    def stop_serving(self, group: Group, to: WorkerId) -> None:
+        self._step_serve(serve.PinReleased(key=(group.key, to)))
+
+    def _step_serve(self, event: serve.Event) -> None:
+        for effect in self._serve.step(event, Millis(self._loop.now)):
+            self._carry_out_serve(effect)
+        deadline = self._serve.next_deadline()
+        if deadline is not None and (self._serve_deadline is None or deadline < self._serve_deadline):
+            self._serve_deadline = deadline
+            self._loop.call_at(deadline, self._tick_serve, deadline)
+
+    def _tick_serve(self, deadline: Millis) -> None:
+        if self._serve_deadline == deadline:
+            self._serve_deadline = None
+            self._step_serve(serve.Tick())
+
+    def _carry_out_serve(self, effect: serve.Effect) -> None:
+        group_key, to = effect.key
+        match effect:
+            case serve.Send(message=message):
+                self._send(to, group_key, message)
+            case serve.MakeImage(key=key, ask=ask):
+                self._make(key, ask)
+            case serve.SendHashes(key=key, message=message):
+                image = self._image(key, message.task, message)
+                if image is not None:
+                    end = message.position + fetch.PART_BYTES
+                    self._send(to, group_key, message, image.listed[message.position : end])
+            case serve.SendBlocks(key=key, message=message, runs=runs):
+                image = self._image(key, message.task, message)
+                if image is not None:
+                    self._send_blocks(key, image, message, runs)
+            case serve.SendEntries(key=key, ask=ask):
+                self._send_entries(key, ask)
+            case serve.Drop(key=key):
+                self._serving.pop(key, None)
+            case serve.MovePin(epoch=epoch, incarnation=incarnation, start=start):
+                group = self._worker.groups.get(group_key)
+                if group is not None:
+                    group.step(events.PinMoved(to=to, epoch=epoch, incarnation=incarnation, start=start))
+            case serve.Note(event=event, fields=fields):
+                log.info(event, group=str(group_key), follower=to, **fields)
+            case _:
+                assert_never(effect)
+
+    def _image(
+        self, key: serve.Key, task: TaskId, message: messages.Hashes | messages.Blocks
+    ) -> SpooledImage | None:
+        serving = self._serving.get(key)
+        image = serving.images.get(task) if serving is not None else None
+        if image is None or (image.described.attempt, image.described.round) != (
+            message.attempt,
+            message.round,
+        ):
+            return None
+        return image
+
+    def _make(self, key: serve.Key, ask: messages.AskImage) -> None:
+        group = self._worker.groups.get(key[0])
+        if group is None:
+            self._step_serve(serve.ImageFailed(key=key, attempt=ask.attempt, why="the replica stopped"))
+            return
+        serving = self._serving.get(key)
+        if serving is None or serving.attempt != ask.attempt:
+            serving = self._serving[key] = Serving(ask.attempt)
+        previous = serving.images.get(ask.task)
+        state, folder = group.state, self._worker.replica_path(group.plan)
+        log.info("image_begins", group=str(key[0]), follower=key[1], task=ask.task, round=ask.round)
+        self._on_thread(
+            lambda: make_image(state, folder, ask, previous),
+            lambda result: self._made(key, serving, ask, result),
+        )
+
+    def _made(
+        self, key: serve.Key, serving: Serving, ask: messages.AskImage, result: SpooledImage | Exception
+    ) -> None:
+        if isinstance(result, Exception):
+            log.error("image_failed", group=str(key[0]), task=ask.task, why=str(result))
+            self._step_serve(serve.ImageFailed(key=key, attempt=ask.attempt, why=_sentence(result)))
+            return
+        described = result.described
+        log.info(
+            "image_ends",
+            group=str(key[0]),
+            follower=key[1],
+            task=ask.task,
+            round=ask.round,
+            offset=described.offset,
+            size_bytes=described.size_bytes,
+        )
+        serving.images[ask.task] = result
+        self._step_serve(serve.ImageMade(key=key, image=described))
+
+    def _send_blocks(
+        self, key: serve.Key, image: SpooledImage, message: messages.Blocks, runs: tuple[messages.Run, ...]
+    ) -> None:
+        def then(result: bytes | Exception) -> None:
+            if isinstance(result, Exception):
+                log.error("image_cannot_be_read", group=str(key[0]), task=message.task, why=str(result))
+                failed = serve.ImageFailed(key=key, attempt=message.attempt, why=_sentence(result))
+                self._step_serve(failed)
+            else:
+                self._send(key[1], key[0], message, result)
+
+        self._on_thread(lambda: image.read(runs), then)
+
+    def _send_entries(self, key: serve.Key, ask: messages.AskEntries) -> None:
+        """Entries below the apply offset are decided: whoever has them may apply them."""
+        group = self._worker.groups.get(key[0])
+        if group is None:
+            return
+        replica, replog = group.replica, group.log
+        if not replog.start_offset <= ask.start <= ask.end <= replica.apply_offset:
+            why = "the leader's log does not have the entries between the images"
+            self._step_serve(serve.ImageFailed(key=key, attempt=ask.attempt, why=why))
+            return
+        blob, end = b"", ask.start
+        if ask.start < ask.end:
+            chunk = replog.read(ask.start, ask.end, fetch.PART_BYTES)
+            blob, end = b"".join(chunk.buffers), chunk.end
+        answer = messages.Entries(
+            ask.epoch,
+            ask.incarnation,
+            ask.attempt,
+            start=ask.start,
+            next=end,
+            history=tuple(each for each in replica.history if each.start < ask.end),
+        )
+        self._send(key[1], key[0], answer, blob)
+
+    def _send(
+        self, to: WorkerId, group: GroupKey, message: messages.AnyMessage, body: bytes | memoryview = b""
+    ) -> None:
+        self._worker.transport.send(to, wire.Catchup(group, message), (body,) if len(body) else ())
+
+    # Receiving.
+
+    def fetch_state(self, group: Group, effect: effects.FetchState) -> None:
+        """A newer attempt takes the place of an older one, and goes on with its files."""
+        replica, option = group.replica, self._worker.option
+        terms = fetch.Terms(
+            epoch=effect.epoch,
+            incarnation=replica.registered_as,
+            attempt=effect.attempt,
+            tasks=group.plan.tasks,
+            min_rounds=int(option("replication.far.horizon.min.transfer.rounds")),
+            near_lag=replica.settings.max_near_lag,
+            retry_ms=replica.settings.retry_ms,
+        )
+        staging = Staging(
+            self._worker.replica_path(group.plan), group.plan.tasks, self._stagings.get(group.key)
+        )
+        self._stagings[group.key] = staging
+        now = Millis(self._loop.now)
+        receiving = Receiving(
+            group, effect.leader, effect.epoch, effect.attempt, fetch.Fetch(terms), staging, now, rate_at=now
+        )
+        self._receiving[group.key] = receiving
+        log.info(
+            "far_horizon_begins",
+            group=str(group.key),
+            leader=effect.leader,
+            epoch=effect.epoch,
+            attempt=effect.attempt,
+        )
+        self._step(receiving, fetch.Begin())
+
+    def _heard(self, receiving: Receiving, message: messages.Answer, body: memoryview) -> None:
+        if not receiving.fetch.belongs(message):
+            return
+        now = Millis(self._loop.now)
+        receiving.received_bytes += len(body)
+        if now - receiving.rate_at >= RATE_MS:
+            elapsed_ms = now - receiving.rate_at
+            receiving.bytes_per_second = (
+                (receiving.received_bytes - receiving.rate_bytes) * 1000 // elapsed_ms
+            )
+            receiving.rate_at, receiving.rate_bytes = now, receiving.received_bytes
+        patience_ms = receiving.group.replica.settings.state_timeout_ms
+        if now - receiving.told_at >= patience_ms // 8 and not isinstance(message, messages.Refused):
+            receiving.told_at = now
+            progressed = events.TransferProgressed(epoch=receiving.epoch, attempt=receiving.attempt)
+            receiving.group.step(progressed)
+        self._step(receiving, fetch.Heard(message=message, body=body))
+
+    def _is_current(self, receiving: Receiving) -> bool:
+        return self._receiving.get(receiving.group.key) is receiving and not receiving.group.closed
+
+    def _step(self, receiving: Receiving, event: fetch.Event) -> None:
+        if not self._is_current(receiving):
+            return
+        for effect in receiving.fetch.step(event, Millis(self._loop.now)):
+            self._carry_out(receiving, effect)
+        deadline = receiving.fetch.next_deadline()
+        if deadline is not None and (receiving.deadline is None or deadline < receiving.deadline):
+            receiving.deadline = deadline
+            self._loop.call_at(deadline, self._tick, receiving, deadline)
+
+    def _tick(self, receiving: Receiving, deadline: Millis) -> None:
+        if receiving.deadline == deadline:
+            receiving.deadline = None
+            self._step(receiving, fetch.Tick())
+
+    def _carry_out(self, receiving: Receiving, effect: fetch.Effect) -> None:
+        staging = receiving.staging
+        match effect:
+            case fetch.Send(message=message):
+                self._send(receiving.leader, receiving.group.key, message)
+            case fetch.Prepare(task=task):
+                self._work(
+                    receiving,
+                    lambda: staging.prepare(task),
+                    lambda _: fetch.Prepared(task=task),
+                )
+            case fetch.Compare(image=image, parts=parts):
+                self._compare(receiving, image, parts)
+            case fetch.Store(ask=ask, image=image, runs=runs, body=body):
+                self._work(
+                    receiving,
+                    lambda: staging.store(image, runs, body),
+                    lambda damaged: fetch.Stored(ask=ask, damaged=damaged),
+                )
+            case fetch.StoreEntries(start=start, end=end, body=body):
+                self._work(
+                    receiving,
+                    lambda: staging.store_entries(start, body),
+                    lambda _: fetch.EntriesStored(end=end),
+                )
+            case fetch.Assemble(end=end, history=history):
+                receiving.end, receiving.history = end, history
+                self._on_thread(
+                    lambda: staging.assemble(end), lambda result: self._assembled(receiving, result)
+                )
+            case fetch.Fail(why=why):
+                self._fail(receiving, why)
+            case fetch.Note(event=event, fields=fields):
+                log.info(event, group=str(receiving.group.key), leader=receiving.leader, **fields)
+            case _:
+                assert_never(effect)
+
+    def _work(
+        self, receiving: Receiving, work: Callable[[], T], event_of: Callable[[T], fetch.Event]
+    ) -> None:
+        def then(result: T | Exception) -> None:
+            if isinstance(result, Exception):
+                self._work_failed(receiving, result)
+            else:
+                self._step(receiving, event_of(result))
+
+        self._on_thread(work, then)
+
+    def _compare(self, receiving: Receiving, image: messages.Image, parts: tuple[Any, ...]) -> None:
+        def then(result: list[messages.Run] | Exception | None) -> None:
+            if isinstance(result, NoSpace):
+                if self._is_current(receiving):
+                    if not receiving.waits:
+                        log.error("no_room_for_state", group=str(receiving.group.key), why=str(result))
+                    receiving.waits = str(result)
+                    self._loop.call_after(ROOM_MS, self._compare, receiving, image, parts)
+            elif isinstance(result, Exception):
+                self._work_failed(receiving, result)
+            else:
+                receiving.waits = ""
+                self._step(receiving, fetch.Compared(task=image.task, round=image.round, missing=result))
+
+        self._on_thread(lambda: receiving.staging.compare(image, parts), then)
+
+    def _work_failed(self, receiving: Receiving, error: Exception) -> None:
+        if not isinstance(error, OSError | StrettoError):
+            raise error
+        if not isinstance(error, Abandoned):
+            self._fail(receiving, _sentence(error))
+
+    def _fail(self, receiving: Receiving, why: str) -> None:
+        if not self._is_current(receiving):
+            return
+        log.warning("far_horizon_fails", group=str(receiving.group.key), leader=receiving.leader, why=why)
+        receiving.waits = f"it begins again: {why}"
+        receiving.fetch.failed = receiving.fetch.failed or why
+        self._loop.call_after(FAILED_MS, self._give_up, receiving)
+
+    def _give_up(self, receiving: Receiving) -> None:
+        if self._is_current(receiving):
+            del self._receiving[receiving.group.key]
+            receiving.group.step(events.TransferFailed())
+
+    def _assembled(self, receiving: Receiving, result: Exception | None) -> None:
+        if isinstance(result, Exception):
+            self._work_failed(receiving, result)
+        elif self._is_current(receiving) and receiving.end is not None:
+            log.info("state_arrived", group=str(receiving.group.key), end=receiving.end)
+            receiving.group.step(
+                events.StateArrived(epoch=receiving.epoch, attempt=receiving.attempt, end=receiving.end)
+            )
+
+    # Installing.
+
+    def install(self, group: Group, end: Offset) -> None:
+        """The group waits: nothing of it is applied or written until it hears how this ended."""
+        receiving = self._receiving.get(group.key)
+        if receiving is None or receiving.end != end:
+            group.install_failed()
+            return
+        folder, identity = self._worker.folder(group.plan), self._worker.identity_of(group.key)
+        install = Install(
+            storage_id=group.replica.storage,
+            end=end,
+            before=receiving.history[-1] if receiving.history else None,
+        )
+
+        def work() -> ReplicaStorage:
+            receiving.staging.close()
+            group.state.close()
+            group.log.close()
+            return folder.install(install, identity)
+
+        def then(result: ReplicaStorage | Exception) -> None:
+            self._receiving.pop(group.key, None)
+            if isinstance(result, Exception):
+                if not isinstance(result, OSError | StrettoError):
+                    raise result
+                self._worker.replica_stopped(group, _sentence(result), renew=False)
+            else:
+                log.info(
+                    "far_horizon_ends",
+                    group=str(group.key),
+                    end=end,
+                    rounds=receiving.fetch.round,
+                    received_bytes=receiving.received_bytes,
+                    damaged_blocks=receiving.fetch.damaged_blocks,
+                    took_ms=self._loop.now - receiving.begun_at,
+                )
+                self._worker.replica_replaced(group, result)
+                group.installed(result, receiving.history)
+
+        self._worker.applier.after_applied(lambda: self._on_thread(work, then))
+
+    # For people.
+
+    def view(self, key: GroupKey) -> admin.CatchupView | None:
+        receiving = self._receiving.get(key)
+        if receiving is None:
+            return None
+        fetching = receiving.fetch
+        return admin.CatchupView(
+            leader=receiving.leader,
+            round=fetching.round,
+            min_rounds=fetching.terms.min_rounds,
+            leader_applied=fetching.leader_applied,
+            received_bytes=receiving.received_bytes,
+            bytes_per_second=receiving.bytes_per_second,
+            damaged_blocks=fetching.damaged_blocks,
+            since_ms=self._loop.now - receiving.begun_at,
+            waits=receiving.waits,
+            tasks=tuple(
+                admin.TaskCatchup(
+                    task=each.task,
+                    phase=each.phase,
+                    round=each.round,
+                    offset=each.offset,
+                    size_bytes=each.image.size_bytes if each.image is not None else None,
+                    left_bytes=each.missing_bytes,
+                )
+                for each in fetching.tasks.values()
+            ),
+        )
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, StrettoError) else f"{type(error).__name__}: {error}"
