@@ -57,7 +57,12 @@ def module(view: View, found: Module) -> admin.ModuleView:
 def _problems(view: View, module: Module) -> list[str]:
     problems = [problem for problem in view.problems if f"/modules/{module.name}/" in problem]
     if module.spec.state is ModuleState.DESTROYING:
-        return problems
+        left = Counter(placed.node for placed in module.assignment.workers if placed.worker in view.workers)
+        return problems + [
+            f"{many(left[node], 'worker')} of node {node} cannot be stopped: "
+            "its supervisor is not registered; start it"
+            for node in sorted(left.keys() - view.nodes.keys())
+        ]
     missing = [placed for placed in module.assignment.workers if placed.worker not in view.workers]
     for node, count in sorted(Counter(placed.node for placed in missing).items()):
         why = "its supervisor is not registered" if node not in view.nodes else "see its supervisor's log"

@@ -9,12 +9,13 @@ nothing moves below ``leadership.balance.threshold``. While switches of a module
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from dataclasses import dataclass
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from stretto import admin
 from stretto.conductor.answers import many
@@ -38,6 +39,8 @@ SETTLE_SECONDS = 1.0
 GRACE_SECONDS = 5.0
 """Beyond the time that a leader gives itself to hand over."""
 
+_BALANCED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING)
+
 
 @dataclass(frozen=True, slots=True)
 class _Switch:
@@ -59,6 +62,8 @@ class Balancing:
         self._requested: dict[_Switch, float] = {}
         self._moved = 0
         self._next_at = 0.0
+        #: When what was seen last will have stayed as it is for long enough.
+        self._settled_at = math.inf
         self._seen: object = None
 
     def hurry(self) -> None:
@@ -75,6 +80,7 @@ class Balancing:
         self._finish(view)
         seen = (
             view.drained,
+            frozenset(name for name, module in view.modules.items() if module.spec.state in _BALANCED),
             tuple(
                 (group.record.leader, group.record.isr)
                 for module in view.modules.values()
@@ -85,9 +91,10 @@ class Balancing:
         )
         if seen != self._seen:
             self._seen = seen
-            self._next_at = min(self._next_at, now + SETTLE_SECONDS)
-        if now < self._next_at:
+            self._settled_at = now + SETTLE_SECONDS
+        if now < min(self._next_at, self._settled_at):
             return
+        self._settled_at = math.inf
         self._next_at = now + options.value("leadership.balance.interval.millis", CLUSTER) / 1_000
         for module in view.modules.values():
             if module.spec.state is ModuleState.RUNNING:
@@ -109,8 +116,12 @@ class Balancing:
                 self._withdraw(switch)
 
     def _withdraw(self, switch: _Switch) -> None:
-        with contextlib.suppress(NoNodeError):
-            self._client.delete(self._paths.resign(switch.group))
+        """Unless somebody has asked for something else meanwhile."""
+        path = self._paths.resign(switch.group)
+        with contextlib.suppress(NoNodeError, BadVersionError):
+            data, stat = self._client.get(path)
+            if data == _encoded(switch):
+                self._client.delete(path, stat.version)
 
     def _request(self, view: View, options: OptionSet, now: float) -> None:
         while self._waiting and len(self._requested) < AT_ONCE:
@@ -124,7 +135,7 @@ class Balancing:
 
     def _write(self, switch: _Switch) -> None:
         path = self._paths.resign(switch.group)
-        data = encode(ResignRequest(epoch=switch.epoch, target=switch.target))
+        data = _encoded(switch)
         try:
             self._client.create(path, data)
         except NodeExistsError:
@@ -203,14 +214,27 @@ class Balancing:
             raise StrettoError(
                 f"{to} is not in sync, so it cannot lead group {number}; see task-groups-status"
             )
+        node = module.assignment.nodes[to]
+        if node in view.drained:
+            raise StrettoError(
+                f"leadership is disallowed on node {node}, where {to} runs; "
+                f"allow it first with 'stretto leadership allow {node}'"
+            )
         self._write(_Switch(group.plan.key, record.epoch, to))
         self._operations.note(f"leadership resign group {number} to {to}", module.name)
         return record.epoch
 
 
+def _encoded(switch: _Switch) -> bytes:
+    return encode(ResignRequest(epoch=switch.epoch, target=switch.target))
+
+
 def _record(view: View, key: GroupKey) -> GroupRecord | None:
+    """None if there is nothing left to hand over."""
     module = view.modules.get(key.module)
-    if module is None or module.assignment.generation != key.generation or key.group >= len(module.groups):
+    if module is None or module.spec.state is ModuleState.DESTROYING:
+        return None
+    if module.assignment.generation != key.generation or key.group >= len(module.groups):
         return None
     group: GroupState = module.groups[key.group]
     return group.record

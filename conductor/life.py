@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
 from stretto.conductor.assignment import assign
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import Module, View
-from stretto.errors import StrettoError, UsageError
+from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.options import Level, parse
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.types import Epoch
-from stretto.zk.options import forget_module, set_options
+from stretto.zk.options import begin_module, forget_module
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec, encode
 
@@ -76,8 +76,6 @@ class Life:
             depots=depots,
             pstates=pstates,
         )
-        forget_module(self._client, self._paths, module)
-        set_options(self._client, self._paths, Level.of(module), options)
         groups = self._paths.groups(module, assignment.generation)
         change = self._client.transaction()
         change.create(self._paths.module(module))
@@ -88,11 +86,13 @@ class Life:
         change.create(self._paths.remains(module))
         for worker in assignment.nodes:
             change.create(self._paths.remains_of(module, worker))
-        for result in change.commit():
-            if isinstance(result, NodeExistsError):
-                raise UsageError(f"there is a module {module} already; choose another name")
+        begin_module(change, self._client, self._paths, module, options)
+        results = change.commit()
+        if isinstance(results[0], NodeExistsError):
+            raise UsageError(f"there is a module {module} already; choose another name")
+        for result in results:
             if isinstance(result, Exception):
-                raise StrettoError(f"module {module} could not be launched ({result!r}); try again")
+                raise RetriableError(f"module {module} could not be launched ({result!r}); try again")
         self._operations.note(
             f"launch with {tasks} tasks, {threads} threads, {workers} workers, replication factor {factor}",
             module,
@@ -165,10 +165,17 @@ class Life:
         if left or any(worker in view.workers for worker in nodes):
             return
         for worker in module.assignment.nodes:
-            self._delete(self._paths.worker(worker))
+            try:
+                self._client.delete(self._paths.worker(worker))
+            except NoNodeError:
+                continue
+            except NotEmptyError:
+                # It has registered again meanwhile, and nobody has proven it dead.
+                return
         forget_module(self._client, self._paths, module.name)
-        self._delete(f"{self._paths.module(module.name)}/groups")
-        self._delete(self._paths.remains(module.name))
+        for below in (f"{self._paths.module(module.name)}/groups", self._paths.remains(module.name)):
+            with contextlib.suppress(NoNodeError):
+                self._client.delete(below, recursive=True)
         # Together, and last: they are what says that the rest is to go.
         change = self._client.transaction()
         change.delete(self._paths.spec(module.name))
@@ -179,7 +186,3 @@ class Life:
         away = sorted({nodes[worker] for worker in module.remains if worker in nodes})
         outcome = f"done; nodes {', '.join(away)} were away and keep its files" if away else "done"
         self._operations.note("destroyed", module.name, outcome)
-
-    def _delete(self, path: str) -> None:
-        with contextlib.suppress(NoNodeError):
-            self._client.delete(path, recursive=True)

@@ -10,17 +10,18 @@ nothing else to remember, so a new active conductor begins with an ordinary turn
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, ConnectionLoss, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import KazooState
 
 from stretto import admin, wire
 from stretto.client.calls import ask
@@ -36,8 +37,9 @@ from stretto.loop import Loop
 from stretto.options import Level, OptionSet
 from stretto.service import Service
 from stretto.types import Incarnation
+from stretto.worker.storage import boot_id
 from stretto.zk.client import await_connection, close, new_client
-from stretto.zk.mirror import Mirror
+from stretto.zk.mirror import Mirror, Znode
 from stretto.zk.options import read_all, set_option, unset_option
 from stretto.zk.paths import Paths
 from stretto.zk.records import ConductorRegistration, DrainedNodes, ZnodeDamaged, encode
@@ -48,6 +50,7 @@ IDLE_SECONDS = 1.0
 """A turn at least so often, for what only time brings about."""
 RETRY_SECONDS = 0.5
 ARTIFACT_SECONDS = 2.0
+ARTIFACT_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +81,14 @@ class Conductor:
             metadata=self._metadata,
         )
         self.address = self._service.address
-        self._network: Network | None = None
+        self._network = Network([self.address], config.key)
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._acting = threading.Lock()
-        self._incarnation = Incarnation(secrets.token_hex(8))
         self._mirror: Mirror | None = None
         self._view = View()
+        #: The tree was read at least once.
+        self._has_looked = False
         self._is_first_turn = True
         self._was_active = False
         self._known_options = OptionSet()
@@ -115,25 +119,26 @@ class Conductor:
             self._loop.call_soon(self._loop.stop)
             serving.join()
             self._service.close()
-            if self._network is not None:
-                self._network.close()
+            self._network.close()
             self._loop.close()
             log.info("conductor_stopped", address=self.address)
 
-    def _state_changed(self, state: str) -> None:
-        if state == KazooState.LOST:
-            self._incarnation = Incarnation(secrets.token_hex(8))
+    def _state_changed(self, _: str) -> None:
         self._wake.set()
 
     def _take_turns(self) -> None:
+        problem = ""
         while not self._stop.is_set():
             self._wake.clear()
             try:
                 with self._acting:
                     self._turn()
+                problem = ""
                 self._wake.wait(IDLE_SECONDS)
             except (KazooException, KazooTimeoutError) as error:
-                log.warning("metastore_refused", error=repr(error), retry_seconds=RETRY_SECONDS)
+                if problem != repr(error):
+                    problem = repr(error)
+                    log.warning("metastore_refused", error=problem, advice="we keep trying")
                 self._stop.wait(RETRY_SECONDS)
 
     # Turns. All of this holds the lock.
@@ -156,6 +161,9 @@ class Conductor:
         self._balancing.advance(self._view, self._options(), time.monotonic())
 
     def _look(self) -> None:
+        if not self._client.connected:
+            # What was seen last may be old by now, and nobody would tell.
+            raise ConnectionLoss
         if self._mirror is None:
             for path in (*self._paths.mirrored, self._paths.options):
                 self._client.ensure_path(path)
@@ -164,32 +172,38 @@ class Conductor:
             self._view = view.read(self._mirror, self._paths)
             for problem in self._view.problems:
                 log.error("znode_damaged", problem=problem)
+        self._has_looked = True
 
     def _replace_predecessor(self) -> None:
         """Where we listen nobody else does: who registered this address is dead, and need not be awaited."""
-        active = self._view.conductor
-        if active is not None and active.address == self.address:
+        active, znode = self._view.conductor, self._znode(self._paths.conductor_leader)
+        if (
+            active is not None
+            and znode is not None
+            and (active.host, active.address) == (_host(), self.address)
+        ):
             with contextlib.suppress(NoNodeError, BadVersionError):
-                self._client.delete(self._paths.conductor_leader, self._leader_version())
+                self._client.delete(self._paths.conductor_leader, znode.version)
             self._look()
 
-    def _leader_version(self) -> int:
-        znode = self._mirror.data.get(self._paths.conductor_leader) if self._mirror is not None else None
-        return znode.version if znode is not None else -1
+    def _znode(self, path: str) -> Znode | None:
+        return self._mirror.data.get(path) if self._mirror is not None else None
 
     def _stand(self) -> None:
-        registration = ConductorRegistration(incarnation=self._incarnation, address=self.address)
+        incarnation = Incarnation(secrets.token_hex(8))
+        registration = ConductorRegistration(incarnation=incarnation, address=self.address, host=_host())
         with contextlib.suppress(NodeExistsError):
             self._client.create(self._paths.conductor_leader, encode(registration), ephemeral=True)
         self._look()
 
     def _is_active(self) -> bool:
-        active = self._view.conductor
-        return active is not None and active.incarnation == self._incarnation
+        """The registration is our session's: kazoo may have sent it under a later one than we meant."""
+        znode, session = self._znode(self._paths.conductor_leader), self._client.client_id
+        return znode is not None and session is not None and znode.owner == session[0]
 
     def _options(self) -> OptionSet:
         """Every change of an option is a write to the znode above them all."""
-        above = self._mirror.data.get(self._paths.options) if self._mirror is not None else None
+        above = self._znode(self._paths.options)
         version = above.version if above is not None else -1
         if self._options_version != version:
             self._options_version = version
@@ -202,6 +216,9 @@ class Conductor:
     # Calls.
 
     def _metadata(self, request: int, module: str | None) -> wire.ToClient:
+        if not self._has_looked:
+            why = "this conductor has not reached ZooKeeper yet; try again"
+            return wire.Failed(request, why, wire.Fault.PASSING)
         return answers.metadata(self._view, request, module)
 
     def _handle(self, call: admin.AnyCall, _: list[memoryview]) -> object:
@@ -215,6 +232,11 @@ class Conductor:
                     raise RetriableError("this conductor stands by for another; ask that one")
                 return self._answer(call)
             except (KazooException, KazooTimeoutError) as error:
+                if not self._client.connected:
+                    raise RetriableError(
+                        f"the conductor cannot reach ZooKeeper at {self._config.zookeeper}; "
+                        "start it, or wait a moment and try again"
+                    ) from error
                 raise RetriableError(f"ZooKeeper did not carry it through ({error!r}); try again") from error
             finally:
                 self._wake.set()
@@ -265,13 +287,16 @@ class Conductor:
 
     def _launch(self, call: admin.Launch) -> None:
         """The artifact must outlive the loss of as many nodes as the data does."""
-        holders = [node for node, each in self._view.nodes.items() if self._has(each.address, call.artifact)]
-        wanted = min(call.replication_factor, len(self._view.nodes))
-        if call.replication_factor <= len(self._view.nodes) and len(holders) < wanted:
-            raise StrettoError(
-                f"the code of {call.module} is on {len(holders)} nodes, of {wanted} that must keep it; "
-                "upload it again"
-            )
+        addresses = [node.address for node in self._view.nodes.values()]
+        wanted = call.replication_factor
+        if wanted <= len(addresses):
+            with ThreadPoolExecutor(ARTIFACT_THREADS, "artifact") as pool:
+                held = sum(pool.map(lambda address: self._has(address, call.artifact), addresses))
+            if held < wanted:
+                raise StrettoError(
+                    f"the code of {call.module} is on {held} nodes, of {wanted} that must keep it; "
+                    "upload it again"
+                )
         self._life.launch(
             self._view,
             call.module,
@@ -287,8 +312,6 @@ class Conductor:
         )
 
     def _has(self, address: str, digest: str) -> bool:
-        if self._network is None:
-            self._network = Network([address], self._config.key)
         try:
             return ask(self._network, address, admin.HasArtifact(digest=digest), timeout=ARTIFACT_SECONDS)
         except StrettoError as error:
@@ -297,10 +320,14 @@ class Conductor:
 
     def _drain(self, nodes: frozenset[str], what: str) -> None:
         data = encode(DrainedNodes(nodes=tuple(sorted(nodes))))
+        znode = self._znode(self._paths.drained)
         try:
-            self._client.create(self._paths.drained, data)
-        except NodeExistsError:
-            self._client.set(self._paths.drained, data)
+            if znode is None:
+                self._client.create(self._paths.drained, data)
+            else:
+                self._client.set(self._paths.drained, data, znode.version)
+        except (NodeExistsError, BadVersionError, NoNodeError):
+            raise RetriableError("the nodes that may lead changed meanwhile; try again") from None
         self._balancing.hurry()
         self._operations.note(what)
 
@@ -315,3 +342,8 @@ class Conductor:
             if level.pstate is not None:
                 named("PState", level.pstate, [pstate.name for pstate in spec.pstates])
         return Level.of(level.module, depot=level.depot, topology=level.topology, pstate=level.pstate)
+
+
+def _host() -> str:
+    """Where an address is one process's at most: this network, as long as this machine is up."""
+    return f"{boot_id()}/{os.readlink('/proc/self/ns/net')}"

@@ -31,7 +31,8 @@ class Znode:
     version: int
     created: int
     """Zxid: says who came first."""
-    modified: int
+    owner: int
+    """The session that it lives as long as; 0 if it outlives all."""
 
 
 class Mirror:
@@ -45,24 +46,16 @@ class Mirror:
         self._lock = threading.Lock()
         #: (path, whether its children are meant) that must be read.
         self._marked: set[tuple[str, bool]] = set()
+        #: No watch is left: kazoo forgets them with the connection, though the session may live on.
+        self._is_blind = True
         self.data: dict[str, Znode] = {}
         self.children: dict[str, tuple[str, ...]] = {}
         client.add_listener(self._state_changed)
-        self._mark_roots()
-
-    def _mark_roots(self) -> None:
-        paths = self._paths
-        with self._lock:
-            self._marked.update((root, True) for root in paths.mirrored)
-            self._marked.add((paths.options, False))
 
     def _state_changed(self, state: str) -> None:
-        if state == KazooState.LOST:
+        if state == KazooState.CONNECTED:
             with self._lock:
-                self._marked.update((path, False) for path in list(self.data))
-                self._marked.update((path, True) for path in list(self.children))
-        elif state == KazooState.CONNECTED:
-            self._mark_roots()
+                self._is_blind = True
             self._changed()
 
     def _fired(self, event: WatchedEvent) -> None:
@@ -86,6 +79,9 @@ class Mirror:
         different = False
         while True:
             with self._lock:
+                if self._is_blind:
+                    self._is_blind = False
+                    self._mark_everything()
                 marked, self._marked = sorted(self._marked), set()
             wanted = [(path, listing) for path, listing in marked if self._is_wanted(path, listing)]
             if not wanted:
@@ -96,6 +92,10 @@ class Mirror:
                 with self._lock:
                     self._marked.update(marked)
                 raise
+
+    def _mark_everything(self) -> None:
+        self._marked.update((path, False) for path in (self._paths.options, *self.data))
+        self._marked.update((path, True) for path in (*self._paths.mirrored, *self.children))
 
     def _is_wanted(self, path: str, listing: bool) -> bool:
         return path in self.children or self._paths.lists(path) if listing else self._paths.holds(path)
@@ -119,7 +119,7 @@ class Mirror:
 
     def _take_data(self, path: str, value: tuple[bytes, object]) -> bool:
         data, stat = value
-        znode = Znode(data, stat.version, stat.czxid, stat.mzxid)  # type: ignore[attr-defined]
+        znode = Znode(data, stat.version, stat.czxid, stat.ephemeralOwner)  # type: ignore[attr-defined]
         different = self.data.get(path) != znode
         self.data[path] = znode
         return different

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 import structlog
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NoNodeError, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.states import WatchedEvent
 
@@ -77,6 +77,30 @@ def unset_option(client: KazooClient, paths: Paths, level: Level, name: str) -> 
 
     _change(client, paths, level, without)
     return was_set
+
+
+def begin_module(
+    change: TransactionRequest, client: KazooClient, paths: Paths, module: str, wanted: Mapping[str, object]
+) -> None:
+    """Add to the transaction that launches a module: it has these options, and none that a namesake left.
+
+    With the launch or not at all: one that is refused must not change what is set for who has the name.
+    """
+    level = Level.of(module)
+    values = {name: parse(name, value, level) for name, value in wanted.items()}
+    client.ensure_path(paths.options_of_modules)
+    for left in reversed(_tree(client, paths.options_of(level))):
+        change.delete(left)
+    change.create(paths.options_of(level), msgspec.json.encode(values, order="sorted"))
+    change.set_data(paths.options, b"", -1)
+
+
+def _tree(client: KazooClient, path: str) -> list[str]:
+    """A znode and all below it, from the top; nothing if it is not there."""
+    if client.exists(path) is None:
+        return []
+    below = [_tree(client, f"{path}/{name}") for name in _children(client, path)]
+    return [path, *(each for found in below for each in found)]
 
 
 def forget_module(client: KazooClient, paths: Paths, module: str) -> None:

@@ -58,6 +58,8 @@ class ConductorRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
     incarnation: Incarnation
     address: str
+    host: str = ""
+    """The machine's boot and network, within which nobody else has that address."""
 
 
 class DrainedNodes(msgspec.Struct, frozen=True, kw_only=True):

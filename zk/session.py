@@ -55,8 +55,8 @@ from stretto.types import Incarnation, Millis
 log = structlog.get_logger()
 
 #: Every failed attempt to connect is a warning to kazoo; here one line per transition is enough.
-_kazoo_log = logging.getLogger("stretto.zk.kazoo")
-_kazoo_log.setLevel(logging.ERROR)
+KAZOO_LOG = logging.getLogger("stretto.zk.kazoo")
+KAZOO_LOG.setLevel(logging.ERROR)
 
 WINDOW = 64
 
@@ -132,7 +132,7 @@ class _Client(KazooClient):  # type: ignore[misc] # kazoo is published without t
             timeout=timeout_ms / 1000,
             # As long as it takes, and often enough to be back before the session expires.
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=0.5),
-            logger=_kazoo_log,
+            logger=KAZOO_LOG,
             **auth,
         )
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)

@@ -226,15 +226,20 @@ def _await_led(cluster: Cluster, module: str) -> admin.ModuleView:
 
 
 def _await_gone(cluster: Cluster, module: str, processes: int) -> None:
-    why = "no conductor answers"
+    why = said = "no conductor answers"
+    patience = time.monotonic() + PATIENCE_SECONDS
     with _bar("destroying") as tell:
         for modules in _looks(cluster):
             view = modules.get(module)
             if view is None:
                 return
             running = _running(view)
-            why = f"{running} of {processes} workers are left"
-            tell(processes - running, processes, why)
+            far = f"{running} of {processes} workers are left"
+            tell(processes - running, processes, far)
+            why = "; ".join([far, *view.problems])
+            if why != said and time.monotonic() > patience:
+                typer.echo(f"still being destroyed: {why}", err=True)
+                said = why
     raise StrettoError(
         f"{module} is not gone after {WAIT_SECONDS:.0f} s: {why}; it goes on, "
         f"and 'stretto module-status {module}' shows it"

@@ -73,12 +73,14 @@ class Scene:
         self._closing.callback(end)
         return service.address
 
-    def conductor(self, address: str = "127.0.0.1:0") -> tuple[Conductor, Callable[[], None]]:
+    def conductor(
+        self, address: str = "127.0.0.1:0", *, zookeeper: str | None = None
+    ) -> tuple[Conductor, Callable[[], None]]:
         """Started, and how to stop it."""
         conductor = Conductor(
             ConductorConfig(
                 cluster="stretto",
-                zookeeper=self._zookeeper,
+                zookeeper=zookeeper or self._zookeeper,
                 root=self.paths.root,
                 address=address,
                 session_timeout_ms=4_000,

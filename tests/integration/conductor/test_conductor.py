@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from stretto import admin
-from stretto.conductor.process import Conductor
+from stretto import admin, wire
+from stretto.conductor.process import Conductor, _host
 from stretto.errors import RetriableError, StrettoError
 from stretto.options import CLUSTER
 from stretto.types import Incarnation, WorkerId
-from stretto.zk.embedded import free_ports
+from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import ConductorRegistration, decode, encode
 from tests.integration.conductor.scene import DIGEST, Scene
+from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until
 
 
@@ -36,7 +38,7 @@ def test_a_standby_takes_over(scene: Scene) -> None:
 def test_a_restarted_one_does_not_wait_for_its_dead_predecessor(scene: Scene) -> None:
     [port] = free_ports(1)
     address = f"127.0.0.1:{port}"
-    dead = ConductorRegistration(incarnation=Incarnation("dead"), address=address)
+    dead = ConductorRegistration(incarnation=Incarnation("dead"), address=address, host=_host())
     scene.zk.create(scene.paths.conductor_leader, encode(dead), makepath=True)
     conductor, _ = scene.conductor(address)
     wait_until("it is active", lambda: _answers(scene, conductor))
@@ -44,6 +46,62 @@ def test_a_restarted_one_does_not_wait_for_its_dead_predecessor(scene: Scene) ->
         scene.zk.get(scene.paths.conductor_leader)[0], ConductorRegistration, scene.paths.conductor_leader
     )
     assert found.incarnation != "dead"
+
+
+def test_a_conductor_of_another_machine_is_not_taken_for_a_dead_predecessor(scene: Scene) -> None:
+    [port] = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    other = ConductorRegistration(incarnation=Incarnation("other"), address=address, host="another")
+    scene.zk.create(scene.paths.conductor_leader, encode(other), makepath=True)
+    conductor, _ = scene.conductor(address)
+    wait_until("it stands by", lambda: scene.ask(conductor, admin.FindConductor()) == address)
+    with pytest.raises(RetriableError, match="stands by"):
+        scene.ask(conductor, admin.Nodes())
+
+
+def test_without_zookeeper_it_says_so_at_once_and_can_be_stopped(
+    scene: Scene, zookeeper: EmbeddedZooKeeper
+) -> None:
+    with Proxy(zookeeper.port) as proxy:
+        conductor, stop = scene.conductor(zookeeper=proxy.address)
+        scene.active(conductor)
+        proxy.cut()
+        wait_until("it says so", lambda: _refusal(scene, conductor).startswith("the conductor cannot reach"))
+        proxy.heal()
+        wait_until("it goes on", lambda: _answers(scene, conductor))
+        proxy.cut()
+        wait_until("it says so again", lambda: "cannot reach" in _refusal(scene, conductor))
+        stop()
+
+
+def test_what_was_not_read_yet_is_not_taken_for_missing(scene: Scene) -> None:
+    [port] = free_ports(1)
+    conductor, _ = scene.conductor(zookeeper=f"127.0.0.1:{port}")
+    told: Future[wire.ToClient | None] = Future()
+
+    def send() -> None:
+        number = scene.network.next_request()
+        scene.network.request(
+            conductor.address,
+            number,
+            wire.GetMetadata(number),
+            (),
+            lambda reply, _: told.set_result(reply),
+            timeout_ms=20_000,
+        )
+
+    scene.network.call(send)
+    reply = told.result(30)
+    assert isinstance(reply, wire.Failed)
+    assert reply.fault is wire.Fault.PASSING
+
+
+def _refusal(scene: Scene, conductor: Conductor) -> str:
+    try:
+        scene.ask(conductor, admin.Nodes())
+    except RetriableError as error:
+        return str(error)
+    return ""
 
 
 def _answers(scene: Scene, conductor: Conductor) -> bool:
@@ -121,6 +179,23 @@ def test_names_that_are_not_there_come_with_the_nearest(scene: Scene) -> None:
             scene.ask(conductor, call)
 
 
+def test_a_refused_launch_leaves_the_options_of_who_has_the_name(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    level = admin.OptionLevel(module="m")
+    scene.ask(conductor, admin.SetOption(level=level, name="replication.min.isr", value="3"))
+    spec, _ = scene.zk.get(scene.paths.spec("m"))
+    scene.zk.set(scene.paths.spec("m"), b"{")
+    wait_until("it cannot be seen", lambda: not scene.ask(conductor, admin.Modules()))
+    with pytest.raises(StrettoError, match="there is a module m already"):
+        scene.launch(conductor, options={"replication.min.isr": "1"})
+    scene.zk.set(scene.paths.spec("m"), spec)
+    wait_until("it can be seen", lambda: scene.ask(conductor, admin.Modules()))
+    options = {option.name: option for option in scene.ask(conductor, admin.Options(level=level))}
+    assert options["replication.min.isr"].value == 3
+
+
 def test_leaders_are_balanced_by_the_fewest_switches(scene: Scene) -> None:
     conductor, _ = scene.conductor()
     scene.active(conductor)
@@ -186,6 +261,17 @@ def test_a_person_moves_a_leader(scene: Scene) -> None:
         scene.ask(conductor, admin.ResignLeader(module="m", group=1, to=scene.assignment().replicas[1][1]))
 
 
+def test_nobody_hands_over_to_a_node_that_is_drained(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    target = scene.assignment().replicas[0][1]
+    node = scene.assignment().nodes[target]
+    scene.ask(conductor, admin.DisallowLeadership(node=node))
+    with pytest.raises(StrettoError, match=f"disallowed on node {node}"):
+        scene.ask(conductor, admin.ResignLeader(module="m", group=0, to=target))
+
+
 def test_the_next_conductor_ends_a_balancing(scene: Scene) -> None:
     first, stop = scene.conductor()
     scene.active(first)
@@ -220,12 +306,30 @@ def test_a_destroyed_module_is_gone_when_its_workers_are(scene: Scene) -> None:
     wait_until("it is gone", lambda: scene.zk.exists(scene.paths.module("m")) is None)
     *_, last = scene.ask(conductor, admin.Operations())
     assert (last.what, last.outcome) == ("destroyed", f"done; nodes {away.node} were away and keep its files")
-    scene.node(away.node)
+    scene.nodes(conductor, away.node)
     assert scene.ask(conductor, admin.Modules()) == ()
     # A name may be used again, and its groups are others.
     scene.launch(conductor)
     assert scene.assignment().generation > assignment.generation
     assert scene.zk.exists(scene.paths.group(GroupKey("m", assignment.generation, 0))) is None
+
+
+def test_a_module_that_cannot_be_destroyed_says_who_keeps_it(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    worker = scene.assignment().workers[0]
+    scene.ask(conductor, admin.Destroy(module="m"))
+    for other in scene.assignment().workers[1:]:
+        scene.stop_worker(other.worker)
+    scene.zk.delete(scene.paths.node(worker.node, Incarnation(f"i-{worker.node}")))
+
+    def told() -> bool:
+        [view] = scene.ask(conductor, admin.Modules(module="m"))
+        [problem] = view.problems or [""]
+        return problem.startswith(f"1 worker of node {worker.node} cannot be stopped")
+
+    wait_until("it is told", told)
 
 
 def test_problems_are_told_in_words(scene: Scene) -> None:

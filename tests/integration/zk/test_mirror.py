@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import ConnectionLoss, KazooException
 
 from stretto.zk.client import close, new_client
 from stretto.zk.embedded import EmbeddedZooKeeper
@@ -136,6 +136,33 @@ def test_it_goes_on_in_a_new_session(zookeeper: EmbeddedZooKeeper, writer: Kazoo
             wait_until("the copy equals the tree", follows)
             assert client.client_id != session
             assert mirror.data[spec].data == b"1"
+            writer.set(spec, b"2")
+            wait_until("changes are heard again", lambda: copied(mirror)[spec] == b"2")
+        finally:
+            close(client)
+
+
+def test_it_goes_on_over_a_new_connection_of_the_same_session(
+    zookeeper: EmbeddedZooKeeper, writer: KazooClient, paths: Paths
+) -> None:
+    with Proxy(zookeeper.port) as proxy:
+        client = new_client(proxy.address, 30_000)
+        client.start()
+        try:
+            mirror = Mirror(client, paths, lambda: None)
+            spec = paths.spec("counts")
+            writer.create(spec, b"0", makepath=True)
+            wait_until("it is seen", lambda: spec in copied(mirror))
+            session = client.client_id
+            proxy.cut()
+            wait_until("the connection is lost", lambda: not client.connected)
+            writer.set(spec, b"1")
+            with pytest.raises(ConnectionLoss):
+                client.get(spec)
+            proxy.heal()
+            wait_until("it is connected again", lambda: client.connected)
+            assert client.client_id == session
+            wait_until("what changed meanwhile is seen", lambda: copied(mirror)[spec] == b"1")
             writer.set(spec, b"2")
             wait_until("changes are heard again", lambda: copied(mirror)[spec] == b"2")
         finally:
