@@ -25,6 +25,7 @@ from stretto import admin
 from stretto.client.calls import ask
 from stretto.client.network import Network
 from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.keys import ClusterKey
 from stretto.loop import Loop
 from stretto.types import WorkerId
 from stretto.worker.children import Child, Children
@@ -63,11 +64,15 @@ class _Daemon:
 class LocalCluster:
     """:meth:`run` is the thread that watches the daemons; the rest may be called from any."""
 
-    def __init__(self, folder: Path, nodes: int, *, port: int = CONDUCTOR_PORT) -> None:
-        """``port`` is where the conductor listens; 0 takes a free one."""
+    def __init__(
+        self, folder: Path, nodes: int, *, port: int = CONDUCTOR_PORT, key: Path | None = None
+    ) -> None:
+        """``port`` is where the conductor listens; 0 takes a free one. ``key`` is the cluster key's file."""
         if nodes < 1:
             raise UsageError(f"a cluster cannot have {nodes} nodes; ask for at least 1")
         self.folder = folder
+        self._key_file = key
+        self.key = ClusterKey.load(key) if key is not None else None
         try:
             self._lock = lock_folder(folder)
         except UsageError:
@@ -123,6 +128,8 @@ class LocalCluster:
         this = [sys.executable, "-m", "stretto"]
         folder = self.folder
         shared = ["--zookeeper", self.zookeeper]
+        if self._key_file is not None:
+            shared += ["--key", str(self._key_file.absolute())]
         daemons = [
             _Daemon(
                 "zookeeper",

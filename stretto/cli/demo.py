@@ -15,7 +15,7 @@ from rich.live import Live
 
 from stretto import admin
 from stretto.artifact import load as load_artifact
-from stretto.cli.cluster import Cluster
+from stretto.cli.cluster import Cluster, Key
 from stretto.cli.output import console
 from stretto.cli.up import run_cluster
 from stretto.client.api import Client
@@ -41,6 +41,7 @@ def demo(
     ] = None,
     seconds: Annotated[float, typer.Option(min=0, help="Stop by itself after so long; 0: Ctrl-C.")] = 0.0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where the conductor listens.")] = 0,
+    key: Key = None,
 ) -> int:
     """Run a cluster of three nodes with an example module under load, and show what happens.
 
@@ -50,7 +51,7 @@ def demo(
     """
     folder = data_dir or Path(tempfile.mkdtemp(prefix="stretto-demo-"))
     try:
-        return _run(LocalCluster(folder, 3, port=port), seconds)
+        return _run(LocalCluster(folder, 3, port=port, key=key), seconds)
     finally:
         if data_dir is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -72,7 +73,7 @@ class _Show:
 
     def run(self, conductor: str, stop: threading.Event) -> None:
         self._stop = stop
-        network = Network(self._cluster.bootstrap, None)
+        network = Network(self._cluster.bootstrap, self._cluster.key)
         client = Client(network)
         try:
             asked = Cluster(network, self._cluster.bootstrap)

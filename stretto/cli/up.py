@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from stretto.cli.cluster import DEFAULT_BOOTSTRAP
+from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Key
 from stretto.client.network import Network
 from stretto.local import CONDUCTOR_PORT, LocalCluster
 
@@ -24,6 +24,7 @@ def up(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Where the conductor listens; 0: anywhere.")
     ] = CONDUCTOR_PORT,
+    key: Key = None,
 ) -> int:
     """Run a whole cluster here until Ctrl-C: ZooKeeper, a conductor and some nodes, each its own process.
 
@@ -44,7 +45,7 @@ def up(
         typer.echo("Ctrl-C stops it; twice, at once.")
         stop.wait()
 
-    cluster = LocalCluster(data_dir, nodes, port=port)
+    cluster = LocalCluster(data_dir, nodes, port=port, key=key)
     run_cluster(cluster, serve)
     return 0
 
@@ -63,7 +64,7 @@ def run_cluster(cluster: LocalCluster, serve: Callable[[str, threading.Event], N
     cluster.tell = typer.echo
 
     def session() -> None:
-        network = Network(cluster.bootstrap, None)
+        network = Network(cluster.bootstrap, cluster.key)
         try:
             conductor = cluster.await_ready(network, told)
             if conductor is not None:

@@ -190,9 +190,18 @@ def test_a_second_one_is_refused_and_one_that_died_is_taken_over(folder: Path) -
     assert not [pid for pid in daemons.values() if _is_alive(pid)]
 
 
-def test_the_demo_loses_nothing(tmp_path: Path) -> None:
+def test_the_demo_loses_nothing_with_a_key_of_the_environment(tmp_path: Path) -> None:
+    key = tmp_path / "cluster.key"
+    subprocess.run([sys.executable, "-m", "stretto", "keys", "generate", str(key)], check=True)
     command = [sys.executable, "-m", "stretto", "demo", "--seconds", "4", "--data-dir", str(tmp_path / "d")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        env=os.environ | {"STRETTO_KEY": str(key)},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "none lost" in done.stdout
     acknowledged = done.stdout.rpartition(" records acknowledged,")[0].rpartition("\n")[2]
