@@ -36,11 +36,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
 from stretto.errors import StorageError, UsageError
 from stretto.invariants import check
+from stretto.pstate.overlay import NoRows
 from stretto.records import DepotOffset
 from stretto.replog.core.producers import NO_PRODUCER, ProducerTable
 from stretto.replog.frame import Frame, Kind, decode
@@ -48,6 +50,7 @@ from stretto.replog.storage import Storage
 from stretto.types import Offset, TaskId
 from stretto.worker.depot import DepotBatch, DepotSlice
 from stretto.worker.environment import MAP_BYTES, NoSpace, StateCorrupt
+from stretto.worker.pstate import StoredRows
 from stretto.worker.taskstate import CHANGES_NOTHING, TaskState
 
 __all__ = ["AppliedState", "DepotBatch", "DepotSlice", "LogTooShort", "NoSpace", "StateCorrupt"]
@@ -207,8 +210,6 @@ class AppliedState:
             header = frame.header
             if header.end_offset <= self._applied:
                 continue
-            if header.kind is Kind.STATE:
-                raise StorageError(f"entry {header.offset} changes a PState, which this release cannot")
             if header.kind in _EVERY_TASK:
                 for task in self._tasks:
                     concerned.setdefault(task, []).append(frame)
@@ -240,6 +241,10 @@ class AppliedState:
     def offset_at(self, task: TaskId, depot: str, timestamp_ms: int) -> DepotOffset:
         """The first offset whose batch has at least this timestamp; the end of the depot if none has."""
         return self._task(task).offset_at(depot, timestamp_ms)
+
+    def reading_pstate(self, task: TaskId, pstate: str) -> AbstractContextManager[StoredRows | NoRows]:
+        """The rows that a PState has on this task, as of one moment and as long as the block lasts."""
+        return self._task(task).reading_pstate(pstate)
 
     def digest(self, task: TaskId) -> str:
         """Of what a task holds; to be compared between replicas that have applied the same offset."""

@@ -1,10 +1,10 @@
-"""The applied state of one task: its depots, its share of the producer table, its own applied offset.
+"""The applied state of one task: depots, PStates, its share of the producer table, its own applied offset.
 
 Everything that a batch of entries changes goes into one transaction together with the offset that it
 brings the task to, so what is on disk is always the state as of exactly that offset, and entries below
 it are skipped when they come again.
 
-Databases: ``meta``, and ``depot/<name>`` for each depot (``pstate/<name>`` is reserved). Keys of ``meta``::
+Databases: ``meta``, ``depot/<name>`` for each depot and ``pstate/<name>`` for each PState. Keys of ``meta``::
 
     format         version of this layout, 1 byte
     task           the task's number, so that a file that was moved to the wrong folder is noticed
@@ -32,13 +32,17 @@ import msgspec
 from stretto import records
 from stretto.errors import PeerError, StorageError, StrettoError
 from stretto.invariants import check
+from stretto.pstate import changes as state_changes
+from stretto.pstate.overlay import NoRows
 from stretto.records import DepotOffset
 from stretto.replog.core.producers import NO_PRODUCER, ProducerTable, Sequences
 from stretto.replog.frame import Frame, Header, Kind, payload
 from stretto.types import Offset, ProducerId, TaskId
 from stretto.worker import depot as depots
+from stretto.worker import pstate as pstates
 from stretto.worker.depot import Depot, DepotSlice
 from stretto.worker.environment import Environment, StateCorrupt
+from stretto.worker.pstate import StoredRows
 
 if TYPE_CHECKING:
     from stretto.worker.environment import Database, ReadTransaction, WriteTransaction
@@ -68,6 +72,8 @@ class TaskState:
         #: By name; a depot is listed once the transaction that created it has committed, so that a reader
         #: who finds it here and *then* begins its transaction may use its handle.
         self._depots: dict[str, Depot] = {}
+        #: By name, as ``_depots``.
+        self._pstates: dict[str, Database] = {}
         #: What the file says; the group's offset may be further if nothing since concerned this task.
         self.applied = Offset(0)
         #: Whether anything was committed since the last sync.
@@ -100,9 +106,12 @@ class TaskState:
         self.applied = Offset(_U64.unpack(txn.get(_APPLIED, b"", db=meta))[0])
         self.producers = ProducerTable(dict(_rows(txn, meta, self.task)))
         self._depots = {}
+        self._pstates = {}
         for name in names:
             if name.startswith(depots.PREFIX):
                 self._depots[name[len(depots.PREFIX) :]] = Depot.load(environment.open_db(name, txn), txn)
+            elif name.startswith(pstates.PREFIX):
+                self._pstates[name[len(pstates.PREFIX) :]] = environment.open_db(name, txn)
         return meta
 
     # Writing.
@@ -121,10 +130,11 @@ class TaskState:
                 frame=straddling.header,
             )
         size_bytes = sum(frame.size_bytes for frame in new)
-        changed, producers = self.environment.write(
+        changed, created, producers = self.environment.write(
             lambda txn: self._apply(txn, new, end), size_bytes=size_bytes
         )
         self._depots.update(changed)
+        self._pstates.update(created)
         for producer, rows in producers.items():
             if rows is None:
                 self.producers.producers.pop(producer, None)
@@ -135,12 +145,15 @@ class TaskState:
 
     def _apply(
         self, txn: WriteTransaction, frames: Sequence[Frame], end: Offset
-    ) -> tuple[dict[str, Depot], dict[ProducerId, dict[TaskId, Sequences] | None]]:
-        """The depots and the producers that the frames change, as they are when the transaction commits."""
+    ) -> tuple[dict[str, Depot], dict[str, Database], dict[ProducerId, dict[TaskId, Sequences] | None]]:
+        """What is another one when the transaction commits: depots, databases of new PStates, producers."""
         changed: dict[str, Depot] = {}
+        created: dict[str, Database] = {}
         for frame in frames:
             if frame.header.kind is Kind.DEPOT:
                 self._append(txn, changed, frame)
+            elif frame.header.kind is Kind.STATE:
+                self._change(txn, created, frame)
         producers = self._changed_producers([frame.header for frame in frames])
         for producer, rows in producers.items():
             key = _PRODUCER + _U64.pack(producer)
@@ -149,7 +162,7 @@ class TaskState:
             else:
                 txn.put(key, _encode_row(rows.get(self.task)), db=self._meta)
         txn.put(_APPLIED, _U64.pack(end), db=self._meta)
-        return changed, producers
+        return changed, created, producers
 
     def _append(self, txn: WriteTransaction, changed: dict[str, Depot], frame: Frame) -> None:
         header = frame.header
@@ -170,6 +183,17 @@ class TaskState:
                 depot = Depot(self.environment.open_db(depots.PREFIX + name, txn), DepotOffset(0), 0)
             changed[name] = depot
         depot.append(txn, batch, count, header.timestamp_ms)
+
+    def _change(self, txn: WriteTransaction, created: dict[str, Database], frame: Frame) -> None:
+        try:
+            changes = state_changes.parse(payload(frame))
+        except PeerError as error:
+            raise StorageError(f"entry {frame.header.offset} cannot be applied here: {error}") from error
+        for name, changed in changes.items():
+            database = self._pstates.get(name) or created.get(name)
+            if database is None:
+                database = created[name] = self.environment.open_db(pstates.PREFIX + name, txn)
+            pstates.apply(txn, database, changed)
 
     def _changed_producers(
         self, headers: Sequence[Header]
@@ -222,6 +246,16 @@ class TaskState:
         with self._reading(depot) as found:
             return depots.offset_at(*found, timestamp_ms) if found else DepotOffset(0)
 
+    @contextmanager
+    def reading_pstate(self, pstate: str) -> Iterator[StoredRows | NoRows]:
+        """Its rows, as long as the block lasts."""
+        database = self._pstates.get(pstate)
+        if database is None:
+            yield NoRows()
+            return
+        with self.environment.reading() as txn:
+            yield StoredRows(txn, database)
+
     def digest(self) -> str:
         """Equal for two replicas of the task that have applied the same entries, however they got there."""
         digest = hashlib.blake2b(digest_size=16)
@@ -231,11 +265,17 @@ class TaskState:
             digest.update(content)
 
         handles = sorted((name, depot.database) for name, depot in list(self._depots.items()))
+        databases = sorted(self._pstates.copy().items())
         with self.environment.reading(long=True) as txn:
             for name, database in handles:
                 add(content=name.encode())
                 for base, timestamp_ms, batch in depots.batches(txn, database):
                     add(base, timestamp_ms, content=batch)
+            for name, database in databases:
+                add(content=(pstates.PREFIX + name).encode())
+                for key, value in pstates.rows(txn, database):
+                    add(content=key)
+                    add(content=value)
             for producer, rows in _rows(txn, self._meta, self.task):
                 add(producer, content=_encode_row(rows.get(self.task)))
         return digest.hexdigest()

@@ -275,7 +275,7 @@ def test_a_gap_before_or_between_frames_is_an_invariant_violation(state: Applied
         (Kind.DEPOT, 0, b"nonsense", "cannot be applied here: a record batch"),
         (Kind.DEPOT, 0, b"\1\1\0\0\2\0\0\0d" + bytes(8), "1 entries for 2 records"),
         (Kind.DEPOT, 9, b"", "is for task 9, which is not here"),
-        (Kind.STATE, 0, b"", "changes a PState"),
+        (Kind.STATE, 0, b"", "changes of PStates are malformed"),
     ],
 )
 def test_an_entry_that_cannot_be_applied_stops_the_replica_and_changes_nothing(

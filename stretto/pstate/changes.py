@@ -1,0 +1,95 @@
+"""The payload of a STATE entry: what a batch does to the PStates of one task, as rows.
+
+There are three kinds of changes, carried out in this order: ranges of rows are deleted, rows are deleted,
+rows are put. Whatever a person means by a change (a counter goes up, a list gets longer, a subtree goes) is
+made of these by the time it is written. Who writes knows the state that its entry will meet, because one
+topology writes a PState and sees what it wrote before, applied or not; so a change is resolved once, there,
+and refused there if it cannot be, instead of on every replica when it is too late to refuse. It also makes an
+entry harmless to apply twice, and lets LMDB take all rows in one call.
+
+Layout: MessagePack of ``[version, {name of the PState: [ranges, deletes, puts]}]``. Names that begin with
+``$`` are the engine's own: rows that nobody declares, and that change together with those that somebody does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from stretto.errors import PeerError, UsageError
+from stretto.nearest import did_you_mean
+from stretto.ordered import EVERYTHING, KEY_BYTES_MAX, Range
+from stretto.pstate.tree import VALUE_BYTES_MAX, Row
+from stretto.replog.frame import Buffer
+
+CHANGES_VERSION = 1
+CHANGES_BYTES_MAX = 32 * 1024 * 1024
+"""Of a whole payload. It is held in memory, as a batch of records is."""
+
+
+class Changes(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Of one PState."""
+
+    ranges: tuple[Range, ...] = ()
+    deletes: tuple[bytes, ...] = ()
+    puts: tuple[Row, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges or self.deletes or self.puts)
+
+
+class _Payload(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    version: int
+    pstates: dict[str, Changes]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Payload).decode
+
+
+def pack(changes: Mapping[str, Changes]) -> bytes:
+    """Raises UsageError beyond a limit."""
+    payload = _encode(_Payload(CHANGES_VERSION, dict(changes)))
+    if len(payload) > CHANGES_BYTES_MAX:
+        raise UsageError(
+            f"the changes of a batch have {len(payload)} bytes, beyond the limit of {CHANGES_BYTES_MAX}; "
+            "make smaller batches"
+        )
+    return payload
+
+
+def parse(payload: Buffer) -> dict[str, Changes]:
+    """Of a payload that was checked before, or is about to be. Raises PeerError."""
+    try:
+        parsed = _decode(payload)
+    except msgspec.MsgspecError as error:
+        raise PeerError(f"changes of PStates are malformed: {error}") from None
+    if parsed.version != CHANGES_VERSION:
+        raise PeerError(f"changes of PStates of version {parsed.version} are not known here")
+    return parsed.pstates
+
+
+def check_payload(payload: Buffer, declared: Collection[str]) -> None:
+    """All that could keep it from being applied. Raises PeerError."""
+    if len(payload) > CHANGES_BYTES_MAX:
+        raise PeerError(
+            f"changes of {len(payload)} bytes are beyond the limit of {CHANGES_BYTES_MAX}; send smaller ones"
+        )
+    for name, changes in parse(payload).items():
+        if name not in declared and not name.startswith("$"):
+            raise PeerError(f"there is no PState {name}; {did_you_mean(name, declared)}")
+        _check(name, changes)
+
+
+def _check(name: str, changes: Changes) -> None:
+    keys = [*changes.deletes, *(key for key, _ in changes.puts)]
+    if not all(keys) or max(map(len, keys), default=0) > KEY_BYTES_MAX:
+        raise PeerError(f"a key of PState {name} is empty or longer than {KEY_BYTES_MAX} bytes")
+    if any(len(value) > VALUE_BYTES_MAX for _, value in changes.puts):
+        raise PeerError(f"a value of PState {name} is beyond the limit of {VALUE_BYTES_MAX} bytes")
+    for start, end in changes.ranges:
+        # Both are where LMDB looks for a row.
+        whole = (start, end) == EVERYTHING
+        if not whole and not (start and start < end and max(len(start), len(end)) <= KEY_BYTES_MAX):
+            raise PeerError(f"a range of PState {name} is empty, or ends at more than {KEY_BYTES_MAX} bytes")

@@ -1,0 +1,229 @@
+"""Reading and changing a PState by paths, as Python values, for who runs the module's code.
+
+A path is the keys that lead to something: ``("ann", "2026-01-31")``. What it leads to is a value, or a whole
+dict, set or list. A change is checked whole before any of it is made, and shows in what is read after it;
+:meth:`Editor.changes` is all of them, for the entry that makes them last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stretto import ordered
+from stretto.errors import UsageError
+from stretto.ordered import Range, shown, subtree
+from stretto.pstate.changes import Changes
+from stretto.pstate.overlay import Overlay, Rows
+from stretto.pstate.tree import (
+    ABSENT,
+    Elements,
+    Entries,
+    Leaf,
+    Members,
+    Node,
+    Place,
+    build,
+    encode_key,
+    grouped,
+    joined,
+    locate,
+    rows_of,
+)
+
+
+class View:
+    """What a PState holds on one task."""
+
+    def __init__(self, root: Entries | Members, rows: Rows) -> None:
+        self._root = root
+        self._rows = rows
+
+    def get(self, *path: Any, default: Any = None) -> Any:
+        """The value, dict, set or list under these keys; a list's elements have their positions as keys."""
+        place = locate(self._root, path)
+        if place.node is None:
+            raise UsageError(f"{shown(path[-1])} is a member of a set; ask whether it is there")
+        if isinstance(place.node, Leaf):
+            data = self._rows.get(place.path)
+            return default if data is None else place.node.decode(data)
+        found = build(place.node, list(self._rows.scan(*subtree(place.path))), len(place.path))
+        return default if found is ABSENT else found
+
+    def contains(self, *path: Any) -> bool:
+        """Whether there is anything under these keys, or this member in that set."""
+        place = locate(self._root, path)
+        if place.node is None or isinstance(place.node, Leaf):
+            return self._rows.get(place.path) is not None
+        return next(self._rows.keys(*subtree(place.path)), None) is not None
+
+    def keys(self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None) -> Iterator[Any]:
+        """Of a dict, or the members of a set, ascending: from ``start`` on, below ``end``, so beginning."""
+        place = locate(self._root, path)
+        at, stop = key_range(place, start=start, end=end, prefix=prefix)
+        told = b""
+        while at < stop:
+            for row in self._rows.keys(at, stop):
+                if told and row.startswith(told) and ordered.end_of(row, len(place.path)) == len(told):
+                    # More of the same: better looked past than walked over.
+                    at = subtree(told)[1]
+                    break
+                key, ends = ordered.decode_at(row, len(place.path))
+                told = row[:ends]
+                yield key
+            else:
+                return
+
+    def items(
+        self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None
+    ) -> Iterator[tuple[Any, Any]]:
+        """The same keys of a dict, each with what is under it."""
+        place = locate(self._root, path)
+        if not isinstance(place.node, Entries):
+            raise UsageError("only a dict has items; a set has keys, and a list is read whole or by position")
+        group: list[tuple[bytes, bytes]] = []
+        for row in self._rows.scan(*key_range(place, start=start, end=end, prefix=prefix)):
+            if group and not _same_key(group[0][0], row[0], len(place.path)):
+                yield _item(place.node, group, len(place.path))
+                group = []
+            group.append(row)
+        if group:
+            yield _item(place.node, group, len(place.path))
+
+    def count(self, *path: Any) -> int:
+        """How many entries, members or elements."""
+        place = locate(self._root, path)
+        if isinstance(place.node, Elements):
+            return self._length(place.path)
+        return sum(1 for _ in self.keys(*path))
+
+    def _length(self, path: bytes) -> int:
+        last = self._rows.last(*subtree(path))
+        return 0 if last is None else int(ordered.decode_at(last, len(path))[0]) + 1
+
+
+class Editor(View):
+    """The same, to be changed. Others see what it did once an entry with its :meth:`changes` is applied."""
+
+    def __init__(self, root: Entries | Members, rows: Rows) -> None:
+        self._overlay = Overlay(rows)
+        super().__init__(root, self._overlay)
+
+    def changes(self) -> Changes:
+        return self._overlay.changes()
+
+    def set(self, *path: Any, value: Any) -> None:
+        """Put a value, or a whole dict, set or list in the place of what is there."""
+        place = self._below_the_root(path)
+        if place.node is None:
+            raise UsageError(f"{shown(path[-1])} is a member of a set, which has no value; add or discard it")
+        if isinstance(place.parent, Elements):
+            self._require_element(place, path[-1])
+        rows = rows_of(place.node, place.path, value)
+        if not isinstance(place.node, Leaf):
+            self._overlay.delete_range(*_whole(place.path))
+        for key, data in rows:
+            self._overlay.put(key, data)
+
+    def delete(self, *path: Any) -> None:
+        """What is under these keys, if there is anything; without any, all that the task has."""
+        place = locate(self._root, path)
+        if isinstance(place.parent, Elements):
+            raise UsageError(
+                "an element of a list cannot be deleted: those behind it would move; truncate it"
+            )
+        if place.node is None or isinstance(place.node, Leaf):
+            self._overlay.delete(place.path)
+        else:
+            self._overlay.delete_range(*_whole(place.path))
+
+    def increment(self, *path: Any, by: float = 1) -> Any:
+        """Add to a number, which is 0 before its first time. Returns what it is now."""
+        place = self._below_the_root(path)
+        if not isinstance(place.node, Leaf):
+            raise UsageError("only a number goes up; the path ends at a collection")
+        if isinstance(place.parent, Elements):
+            self._require_element(place, path[-1])
+        data = self._overlay.get(place.path)
+        before = 0 if data is None else place.node.decode(data)
+        if isinstance(before, bool) or not isinstance(before, int | float):
+            raise UsageError(f"{shown(before)} is no number, and does not go up")
+        after = before + by
+        self._overlay.put(place.path, place.node.encode(after))
+        return after
+
+    def append(self, *path: Any, value: Any) -> int:
+        """To the list there, which may be none yet. Returns the element's position."""
+        place = locate(self._root, path)
+        if not isinstance(place.node, Elements):
+            raise UsageError("only a list can be appended to")
+        index = self._length(place.path)
+        self._overlay.put(joined(place.path, ordered.encode(index)), place.node.item.encode(value))
+        return index
+
+    def truncate(self, *path: Any, length: int) -> None:
+        """Keep the first elements of a list."""
+        place = locate(self._root, path)
+        if not isinstance(place.node, Elements):
+            raise UsageError("only a list can be truncated")
+        if length < 0:
+            raise UsageError(f"a list cannot have {length} elements")
+        start = joined(place.path, ordered.encode(length))
+        if self._overlay.last(start, subtree(place.path)[1]) is not None:
+            self._overlay.delete_range(start, _whole(place.path)[1])
+
+    def add(self, *path: Any) -> None:
+        """The last of these keys to the set that the others lead to."""
+        self._overlay.put(self._member(path), b"")
+
+    def discard(self, *path: Any) -> None:
+        """The last of these keys from the set that the others lead to."""
+        self._overlay.delete(self._member(path))
+
+    def _member(self, path: tuple[Any, ...]) -> bytes:
+        place = locate(self._root, path)
+        if place.node is not None:
+            raise UsageError("only a set has members; the path ends elsewhere")
+        return place.path
+
+    def _below_the_root(self, path: tuple[Any, ...]) -> Place:
+        if not path:
+            raise UsageError("give the key to change: a PState is changed key by key")
+        return locate(self._root, path)
+
+    def _require_element(self, place: Place, index: Any) -> None:
+        if self._overlay.get(place.path) is None:
+            raise UsageError(f"the list has no position {index}; append to make it longer")
+
+
+def key_range(place: Place, *, start: Any = None, end: Any = None, prefix: Any = None) -> Range:
+    """The rows under keys of a dict or a set: from ``start`` on, below ``end``, beginning with ``prefix``."""
+    node: Node | None = place.node
+    if not isinstance(node, Entries | Members):
+        raise UsageError("only dicts and sets have keys; the path ends elsewhere")
+    low, high = subtree(place.path)
+    if start is not None:
+        low = joined(place.path, encode_key(node.key, start))
+    if end is not None:
+        high = joined(place.path, encode_key(node.key, end))
+    if prefix is not None:
+        first, last = ordered.beginning_with(prefix)
+        low, high = max(low, joined(place.path, first)), min(high, place.path + last)
+    return low, max(low, high)
+
+
+def _whole(path: bytes) -> Range:
+    start, end = subtree(path)
+    if len(end) > ordered.KEY_BYTES_MAX:
+        raise UsageError(f"a key of {len(path)} bytes leaves no room for what is under it; shorten it")
+    return start, end
+
+
+def _same_key(one: bytes, other: bytes, at: int) -> bool:
+    end = ordered.end_of(one, at)
+    return other.startswith(one[:end]) and ordered.end_of(other, at) == end
+
+
+def _item(node: Entries, rows: list[tuple[bytes, bytes]], at: int) -> tuple[Any, Any]:
+    [(key, group, end)] = grouped(rows, at)
+    return key, build(node.child, group, end)

@@ -1,0 +1,184 @@
+"""Rows, and rows with changes on top of them.
+
+A batch of a topology sees what earlier batches did, whether that is applied or not. What is applied is rows
+in LMDB (:class:`stretto.worker.pstate.StoredRows`); what is not is changes, laid over them in the order of
+their entries; and what the batch itself does so far is one more layer. An :class:`Overlay` is rows itself, so
+it can lie on another one.
+
+Ranges that an overlay deletes hide what is below it. What is put afterwards lies above them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Protocol
+
+from stretto.ordered import Range
+from stretto.pstate.changes import Changes
+from stretto.pstate.tree import Row
+
+
+class Rows(Protocol):
+    """Of one PState on one task."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
+        """Those in ``[start, end)``, ascending."""
+        ...
+
+    def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Theirs alone, which is cheaper."""
+        ...
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """The greatest key in ``[start, end)``."""
+        ...
+
+
+class Overlay:
+    """Changes, and what the rows below are with them. Iterations in progress may or may not see new ones."""
+
+    def __init__(self, below: Rows) -> None:
+        self._below = below
+        #: What is put and, as None, deleted here.
+        self._rows: dict[bytes, bytes | None] = {}
+        #: The keys of ``_rows``; sorted when somebody needs them so.
+        self._keys: list[bytes] = []
+        self._sorted = True
+        #: Disjoint and ascending: nothing of below is seen in these.
+        self._hidden: tuple[Range, ...] = ()
+
+    # Changing.
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._set(key, value)
+
+    def delete(self, key: bytes) -> None:
+        self._set(key, None)
+
+    def _set(self, key: bytes, value: bytes | None) -> None:
+        if key not in self._rows:
+            self._keys.append(key)
+            self._sorted = False
+        self._rows[key] = value
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        for key in self._keys_in(start, end):
+            del self._rows[key]
+        self._keys = [key for key in self._keys if not start <= key < end]
+        apart = [(low, high) for low, high in self._hidden if high < start or low > end]
+        touching = [(low, high) for low, high in self._hidden if high >= start and low <= end]
+        merged = (min([start, *(low for low, _ in touching)]), max([end, *(high for _, high in touching)]))
+        self._hidden = tuple(sorted([*apart, merged]))
+
+    def add(self, changes: Changes) -> None:
+        """Of an entry that comes after all that is here."""
+        for start, end in changes.ranges:
+            self.delete_range(start, end)
+        for key in changes.deletes:
+            self._set(key, None)
+        for key, value in changes.puts:
+            self._set(key, value)
+
+    def changes(self) -> Changes:
+        """All that was done here, as one."""
+        keys = self._in_order()
+        return Changes(
+            self._hidden,
+            tuple(key for key in keys if self._rows[key] is None and not self._hides(key)),
+            tuple((key, value) for key in keys if (value := self._rows[key]) is not None),
+        )
+
+    # Reading.
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._rows:
+            return self._rows[key]
+        return None if self._hides(key) else self._below.get(key)
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
+        return self._merged(
+            start, end, (row for each in self._visible(start, end) for row in self._below.scan(*each))
+        )
+
+    def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        below = ((key, b"") for each in self._visible(start, end) for key in self._below.keys(*each))
+        return (key for key, _ in self._merged(start, end, below))
+
+    def _merged(self, start: bytes, end: bytes, below: Iterator[Row]) -> Iterator[Row]:
+        """With those of here, which come in the place of those below."""
+        mine = iter(self._keys_in(start, end))
+        key = next(mine, None)
+        for row in below:
+            while key is not None and key < row[0]:
+                yield from self._row(key)
+                key = next(mine, None)
+            if key != row[0]:
+                yield row
+        while key is not None:
+            yield from self._row(key)
+            key = next(mine, None)
+
+    def _row(self, key: bytes) -> Iterator[Row]:
+        value = self._rows.get(key)
+        if value is not None:
+            yield key, value
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        mine = next((key for key in reversed(self._keys_in(start, end)) if self._rows[key] is not None), None)
+        stop = end
+        while (below := self._below.last(start, stop)) is not None and self.get(below) is None:
+            hidden = self._hiding(below)
+            stop = max(start, hidden[0]) if hidden else below
+            if stop <= start:
+                below = None
+                break
+        return max((key for key in (mine, below) if key is not None), default=None)
+
+    def _visible(self, start: bytes, end: bytes) -> Iterator[Range]:
+        """What of a range is not hidden."""
+        at = start
+        for low, high in self._hidden:
+            if high > at and low < end:
+                if at < low:
+                    yield at, low
+                at = high
+        if at < end:
+            yield at, end
+
+    def _hides(self, key: bytes) -> bool:
+        return self._hiding(key) is not None
+
+    def _hiding(self, key: bytes) -> Range | None:
+        if not self._hidden:
+            return None
+        at = bisect_right(self._hidden, key, key=lambda each: each[0]) - 1
+        return self._hidden[at] if at >= 0 and key < self._hidden[at][1] else None
+
+    def _keys_in(self, start: bytes, end: bytes) -> list[bytes]:
+        keys = self._in_order()
+        return keys[bisect_left(keys, start) : bisect_left(keys, end)]
+
+    def _in_order(self) -> list[bytes]:
+        if not self._sorted:
+            self._keys.sort()
+            self._sorted = True
+        return self._keys
+
+
+class NoRows:
+    """Of a PState that nobody wrote to."""
+
+    def get(self, key: bytes) -> bytes | None:  # noqa: ARG002
+        return None
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[Row]:  # noqa: ARG002
+        return iter(())
+
+    def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:  # noqa: ARG002
+        return iter(())
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:  # noqa: ARG002
+        return None
