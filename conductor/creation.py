@@ -12,16 +12,26 @@ import time
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
 
 from stretto.errors import RetriableError, UsageError
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.types import Epoch, Incarnation, TaskId, WorkerId
 from stretto.worker.plan import GroupPlan
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import Assignment, ModuleSpec, PlacedWorker, WorkerRegistration, decode, encode
+from stretto.zk.records import (
+    Assignment,
+    ModuleSpec,
+    PlacedWorker,
+    Record,
+    WorkerRegistration,
+    decode,
+    encode,
+)
 
 POLL_SECONDS = 0.05
+LOOK_SECONDS = 0.2
 
 
 def plans(module: str, assignment: Assignment) -> tuple[GroupPlan, ...]:
@@ -59,26 +69,35 @@ def write_assignment(client: KazooClient, paths: Paths, module: str, assignment:
         raise UsageError(f"module {module} has an assignment already") from None
 
 
-def await_assignment(
+def await_module(
     client: KazooClient, paths: Paths, module: str, stop: threading.Event
-) -> Assignment | None:
-    """The module's assignment, once there is one; None if told to stop meanwhile."""
-    path = paths.assignment(module)
+) -> tuple[Assignment, ModuleSpec | None] | None:
+    """The module's assignment, once there is one, and what was launched: None for one that was made by hand.
+
+    None if told to stop meanwhile. Tries again for as long as ZooKeeper does not answer.
+    """
     while not stop.is_set():
         changed = threading.Event()
-        if client.exists(path, watch=lambda _, changed=changed: changed.set()) is not None:
-            return decode(client.get(path)[0], Assignment, path)
-        while not changed.wait(0.2) and not stop.is_set():
+        try:
+            found = _read(client, paths.assignment(module), Assignment, changed)
+            if found is not None:
+                return found, _read(client, paths.spec(module), ModuleSpec, changed)
+        except (KazooException, KazooTimeoutError):
+            stop.wait(LOOK_SECONDS)
+            continue
+        while not changed.wait(LOOK_SECONDS) and not stop.is_set():
             pass
     return None
 
 
-def read_spec(client: KazooClient, paths: Paths, module: str) -> ModuleSpec | None:
-    """What was launched; None for a module that was made by hand."""
-    path = paths.spec(module)
+def _read(client: KazooClient, path: str, kind: type[Record], changed: threading.Event) -> Record | None:
+    """None, and a watch, if it is not there."""
+    if client.exists(path, watch=lambda _: changed.set()) is None:
+        return None
     try:
-        return decode(client.get(path)[0], ModuleSpec, path)
+        return decode(client.get(path)[0], kind, path)
     except NoNodeError:
+        changed.set()
         return None
 
 

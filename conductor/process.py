@@ -31,6 +31,7 @@ from stretto.conductor.balancing import Balancing
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import View, named
+from stretto.endpoint import advertised
 from stretto.errors import RetriableError, StrettoError
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
@@ -58,6 +59,8 @@ class ConductorConfig:
     cluster: str
     zookeeper: str
     address: str = "127.0.0.1:0"
+    advertise: str | None = None
+    """Where others reach it, if that is not where it listens."""
     root: str = "/stretto"
     key: ClusterKey | None = None
     session_timeout_ms: int = 6_000
@@ -80,7 +83,7 @@ class Conductor:
             handle=self._handle,
             metadata=self._metadata,
         )
-        self.address = self._service.address
+        self.address = advertised(self._service.address, config.advertise)
         self._network = Network([self.address], config.key)
         self._stop = threading.Event()
         self._wake = threading.Event()

@@ -39,6 +39,26 @@ OnMessage: TypeAlias = Callable[[Connection, "WorkerId | None", wire.ToWorker, l
 """From whom, which worker that is (None: a client), what, and the bodies that came with it."""
 
 
+_EVERYWHERE = {"0.0.0.0", "*", "::", ""}  # noqa: S104 - refused, not listened on
+
+
+def advertised(listening: str, advertise: str | None) -> str:
+    """Where others reach who listens there. ``advertise`` is HOST, with the port of the listener, or HOST:PORT.
+
+    Raises UsageError for what nobody can connect to.
+    """
+    host, _, port = listening.rpartition(":")
+    if advertise is not None:
+        host, colon, given = advertise.rpartition(":")
+        host, port = (host, port if given == "0" else given) if colon else (advertise, port)
+    if host.strip("[]") in _EVERYWHERE:
+        raise UsageError(
+            f"others cannot connect to {host}:{port}; name an address of this machine, "
+            "or say with --advertise HOST where they reach it"
+        )
+    return f"{host}:{port}"
+
+
 def configure(socket: zmq.Socket[bytes]) -> None:
     """Explicit bounds, and heartbeats that notice a peer that is gone without a word."""
     socket.linger = 0

@@ -20,6 +20,7 @@ import structlog
 
 from stretto import wire
 from stretto.admin import ModuleDescription
+from stretto.endpoint import advertised
 from stretto.errors import PeerError, StorageError, StrettoError
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
@@ -72,7 +73,7 @@ class WorkerConfig:
     """What its supervisor knows this process by; see WorkerRegistration."""
     address: str = "127.0.0.1:0"
     advertise: str | None = None
-    """Where others reach it, if that is not where it listens."""
+    """Where others reach it, if that is not where it listens: HOST or HOST:PORT."""
     root: str = "/stretto"
     key: ClusterKey | None = None
     session_timeout_ms: int = 10_000
@@ -174,7 +175,7 @@ class Worker:
             worker=self.worker,
             incarnation=incarnation,
             node=self.config.node,
-            address=self.config.advertise or self.transport.address,
+            address=advertised(self.transport.address, self.config.advertise),
             launch=self.config.launch,
             members={str(key): storage.storage_id for key, storage in self._storages.items()},
         )

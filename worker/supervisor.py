@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from stretto import admin
+from stretto.endpoint import advertised
 from stretto.errors import StrettoError, UsageError
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
@@ -56,6 +57,8 @@ class SupervisorConfig:
     zookeeper: str
     data_dir: Path
     address: str = "127.0.0.1:0"
+    advertise: str | None = None
+    """Where others reach it and its workers, if that is not where they listen."""
     root: str = "/stretto"
     key_file: Path | None = None
     labels: dict[str, str] = field(default_factory=dict)
@@ -171,7 +174,7 @@ class Supervisor:
         registration = NodeRegistration(
             node=node,
             incarnation=incarnation,
-            address=self.address,
+            address=advertised(self.address, self.config.advertise),
             folder=self._folder,
             labels=self.config.labels,
         )
@@ -265,6 +268,9 @@ class Supervisor:
         command += ["--zookeeper", config.zookeeper, "--root", config.root, "--cluster", config.cluster]
         command += ["--address", f"{self.address.rpartition(':')[0]}:0", "--launch", launch]
         command += ["--session-timeout-millis", str(config.session_timeout_ms)]
+        if config.advertise is not None:
+            host, colon, _ = config.advertise.rpartition(":")
+            command += ["--advertise", host if colon else config.advertise]
         if config.key_file is not None:
             command += ["--key", str(config.key_file.absolute())]
         return command

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from stretto.conductor.process import Conductor, ConductorConfig
+from stretto.endpoint import advertised
 from stretto.keys import ClusterKey
 from stretto.logs import configure
 
@@ -19,6 +20,10 @@ def conductor(
     address: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any.")
     ] = "127.0.0.1:7400",
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="HOST[:PORT]", help="Where others reach it, if elsewhere.", show_default=False),
+    ] = None,
     cluster: Annotated[str, typer.Option(help="The cluster it belongs to.")] = "stretto",
     root: Annotated[str, typer.Option(help="The cluster's path in the metastore.")] = "/stretto",
     key: Annotated[Path | None, typer.Option(help="The cluster key.", show_default=False)] = None,
@@ -30,12 +35,14 @@ def conductor(
 
     Example: stretto conductor --zookeeper zk1:2181,zk2:2181 --address 10.0.0.5:7400 --key cluster.key
     """
+    advertised(address, advertise)
     configure()
     daemon = Conductor(
         ConductorConfig(
             cluster=cluster,
             zookeeper=zookeeper,
             address=address,
+            advertise=advertise,
             root=root,
             key=ClusterKey.load(key) if key is not None else None,
             session_timeout_ms=session_timeout_millis,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from stretto.endpoint import advertised
 from stretto.errors import UsageError
 from stretto.logs import configure
 from stretto.worker.supervisor import Supervisor, SupervisorConfig
@@ -21,6 +22,14 @@ def supervisor(
     address: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to listen, its workers too; port 0: any.")
     ] = "127.0.0.1:0",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="Where others reach it and its workers, if elsewhere.",
+            show_default=False,
+        ),
+    ] = None,
     cluster: Annotated[str, typer.Option(help="The cluster it belongs to.")] = "stretto",
     root: Annotated[str, typer.Option(help="The cluster's path in the metastore.")] = "/stretto",
     key: Annotated[Path | None, typer.Option(help="The cluster key.", show_default=False)] = None,
@@ -38,6 +47,7 @@ def supervisor(
 
     Example: stretto supervisor --node n1 --data-dir /var/lib/stretto --zookeeper zk1:2181,zk2:2181
     """
+    advertised(address, advertise)
     labels = dict(_label(each) for each in label or [])
     configure()
     daemon = Supervisor(
@@ -47,6 +57,7 @@ def supervisor(
             zookeeper=zookeeper,
             data_dir=data_dir,
             address=address,
+            advertise=advertise,
             root=root,
             key_file=key,
             labels=labels,

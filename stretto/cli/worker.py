@@ -8,20 +8,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from kazoo.client import KazooClient
-from kazoo.handlers.threading import KazooTimeoutError
 
 from stretto.admin import ModuleDescription
 from stretto.allocator import keep_freed_memory
-from stretto.conductor.creation import await_assignment, plans, read_spec
-from stretto.errors import UsageError
+from stretto.conductor.creation import await_module, plans
+from stretto.endpoint import advertised
 from stretto.keys import ClusterKey, require_key
 from stretto.logs import configure
 from stretto.types import WorkerId
 from stretto.worker.process import Worker, WorkerConfig
+from stretto.zk.client import await_connection, close, new_client
 from stretto.zk.paths import Paths
-
-ZOOKEEPER_SECONDS = 10.0
 
 
 def worker(
@@ -36,7 +33,7 @@ def worker(
     ] = "127.0.0.1:0",
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where others reach it, if elsewhere.", show_default=False),
+        typer.Option(metavar="HOST[:PORT]", help="Where others reach it, if elsewhere.", show_default=False),
     ] = None,
     node: Annotated[str, typer.Option(help="The machine it runs on.")] = "localhost",
     cluster: Annotated[str, typer.Option(help="The cluster it belongs to.")] = "stretto",
@@ -51,10 +48,12 @@ def worker(
 ) -> int:
     """Run one worker until SIGTERM or Ctrl-C; it hands its leaderships over first.
 
+    While ZooKeeper does not answer it keeps trying, and says so.
+
     Example: stretto worker --id a --module counts --data-dir a --address 127.0.0.1:7001
     """
     cluster_key = ClusterKey.load(key) if key is not None else None
-    for each in (address, advertise or address):
+    for each in (address, advertised(address, advertise)):
         require_key(each, cluster_key)
     configure()
     keep_freed_memory()
@@ -62,20 +61,16 @@ def worker(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    client = new_client(zookeeper, session_timeout_millis)
     try:
-        client = KazooClient(zookeeper)
-    except ValueError:
-        raise UsageError(f"--zookeeper takes HOST:PORT[,HOST:PORT...], not {zookeeper!r}") from None
-    try:
-        client.start(ZOOKEEPER_SECONDS)
-    except KazooTimeoutError:
-        raise UsageError(f"no ZooKeeper answers at {zookeeper}; start it or correct --zookeeper") from None
-    assignment = await_assignment(client, paths, module, stop)
-    spec = read_spec(client, paths, module)
-    client.stop()
-    client.close()
-    if assignment is None:
+        found = None
+        if await_connection(client, zookeeper, stop):
+            found = await_module(client, paths, module, stop)
+    finally:
+        close(client)
+    if found is None:
         return 0
+    assignment, spec = found
     me = WorkerId(worker_id)
     process = Worker(
         WorkerConfig(

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from kazoo.client import KazooClient
 
 from stretto import connect, wire
+from stretto.conductor.creation import evenly, write_assignment
 from stretto.errors import StrettoError, UsageError
 from stretto.keys import ClusterKey
 from stretto.records import BATCH_BYTES_MAX, pack
@@ -26,6 +28,7 @@ from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.records import DepotSpec
 from tests.integration.cluster import MODULE, Cluster, free_port
 from tests.integration.wires import Wire
+from tests.integration.zk.waiting import wait_until
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -79,14 +82,57 @@ def _folder_of(cluster: Cluster, folder: Path) -> Path:
     return folder
 
 
-def test_an_unreachable_zookeeper_is_named(calm: Cluster, tmp_path: Path) -> None:
+def test_an_unreachable_zookeeper_is_named_and_tried_again(calm: Cluster, tmp_path: Path) -> None:
+    port = free_port()
+    arguments = worker_arguments(calm, tmp_path / "data", zookeeper=f"127.0.0.1:{port}", id="nobody")
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stretto", *arguments], stdout=output, stderr=output
+        )
+    try:
+        wait_until("it is named", lambda: f"127.0.0.1:{port}" in said.read_text())
+        with EmbeddedZooKeeper(tmp_path / "zookeeper", port):
+            client = KazooClient(f"127.0.0.1:{port}")
+            client.start()
+            write_assignment(client, calm.paths, MODULE, evenly(1, 1, [WorkerId("a")], 1))
+            client.stop()
+            client.close()
+            wait_until("it serves", lambda: "worker nobody serves" in said.read_text())
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, said.read_text()
+
+
+def test_a_worker_that_waits_for_zookeeper_can_be_stopped(calm: Cluster, tmp_path: Path) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
-    code, said = run(*worker_arguments(calm, tmp_path, zookeeper=nowhere))
-    assert code in (1, 2)
-    assert nowhere in said
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stretto", *worker_arguments(calm, tmp_path / "d", zookeeper=nowhere)],
+            stdout=output,
+            stderr=output,
+        )
+    wait_until("it waits", lambda: nowhere in said.read_text())
+    process.terminate()
+    assert process.wait(30) == 0, said.read_text()
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "10.1.2.3:7000", "[::]:0", "example.org:7000"])
+@pytest.mark.parametrize("verb", ["worker", "supervisor", "conductor"])
+def test_an_address_that_nobody_can_connect_to_is_refused(tmp_path: Path, verb: str) -> None:
+    key = tmp_path / "cluster.key"
+    ClusterKey.generate().save(key)
+    arguments = {
+        "worker": ["--id", "a", "--module", "m", "--data-dir", str(tmp_path / "d")],
+        "supervisor": ["--node", "n", "--data-dir", str(tmp_path / "d")],
+        "conductor": [],
+    }
+    code, said = run(verb, *arguments[verb], "--address", "0.0.0.0:0", "--key", str(key))
+    assert code == 2
+    assert "--advertise HOST" in said
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3:7000", "example.org:7000"])
 def test_an_address_that_others_can_reach_needs_the_cluster_key(
     calm: Cluster, tmp_path: Path, address: str
 ) -> None:
