@@ -43,7 +43,7 @@ _EVERYWHERE = {"0.0.0.0", "*", "::", ""}  # noqa: S104 - refused, not listened o
 
 
 def advertised(listening: str, advertise: str | None) -> str:
-    """Where others reach who listens there. ``advertise`` is HOST, with the port of the listener, or HOST:PORT.
+    """Where others reach who listens there; ``advertise`` is HOST, with the listener's port, or HOST:PORT.
 
     Raises UsageError for what nobody can connect to.
     """
