@@ -30,7 +30,7 @@ from stretto.loop import Loop
 from stretto.types import WorkerId
 from stretto.worker.children import Child, Children
 from stretto.worker.storage import lock_folder
-from stretto.zk.embedded import free_ports
+from stretto.zk.embedded import free_ports, is_free
 from stretto.zk.records import ModuleState
 
 log = structlog.get_logger()
@@ -64,10 +64,11 @@ class _Daemon:
 class LocalCluster:
     """:meth:`run` is the thread that watches the daemons; the rest may be called from any."""
 
-    def __init__(
-        self, folder: Path, nodes: int, *, port: int = CONDUCTOR_PORT, key: Path | None = None
-    ) -> None:
-        """``port`` is where the conductor listens; 0 takes a free one. ``key`` is the cluster key's file."""
+    def __init__(self, folder: Path, nodes: int, *, port: int | None = None, key: Path | None = None) -> None:
+        """``port`` is where the conductor listens; 0 takes a free one, None the one it had before.
+
+        ``key`` is the cluster key's file.
+        """
         if nodes < 1:
             raise UsageError(f"a cluster cannot have {nodes} nodes; ask for at least 1")
         self.folder = folder
@@ -79,6 +80,8 @@ class LocalCluster:
             raise UsageError(
                 f"a cluster runs in {folder} already; use it, stop it, or choose another --data-dir"
             ) from None
+        #: The conductor that runs there listens elsewhere.
+        self._has_moved = False
         self.ports = self._remembered(nodes, port)
         self._loop = Loop()
         self._children = Children(self._loop, folder / "run", self._exited)
@@ -100,7 +103,7 @@ class LocalCluster:
     def log_of(self, daemon: str) -> Path:
         return self.folder / "logs" / f"{daemon}.log"
 
-    def _remembered(self, nodes: int, port: int) -> Ports:
+    def _remembered(self, nodes: int, port: int | None) -> Ports:
         path = self.folder / "cluster.json"
         if path.exists():
             try:
@@ -113,9 +116,12 @@ class LocalCluster:
                 raise UsageError(
                     f"the cluster in {self.folder} has {ports.nodes} nodes; ask for as many or more"
                 )
+            self._has_moved = bool(port) and port != ports.conductor
+            ports = msgspec.structs.replace(ports, conductor=port or ports.conductor)
         else:
             zookeeper, conductor = free_ports(2)
-            ports = Ports(nodes=0, zookeeper=zookeeper, conductor=port or conductor, supervisors=())
+            conductor = CONDUCTOR_PORT if port is None else port or conductor
+            ports = Ports(nodes=0, zookeeper=zookeeper, conductor=conductor, supervisors=())
         more = free_ports(nodes - ports.nodes)
         ports = msgspec.structs.replace(ports, nodes=nodes, supervisors=(*ports.supervisors, *more))
         draft = path.with_suffix(".tmp")
@@ -156,17 +162,8 @@ class LocalCluster:
 
     def run(self) -> None:
         """Until :meth:`stop`, or until the cluster cannot be started: then raises why."""
-        adopted, dead = self._children.recover()
-        for each in dead:
-            self._children.buried(each.worker, each.launch)
-        for child in adopted:
-            if child.worker in self._daemons:
-                self.tell(f"{child.worker} still runs (pid {child.pid})")
-            else:
-                self._children.stop(child)
-        for name in self._daemons:
-            self._start(name)
         try:
+            self._begin()
             self._loop.run()
         finally:
             self._children.let_go()
@@ -174,6 +171,30 @@ class LocalCluster:
             os.close(self._lock)
         if self._failure is not None:
             raise self._failure
+
+    def _begin(self) -> None:
+        adopted, dead = self._children.recover()
+        for each in dead:
+            self._children.buried(each.worker, each.launch)
+        for child in adopted:
+            if child.worker not in self._daemons or (child.worker == "conductor" and self._has_moved):
+                self._children.stop(child)
+            else:
+                self.tell(f"{child.worker} still runs (pid {child.pid})")
+        self._check_ports()
+        for name in self._daemons:
+            self._start(name)
+
+    def _check_ports(self) -> None:
+        """A daemon that cannot listen would be started again and again."""
+        listening = {"zookeeper": self.ports.zookeeper, "conductor": self.ports.conductor}
+        listening |= {f"node-{number}": port for number, port in enumerate(self.ports.supervisors, start=1)}
+        for name, port in listening.items():
+            if WorkerId(name) not in self._children.alive and not is_free(port):
+                advice = f"stop who has it, or delete {self.folder / 'cluster.json'} to have others chosen"
+                if name == "conductor":
+                    advice = "choose another with --port"
+                raise UsageError(f"port {port}, where {name} is to listen, is in use; {advice}")
 
     def _start(self, name: str) -> None:
         if not self._stopping and WorkerId(name) not in self._children.alive:
@@ -219,9 +240,19 @@ class LocalCluster:
         nodes = [child for name, child in alive.items() if name not in ("conductor", "zookeeper")]
         rest = [alive[name] for name in (WorkerId("conductor"), WorkerId("zookeeper")) if name in alive]
         if not alive:
+            self._kill_orphans()
             self._loop.stop()
         for child in nodes or rest[:1]:
             self._children.stop(child)
+
+    def _kill_orphans(self) -> None:
+        """The workers of supervisors that were killed, or lost patience with no earlier than we with them."""
+        for name in self._daemons:
+            if name.startswith("node-"):
+                workers = Children(self._loop, self.folder / name / "run", lambda *_: None)
+                for child in workers.recover()[0]:
+                    child.signal(signal.SIGKILL)
+                workers.let_go()
 
     # Looking, from another thread.
 

@@ -352,6 +352,15 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
+def is_free(port: int) -> bool:
+    """A moment ago."""
+    try:
+        _check_port(port)
+    except PortInUse:
+        return False
+    return True
+
+
 def _check_port(port: int) -> None:
     with socket.socket() as probe:
         # As Java does: a port whose earlier connections linger is free.

@@ -22,8 +22,14 @@ def up(
         "stretto-data"
     ),
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where the conductor listens; 0: anywhere.")
-    ] = CONDUCTOR_PORT,
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help=f"Where the conductor listens; 0: anywhere. At first {CONDUCTOR_PORT}, then as before.",
+            show_default=False,
+        ),
+    ] = None,
     key: Key = None,
 ) -> int:
     """Run a whole cluster here until Ctrl-C: ZooKeeper, a conductor and some nodes, each its own process.

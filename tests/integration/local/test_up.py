@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,14 +108,14 @@ def folder(tmp_path: Path) -> Iterator[Path]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def launch(conductor: str, folder: Path) -> None:
+def launch(conductor: str, folder: Path, factor: int = 3) -> None:
     source = folder / "counts.py"
     source.write_text(SOURCE)
     network = Network([conductor], None)
     try:
         artifact, manifest = load(f"{source}:Counts", folder)
         nodes = [node.address for node in ask(network, conductor, admin.Nodes()) if node.address]
-        upload(network, nodes, artifact, copies=3)
+        upload(network, nodes, artifact, copies=factor)
         call = admin.Launch(
             module="Counts",
             artifact=artifact.digest,
@@ -122,7 +123,7 @@ def launch(conductor: str, folder: Path) -> None:
             tasks=4,
             threads=2,
             workers=1,
-            replication_factor=3,
+            replication_factor=factor,
         )
         ask(network, conductor, call)
 
@@ -162,6 +163,24 @@ def test_it_comes_back_from_the_death_of_everything(folder: Path) -> None:
     assert second.stop() == 0, second.output
     assert "Stopped." in second.output
     assert not [pid for pid in pids if _is_alive(pid)]
+
+
+def test_a_second_interrupt_ends_workers_too_and_a_taken_port_is_told(folder: Path) -> None:
+    first = Up(folder, "--nodes", "1")
+    conductor = first.ready()
+    launch(conductor, folder, factor=1)
+    [worker] = first.workers().values()
+    os.kill(worker, signal.SIGSTOP)
+    first.process.send_signal(signal.SIGINT)
+    wait_until("it stops", lambda: "Stopping" in first.output)
+    first.process.send_signal(signal.SIGINT)
+    assert first.process.wait(60) == 0
+    assert _is_dead(worker)
+    with socket.create_server(("127.0.0.1", int(conductor.rpartition(":")[2]))):
+        second = Up(folder, "--nodes", "1")
+        assert second.process.wait(60) == 2
+        assert "choose another with --port" in second.output
+        assert len(second.output.splitlines()) == 1
 
 
 def test_a_second_one_is_refused_and_one_that_died_is_taken_over(folder: Path) -> None:
