@@ -6,23 +6,27 @@ The options here are shared by all such commands.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import typer
 
 from stretto import admin, wire
-from stretto.client.calls import ask
+from stretto.client.calls import ask, begin, result_of
 from stretto.client.network import Network
 from stretto.errors import RetriableError, StrettoError
 from stretto.keys import ClusterKey
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:7400"
 FIND_SECONDS = 2.0
-CALL_SECONDS = 30.0
+HEDGE_SECONDS = 0.2
+CALL_SECONDS = 10.0
+
+T = TypeVar("T")
 
 Bootstrap: TypeAlias = Annotated[
     str,
@@ -54,21 +58,49 @@ class Cluster:
 
     def find_conductor(self) -> str | None:
         """Address of the active one, by whoever answers first; None if there is none."""
+        call = admin.FindConductor()
         refusal: str | None = None
         heard = False
-        for address in self.bootstrap:
+
+        def judge(address: str, reply: wire.ToClient | None) -> str | None:
+            nonlocal refusal, heard
             try:
-                found = ask(self.network, address, admin.FindConductor(), timeout=FIND_SECONDS)
+                found = result_of(call, address, reply)
             except RetriableError:
-                continue
+                return None
             except StrettoError as refused:
                 refusal = str(refused)
-                continue
+                return None
             heard = True
-            if found is not None:
-                return found
-        if not heard:
+            return found
+
+        message = partial(wire.Ask, call=admin.encode(call))
+        found = self._first(deque(self.bootstrap), message, judge)
+        if found is None and not heard:
             raise RetriableError(refusal or self._silence())
+        return found
+
+    def _first(
+        self,
+        addresses: deque[str],
+        message: Callable[[int], wire.Ask | wire.GetMetadata],
+        judge: Callable[[str, wire.ToClient | None], T | None],
+    ) -> T | None:
+        """What ``judge`` first finds in a reply. Who is silent for a moment does not keep the next one waiting.
+
+        ``judge`` may add to the addresses.
+        """
+        asked: dict[Future[tuple[wire.ToClient | None, list[memoryview]]], str] = {}
+        while addresses or asked:
+            if addresses:
+                address = addresses.popleft()
+                number = self.network.next_request()
+                asked[begin(self.network, address, message(number), timeout=FIND_SECONDS)] = address
+            answered, _ = wait(asked, HEDGE_SECONDS if addresses else None, return_when=FIRST_COMPLETED)
+            for each in answered:
+                found = judge(asked.pop(each), each.result()[0])
+                if found is not None:
+                    return found
         return None
 
     def conductor(self) -> str:
@@ -102,20 +134,20 @@ class Cluster:
 
     def metadata(self) -> wire.Metadata:
         """Who leads what and where workers are, by the first that can tell, conductor or not."""
-        asked: set[str] = set()
-        waiting = deque((*self.bootstrap, *self._tellers))
-        while waiting:
-            address = waiting.popleft()
-            if address in asked:
-                continue
-            asked.add(address)
-            told = self._metadata_of(address)
-            if isinstance(told, wire.Metadata):
-                self._tellers = tuple(told.addresses.values())
-                return told
-            if told is not None:
-                waiting += self._workers_at(address)
-        raise RetriableError(self._silence())
+        addresses = deque(dict.fromkeys((*self.bootstrap, *self._tellers)))
+
+        def judge(address: str, reply: wire.ToClient | None) -> wire.Metadata | None:
+            if isinstance(reply, wire.Metadata):
+                return reply
+            if reply is not None and address in self.bootstrap:
+                addresses.extend(self._workers_at(address))
+            return None
+
+        told = self._first(addresses, wire.GetMetadata, judge)
+        if told is None:
+            raise RetriableError(self._silence())
+        self._tellers = tuple(told.addresses.values())
+        return told
 
     def _workers_at(self, supervisor: str) -> list[str]:
         try:
@@ -123,23 +155,6 @@ class Cluster:
         except StrettoError:
             return []
         return [worker.address for worker in workers if worker.address is not None]
-
-    def _metadata_of(self, address: str) -> wire.ToClient | None:
-        answered: Future[wire.ToClient | None] = Future()
-
-        def send() -> None:
-            number = self.network.next_request()
-            self.network.request(
-                address,
-                number,
-                wire.GetMetadata(number),
-                (),
-                lambda reply, _: answered.set_result(reply),
-                timeout_ms=int(FIND_SECONDS * 1_000),
-            )
-
-        self.network.call(send)
-        return answered.result()
 
 
 @contextmanager

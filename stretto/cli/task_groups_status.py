@@ -26,6 +26,7 @@ _STYLES = {
 }
 _TROUBLE = "bold red"
 GROUPS_NAMED_MAX = 8
+NODES_SECONDS = 1.0
 
 
 def task_groups_status(
@@ -64,7 +65,7 @@ def _fetcher(cluster: Cluster, module: str, group: int | None) -> Callable[[], l
 def _nodes(cluster: Cluster, module: str) -> dict[WorkerId, str]:
     """Only a conductor knows; without one the groups are shown all the same."""
     try:
-        [view] = cluster.ask(admin.Modules(module=module), timeout=2.0)
+        [view] = cluster.ask(admin.Modules(module=module), timeout=NODES_SECONDS)
     except StrettoError:
         return {}
     return {process.worker: process.node for process in view.processes}

@@ -35,24 +35,41 @@ def ask_with_body(
     timeout: float = TIMEOUT_SECONDS,
 ) -> tuple[admin.Result, list[memoryview]]:
     """The same, with the bodies that came beside the result."""
+    message = wire.Ask(network.next_request(), admin.encode(call))
+    answered = begin(network, address, message, bodies, timeout=timeout)
+    try:
+        reply, beside = answered.result(timeout + 1)
+    except TimedOut:
+        reply, beside = None, []
+    return result_of(call, address, reply), beside
+
+
+def begin(
+    network: Network,
+    address: str,
+    message: wire.Ask | wire.GetMetadata,
+    bodies: Sequence[Buffer] = (),
+    *,
+    timeout: float,
+) -> Future[tuple[wire.ToClient | None, list[memoryview]]]:
+    """What comes back for a message; None if nothing does."""
     answered: Future[tuple[wire.ToClient | None, list[memoryview]]] = Future()
 
     def heard(reply: wire.ToClient | None, beside: list[memoryview]) -> None:
         answered.set_result((reply, beside))
 
     def send() -> None:
-        number = network.next_request()
-        message = wire.Ask(number, admin.encode(call))
-        network.request(address, number, message, bodies, heard, timeout_ms=int(timeout * 1_000))
+        network.request(address, message.request, message, bodies, heard, timeout_ms=int(timeout * 1_000))
 
     network.call(send)
-    try:
-        reply, beside = answered.result(timeout + 1)
-    except TimedOut:
-        reply, beside = None, []
+    return answered
+
+
+def result_of(call: admin.Call[admin.Result], address: str, reply: wire.ToClient | None) -> admin.Result:
+    """What a reply says; raises what it refuses with."""
     match reply:
         case wire.Answer(result=result):
-            return admin.decode_result(call, result), beside
+            return admin.decode_result(call, result)
         case wire.Failed(why=why, fault=fault):
             raise fault.error(why)
         case _:
