@@ -86,7 +86,7 @@ class Cluster:
         message: Callable[[int], wire.Ask | wire.GetMetadata],
         judge: Callable[[str, wire.ToClient | None], T | None],
     ) -> T | None:
-        """What ``judge`` first finds in a reply. Who is silent for a moment does not keep the next one waiting.
+        """What ``judge`` first finds in a reply. One that is silent does not keep the next one waiting.
 
         ``judge`` may add to the addresses.
         """
