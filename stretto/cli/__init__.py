@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "append": ("stretto.cli.append:append", "Append records to a depot of a module."),
     "tail": ("stretto.cli.tail:tail", "Show the records of a depot as they become visible."),
     "module-status": ("stretto.cli.module_status:module_status", "Show the modules of the cluster."),
+    "catchup": ("stretto.cli.catchup:catchup", "Show how replicas that fell behind come back."),
     "task-groups-status": (
         "stretto.cli.task_groups_status:task_groups_status",
         "Show the task groups of a module and their replicas.",

@@ -60,6 +60,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Entries that the leader has and this one has not confirmed."""
     since_ms: int | None = None
     why: str = ""
+    catchup: admin.CatchupView | None = None
+    """Only while it receives its leader's state."""
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,6 +191,7 @@ class _Evidence:
             lag=lag,
             since_ms=told.since_ms,
             why=told.why,
+            catchup=told.catchup,
         )
 
     def _lag(self, worker: WorkerId) -> int | None:

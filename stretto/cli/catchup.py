@@ -1,0 +1,147 @@
+"""``stretto catchup``: how replicas that fell behind get back into the ISR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from stretto import admin
+from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
+from stretto.cli.output import bar, duration, paragraphs, sentences, show, table
+from stretto.client.status import ABSENT, SILENT, GroupStatus, ReplicaStatus, group_statuses
+
+BAR_WIDTH = 20
+
+
+def catchup(
+    module: ModuleName,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    key: Key = None,
+    as_json: Json = False,
+    watch: Watch = False,
+) -> None:
+    """Show the replicas of a module that are not in sync, and how far they have come.
+
+    Near the leader, a replica reads what it lacks from the leader's log. Further behind it is *far*: the
+    leader sends it copies of each task's state, in rounds that get smaller, and then the rest of the log.
+
+    Example: stretto catchup wordcount --watch
+    """
+    with reach(bootstrap, key) as cluster:
+
+        def fetch() -> list[GroupStatus]:
+            statuses = group_statuses(cluster.network, cluster.metadata(), module)
+            return [status for status in statuses if any(not each.in_isr for each in status.replicas)]
+
+        show(fetch, lambda statuses: render(module, statuses), json=as_json, watch=watch)
+
+
+def render(module: str, statuses: Sequence[GroupStatus]) -> RenderableType:
+    behind = [(status, each) for status in statuses for each in status.replicas if not each.in_isr]
+    if not behind:
+        return Text(f"{module}: every replica is in sync")
+    transfers = [(status, each, each.catchup) for status, each in behind if each.catchup is not None]
+    parts: list[RenderableType] = [_replicas(behind)]
+    if transfers:
+        parts.append(_tasks(transfers))
+    waits = [
+        f"{each.worker} waits with group {status.group.group}: {view.waits}"
+        for status, each, view in transfers
+        if view.waits
+    ]
+    if waits:
+        parts.append(sentences(waits))
+    return paragraphs(*parts)
+
+
+def _replicas(behind: Sequence[tuple[GroupStatus, ReplicaStatus]]) -> RenderableType:
+    made = table(
+        ("group", "right"),
+        "worker",
+        "mode",
+        ("since", "right"),
+        ("entries behind", "right"),
+        ("round", "right"),
+        ("received", "right"),
+        ("rate", "right"),
+        ("to go", "right"),
+    )
+    for status, each in behind:
+        view = each.catchup
+        made.add_row(
+            str(status.group.group),
+            each.worker,
+            _mode(each),
+            "-" if each.since_ms is None else duration(each.since_ms),
+            "-" if each.lag is None else f"{each.lag:,}",
+            "-" if view is None else f"{view.round} of {max(view.round, view.min_rounds)}",
+            "-" if view is None else size(view.received_bytes),
+            "-" if view is None else f"{size(view.bytes_per_second)}/s",
+            "-" if view is None else _to_go(view),
+        )
+    return made
+
+
+def _mode(replica: ReplicaStatus) -> str:
+    match replica.role:
+        case "near":
+            return "near: from the leader's log"
+        case "far":
+            return "far: copies of the leader's state"
+        case role if role in (SILENT, ABSENT):
+            return f"{role}: start its worker"
+        case role:
+            return role
+
+
+def _tasks(transfers: Sequence[tuple[GroupStatus, ReplicaStatus, admin.CatchupView]]) -> RenderableType:
+    made = table(
+        ("group", "right"),
+        "worker",
+        ("task", "right"),
+        ("round", "right"),
+        "phase",
+        "",
+        ("left", "right"),
+        ("size", "right"),
+    )
+    for status, each, view in transfers:
+        for task in view.tasks:
+            made.add_row(
+                str(status.group.group),
+                each.worker,
+                str(task.task),
+                str(task.round),
+                task.phase,
+                _progress(task),
+                size(task.left_bytes),
+                "-" if task.size_bytes is None else size(task.size_bytes),
+            )
+    return made
+
+
+def _progress(task: admin.TaskCatchup) -> str:
+    """How much of the image is here; while it is compared or fetched."""
+    if not task.size_bytes or task.phase not in ("fetching", "complete"):
+        return ""
+    done = task.size_bytes - min(task.left_bytes, task.size_bytes)
+    return f"{bar(done, task.size_bytes, BAR_WIDTH):<{BAR_WIDTH}} {done / task.size_bytes:>4.0%}"
+
+
+def _to_go(view: admin.CatchupView) -> str:
+    """Of this round; nobody knows how many are to follow."""
+    left = sum(task.left_bytes for task in view.tasks)
+    if not left:
+        return "-"
+    return duration(left / view.bytes_per_second * 1_000) if view.bytes_per_second else "unknown"
+
+
+def size(count: float) -> str:
+    """For people: 512 B, 4.2 KB, 3 MB, 1.5 GB."""
+    for unit in ("B", "KB", "MB"):
+        if count < 1_000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1_000
+    return f"{count:.1f} GB"
