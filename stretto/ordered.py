@@ -181,14 +181,20 @@ def beginning_with(prefix: Any) -> Range:
         case str() | bytes():
             start = encode(prefix)[:-1]
             # Unlike the end of a key, a beginning may be followed by any byte, ff among them.
-            return start, _successor(start)
+            return start, successor(start)
         case tuple():
             return subtree(encode(prefix)[:-1])
         case _:
             raise UsageError(f"only text, bytes and tuples have beginnings, unlike {shown(prefix)}")
 
 
-def _successor(start: bytes) -> bytes:
+def behind(path: bytes) -> bytes:
+    """The least key of a row behind a path and all that continue it."""
+    # Nothing continues a path that is as long as a key may be, and one byte more would be no key.
+    return path + b"\xff" if len(path) < KEY_BYTES_MAX else successor(path)
+
+
+def successor(start: bytes) -> bytes:
     """The least that is greater than all that begin with ``start``, whose first byte is a tag, so not ff."""
     stripped = start.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1])

@@ -107,6 +107,43 @@ class FindOffset(msgspec.Struct, frozen=True, tag="find_offset", gc=False):
     timestamp_ms: int | None
 
 
+class ReadRows(msgspec.Struct, frozen=True, tag="read_rows", gc=False):
+    """Rows of a PState, by their keys."""
+
+    request: int
+    group: GroupKey
+    task: TaskId
+    pstate: str
+    keys: tuple[bytes, ...]
+
+
+class ScanRows(msgspec.Struct, frozen=True, tag="scan_rows", gc=False):
+    """Rows of a PState in ``[start, end)``, ascending; with ``backwards`` the last one alone."""
+
+    request: int
+    group: GroupKey
+    task: TaskId
+    pstate: str
+    start: bytes
+    end: bytes
+    rows_max: int
+    backwards: bool = False
+
+
+class ScanKeys(msgspec.Struct, frozen=True, tag="scan_keys", gc=False):
+    """What rows in ``[start, end)`` begin with, up to one key after ``depth`` bytes: told, or counted."""
+
+    request: int
+    group: GroupKey
+    task: TaskId
+    pstate: str
+    start: bytes
+    end: bytes
+    depth: int
+    keys_max: int
+    tell: bool
+
+
 class Ask(msgspec.Struct, frozen=True, tag="ask", gc=False):
     """A call of :mod:`stretto.admin`: rare, and made for people."""
 
@@ -199,6 +236,23 @@ class DepotOffsets(msgspec.Struct, frozen=True, tag="depot_offsets", gc=False):
     found: int | None
 
 
+class RowValues(msgspec.Struct, frozen=True, tag="row_values", gc=False):
+    """Of the first so many keys, as many as fitted; None where there is no row."""
+
+    request: int
+    values: tuple[bytes | None, ...]
+
+
+class RowPage(msgspec.Struct, frozen=True, tag="row_page", gc=False):
+    """``next`` is where to go on; None if there is nothing more."""
+
+    request: int
+    keys: tuple[bytes, ...]
+    values: tuple[bytes, ...]
+    count: int
+    next: bytes | None
+
+
 class Answer(msgspec.Struct, frozen=True, tag="answer", gc=False):
     """What a call returned; a call that fails is answered with Failed."""
 
@@ -206,7 +260,19 @@ class Answer(msgspec.Struct, frozen=True, tag="answer", gc=False):
     result: msgspec.Raw
 
 
-ToWorker: TypeAlias = Hello | Replicate | Catchup | GetMetadata | AppendBatch | ReadDepot | FindOffset | Ask
+ToWorker: TypeAlias = (
+    Hello
+    | Replicate
+    | Catchup
+    | GetMetadata
+    | AppendBatch
+    | ReadDepot
+    | FindOffset
+    | ReadRows
+    | ScanRows
+    | ScanKeys
+    | Ask
+)
 ToClient: TypeAlias = (
     Welcome
     | HelloRefused
@@ -217,6 +283,8 @@ ToClient: TypeAlias = (
     | Failed
     | DepotBatches
     | DepotOffsets
+    | RowValues
+    | RowPage
     | Answer
 )
 Any: TypeAlias = ToWorker | ToClient

@@ -15,11 +15,13 @@ from stretto import wire
 from stretto.errors import PeerError, StrettoError
 from stretto.nearest import did_you_mean
 from stretto.options import OptionSet
+from stretto.pstate.changes import check_payload
 from stretto.records import BATCH_BYTES_MAX, DepotOffset, RecordBatch, head
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind, payload
 from stretto.types import Epoch, Millis, TaskId
+from stretto.worker import queries
 from stretto.worker.depot import DepotBatch, DepotSlice
 from stretto.worker.environment import DEPOTS_MAX
 from stretto.worker.parking import WAIT_MS_MAX, ParkedRead, ParkedReads
@@ -36,7 +38,7 @@ READ_RECORDS_MAX = 100_000
 class _Waiting:
     connection: Connection
     request: int
-    message: wire.ReadDepot | wire.FindOffset | None = None
+    message: wire.ReadDepot | wire.FindOffset | queries.Query | None = None
     sampled: Any = None
     deadline: int = 0
     growth: int = 0
@@ -55,6 +57,7 @@ class Clients:
         depots = worker.config.description.depots
         #: Names; None: any.
         self._depots = None if depots is None else frozenset(depot.name for depot in depots)
+        self._pstates = frozenset(pstate.name for pstate in worker.config.description.pstates)
         self.options_changed(worker.options, worker.config.module)
 
     def options_changed(self, options: OptionSet, module: str) -> None:
@@ -67,6 +70,8 @@ class Clients:
                 self._append(sender, message, bodies)
             case wire.ReadDepot() | wire.FindOffset():
                 self._read(sender, message)
+            case wire.ReadRows() | wire.ScanRows() | wire.ScanKeys():
+                self._query(sender, message)
             case wire.GetMetadata():
                 self._worker.metadata.asked(sender, message)
             case wire.Ask():
@@ -85,7 +90,7 @@ class Clients:
         if why is not None:
             self._worker.transport.reply(sender, wire.Failed(message.request, why))
         elif group is not None:
-            why = _has_no_place(group, message, body) if message.kind is Kind.DEPOT else None
+            why = _has_no_place(group, message, body)
             if why is not None:
                 self._worker.transport.reply(sender, wire.Failed(message.request, why))
                 return
@@ -110,10 +115,12 @@ class Clients:
         if message.kind is Kind.PRODUCER_OPEN:
             is_good = message.producer > 0 and message.count == 1
             return None if is_good else "a producer's id is a positive number"
-        if message.kind is not Kind.DEPOT:
+        if message.kind not in (Kind.DEPOT, Kind.STATE):
             return f"clients append records, not {message.kind.name}"
         if message.sequence < 0 or message.producer < 0:
             return "sequences and producers are not negative"
+        if message.kind is Kind.STATE:
+            return self._wrong_changes(message, body)
         if len(body) > BATCH_BYTES_MAX:
             return f"a batch of {len(body)} bytes is beyond the limit of {BATCH_BYTES_MAX}; send smaller ones"
         try:
@@ -123,6 +130,15 @@ class Clients:
         if batch.count != message.count:
             return f"the batch holds {batch.count} records, not {message.count}"
         return self._undeclared(batch.depot)
+
+    def _wrong_changes(self, message: wire.AppendBatch, body: memoryview) -> str | None:
+        if message.count != 1:
+            return "changes of PStates are one entry"
+        try:
+            check_payload(body, self._pstates)
+        except StrettoError as error:
+            return str(error)
+        return None
 
     def _undeclared(self, depot: str) -> str | None:
         if self._depots is None or depot in self._depots:
@@ -135,7 +151,9 @@ class Clients:
         return own.get(head(body)[0]) if own and kind is Kind.DEPOT else None
 
     def _group(
-        self, sender: Connection, message: wire.AppendBatch | wire.ReadDepot | wire.FindOffset
+        self,
+        sender: Connection,
+        message: wire.AppendBatch | wire.ReadDepot | wire.FindOffset | queries.Query,
     ) -> Group | None:
         group = self._worker.groups.get(message.group)
         if group is None:
@@ -155,11 +173,21 @@ class Clients:
         wait_ms = min(message.wait_ms, WAIT_MS_MAX) if isinstance(message, wire.ReadDepot) else 0
         self._begin_read(sender, message, self._worker.loop.now + wait_ms)
 
+    def _query(self, sender: Connection, message: queries.Query) -> None:
+        why = queries.wrong(message, self._module, self._pstates)
+        if why is not None:
+            self._worker.transport.reply(sender, wire.Failed(message.request, why))
+        else:
+            self._begin_read(sender, message, 0)
+
     def _read_again(self, parked: ParkedRead) -> None:
         self._begin_read(parked.connection, parked.message, parked.deadline)
 
     def _begin_read(
-        self, sender: Connection, message: wire.ReadDepot | wire.FindOffset, deadline: int
+        self,
+        sender: Connection,
+        message: wire.ReadDepot | wire.FindOffset | queries.Query,
+        deadline: int,
     ) -> None:
         group = self._group(sender, message)
         if group is not None:
@@ -195,6 +223,8 @@ class Clients:
         elif isinstance(message, wire.ReadDepot):
             bytes_max = self._read_bytes_max.of(message.depot)
             self._worker.applier.read(lambda: _slice(group, message, bytes_max), then)
+        elif message is not None:
+            self._worker.applier.read(lambda: queries.answer(group.state, message), then)
 
     def _sampled(self, group: Group, request: int, found: Any) -> None:
         waiting = self._waiting.get(request)
@@ -232,8 +262,12 @@ class Clients:
 
 
 def _has_no_place(group: Group, message: wire.AppendBatch, body: memoryview) -> str | None:
+    if message.kind not in (Kind.DEPOT, Kind.STATE):
+        return None
     if message.task not in group.plan.tasks:
         return f"task {message.task} is not in group {group.key}"
+    if message.kind is Kind.STATE:
+        return None
     depot = head(body)[0]
     if not group.has_room_for(message.task, depot):
         return f"task {message.task} has {DEPOTS_MAX} depots, and takes no other: use those that are there"
@@ -286,7 +320,7 @@ def _served(request: int, sampled: Any) -> tuple[wire.ToClient, tuple[bytes, ...
                 tuple(batch.timestamp_ms for batch in batches),
             )
             return reply, tuple(batch.payload for batch in batches)
-        case wire.DepotOffsets():
+        case wire.DepotOffsets() | wire.RowValues() | wire.RowPage():
             return sampled, ()
         case Exception():
             return wire.Failed(request, str(sampled)), ()

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "deploy": ("stretto.cli.deploy:app", "Launch and destroy modules."),
     "append": ("stretto.cli.append:append", "Append records to a depot of a module."),
     "tail": ("stretto.cli.tail:tail", "Show the records of a depot as they become visible."),
+    "select": ("stretto.cli.select:select", "Show what a PState of a module holds."),
     "module-status": ("stretto.cli.module_status:module_status", "Show the modules of the cluster."),
     "catchup": ("stretto.cli.catchup:catchup", "Show how replicas that fell behind come back."),
     "task-groups-status": (

@@ -14,7 +14,9 @@ from pathlib import Path
 from stretto import admin
 from stretto.cli.cluster import Cluster, reach
 from stretto.client.api import Client
+from stretto.client.modules import describe, find_pstate
 from stretto.client.network import Network
+from stretto.client.pstate import PStateReader
 from stretto.errors import RetriableError, UsageError
 from stretto.nearest import did_you_mean
 from stretto.zk.records import DepotSpec
@@ -30,6 +32,14 @@ class Serving:
     network: Network
     tasks: int
     depot: DepotSpec
+
+
+@contextmanager
+def serving_pstate(bootstrap: str, key: Path | None, module: str, pstate: str) -> Iterator[PStateReader]:
+    with reach(bootstrap, key) as cluster:
+        description = _described(cluster, module)
+        spec = find_pstate(module, description, pstate)
+        yield PStateReader(cluster.network, module, spec, description.tasks)
 
 
 @contextmanager
@@ -62,22 +72,7 @@ def _ask(cluster: Cluster, module: str) -> admin.ModuleDescription:
         [view] = cluster.ask(admin.Modules(module=module), timeout=CONDUCTOR_SECONDS)
         return admin.ModuleDescription(tasks=view.tasks, depots=view.depots, pstates=view.pstates)
     except RetriableError:
-        return _ask_workers(cluster, module)
-
-
-def _ask_workers(cluster: Cluster, module: str) -> admin.ModuleDescription:
-    view = cluster.network.view
-    replicas = {
-        worker for each in view.groups.values() if each.key.module == module for worker in each.replicas
-    }
-    if not replicas:
-        raise UsageError(f"there is no module {module}; {did_you_mean(module, view.tasks)}")
-    for worker in sorted(replicas & view.addresses.keys()):
-        try:
-            return cluster.ask_worker(view.addresses[worker], admin.Describe(module=module))
-        except RetriableError:
-            continue
-    raise RetriableError(f"no worker of module {module} answers; see 'stretto module-status {module}'")
+        return describe(cluster.network, module)
 
 
 def _depot(module: str, description: admin.ModuleDescription, name: str) -> DepotSpec:

@@ -6,6 +6,17 @@ reachable address of its bootstrap list: any worker tells who leads what.
 
 from stretto.client.api import AsyncClient, Client, connect, connect_async
 from stretto.client.producer import Ack, Producer
+from stretto.client.pstate import PStateReader
 from stretto.client.reader import Reader, Record
 
-__all__ = ["Ack", "AsyncClient", "Client", "Producer", "Reader", "Record", "connect", "connect_async"]
+__all__ = [
+    "Ack",
+    "AsyncClient",
+    "Client",
+    "PStateReader",
+    "Producer",
+    "Reader",
+    "Record",
+    "connect",
+    "connect_async",
+]

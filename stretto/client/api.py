@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from stretto.client.modules import describe, find_pstate
 from stretto.client.network import Network
 from stretto.client.producer import Ack, Producer
+from stretto.client.pstate import PStateReader
 from stretto.client.reader import Reader, Record, Slice
 from stretto.errors import RetriableError
 from stretto.keys import ClusterKey
 from stretto.wire import GroupView
+
+RUN = 1_000
+
+T = TypeVar("T")
 
 
 class Client:
@@ -37,6 +45,25 @@ class Client:
     def reader(self, module: str, depot: str, *, timeout: float = 30.0) -> Reader:
         self._look_for(module)
         return Reader(self._network, module, depot, timeout=timeout)
+
+    def pstate(
+        self,
+        module: str,
+        pstate: str,
+        *,
+        of: Any = None,
+        timeout: float = 30.0,
+    ) -> PStateReader:
+        """``of`` is its type, as the module declares it, if values are to be of the classes in that."""
+        self._look_for(module)
+        description = describe(self._network, module)
+        spec = find_pstate(module, description, pstate)
+        deadline = time.monotonic() + timeout
+        while len(self._network.view.tasks.get(module, ())) < description.tasks:
+            if time.monotonic() > deadline:
+                raise RetriableError(f"not all tasks of module {module} can be found; try again")
+            self.refresh()
+        return PStateReader(self._network, module, spec, description.tasks, annotation=of, timeout=timeout)
 
     def _look_for(self, module: str) -> None:
         """It may have been launched since we looked."""
@@ -114,6 +141,42 @@ class AsyncReader:
             yield await asyncio.to_thread(next, records)
 
 
+class AsyncPStateReader:
+    """The calls of :class:`PStateReader`, awaited."""
+
+    def __init__(self, reader: PStateReader) -> None:
+        self._reader = reader
+
+    async def get(self, *path: Any, default: Any = None) -> Any:
+        return await asyncio.to_thread(self._reader.get, *path, default=default)
+
+    async def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        return await asyncio.to_thread(self._reader.get_many, list(keys))
+
+    async def contains(self, *path: Any) -> bool:
+        return await asyncio.to_thread(self._reader.contains, *path)
+
+    async def count(self, *path: Any) -> int:
+        return await asyncio.to_thread(self._reader.count, *path)
+
+    async def slice(self, *path: Any, start: int = 0, stop: int | None = None) -> list[Any]:
+        return await asyncio.to_thread(self._reader.slice, *path, start=start, stop=stop)
+
+    def keys(self, *path: Any, **range_: Any) -> AsyncIterator[Any]:
+        return _awaited(lambda: self._reader.keys(*path, **range_))
+
+    def items(self, *path: Any, **range_: Any) -> AsyncIterator[tuple[Any, Any]]:
+        return _awaited(lambda: self._reader.items(*path, **range_))
+
+
+async def _awaited(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+    """A thread is needed for each page only; what is at hand is taken from it in runs."""
+    found = await asyncio.to_thread(begin)
+    while run := await asyncio.to_thread(lambda: list(itertools.islice(found, RUN))):
+        for each in run:
+            yield each
+
+
 class AsyncClient:
     """``await producer.append(record)`` waits for that record; gather many of them."""
 
@@ -125,6 +188,9 @@ class AsyncClient:
 
     def reader(self, module: str, depot: str) -> AsyncReader:
         return AsyncReader(Reader(self._client._network, module, depot))  # noqa: SLF001
+
+    async def pstate(self, module: str, pstate: str, **options: Any) -> AsyncPStateReader:
+        return AsyncPStateReader(await asyncio.to_thread(self._client.pstate, module, pstate, **options))
 
     def groups(self) -> list[GroupView]:
         return self._client.groups()

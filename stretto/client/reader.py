@@ -59,7 +59,7 @@ class Reader:
 
     def _reading(
         self, task: int, offset: int, max_bytes: int, committed: bool, wait_ms: int = 0, **options: Any
-    ) -> _Question:
+    ) -> Question:
         if offset < 0:
             raise UsageError(f"{offset} is no offset of a depot; they are from 0 on")
 
@@ -70,7 +70,7 @@ class Reader:
 
         return self._ask(task, message, wait_ms=wait_ms, **options)
 
-    def _slice(self, task: int, offset: int, question: _Question) -> Slice:
+    def _slice(self, task: int, offset: int, question: Question) -> Slice:
         reply, bodies = question.wait()
         if not isinstance(reply, wire.DepotBatches):
             raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
@@ -104,7 +104,7 @@ class Reader:
         """Every record from ``start`` (per task; from the beginning if not given) on, for ever."""
         at = {task: (start or {}).get(task, 0) for task in tasks or self.tasks}
         answered: queue.SimpleQueue[int] = queue.SimpleQueue()
-        questions: dict[int, _Question] = {}
+        questions: dict[int, Question] = {}
 
         def ask(task: int, delay_ms: int = 0) -> None:
             questions[task] = self._reading(
@@ -145,13 +145,13 @@ class Reader:
             raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
         return reply
 
-    def _ask(self, task: int, message: Callable[[int, GroupKey], wire.ToWorker], **options: Any) -> _Question:
+    def _ask(self, task: int, message: Callable[[int, GroupKey], wire.ToWorker], **options: Any) -> Question:
         if (self._module, task) not in self._network.view.of_task:
             raise UsageError(f"module {self._module} has no task {task}")
-        return _Question(self._network, self._module, TaskId(task), message, self._timeout, **options)
+        return Question(self._network, self._module, TaskId(task), message, self._timeout, **options)
 
 
-class _Question:
+class Question:
     """One request, sent again until it is answered or its time is over."""
 
     def __init__(

@@ -14,7 +14,7 @@ from stretto import ordered
 from stretto.errors import UsageError
 from stretto.ordered import Range, shown, subtree
 from stretto.pstate.changes import Changes
-from stretto.pstate.overlay import Overlay, Rows
+from stretto.pstate.overlay import Overlay, Rows, beginnings
 from stretto.pstate.tree import (
     ABSENT,
     Elements,
@@ -25,7 +25,7 @@ from stretto.pstate.tree import (
     Place,
     build,
     encode_key,
-    grouped,
+    items_of,
     joined,
     locate,
     rows_of,
@@ -60,19 +60,9 @@ class View:
     def keys(self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None) -> Iterator[Any]:
         """Of a dict, or the members of a set, ascending: from ``start`` on, below ``end``, so beginning."""
         place = locate(self._root, path)
-        at, stop = key_range(place, start=start, end=end, prefix=prefix)
-        told = b""
-        while at < stop:
-            for row in self._rows.keys(at, stop):
-                if told and row.startswith(told) and ordered.end_of(row, len(place.path)) == len(told):
-                    # More of the same: better looked past than walked over.
-                    at = subtree(told)[1]
-                    break
-                key, ends = ordered.decode_at(row, len(place.path))
-                told = row[:ends]
-                yield key
-            else:
-                return
+        low, high = key_range(place, start=start, end=end, prefix=prefix)
+        for beginning in beginnings(self._rows, low, high, len(place.path)):
+            yield ordered.decode_at(beginning, len(place.path))[0]
 
     def items(
         self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None
@@ -81,14 +71,8 @@ class View:
         place = locate(self._root, path)
         if not isinstance(place.node, Entries):
             raise UsageError("only a dict has items; a set has keys, and a list is read whole or by position")
-        group: list[tuple[bytes, bytes]] = []
-        for row in self._rows.scan(*key_range(place, start=start, end=end, prefix=prefix)):
-            if group and not _same_key(group[0][0], row[0], len(place.path)):
-                yield _item(place.node, group, len(place.path))
-                group = []
-            group.append(row)
-        if group:
-            yield _item(place.node, group, len(place.path))
+        low, high = key_range(place, start=start, end=end, prefix=prefix)
+        yield from items_of(place.node, self._rows.scan(low, high), len(place.path))
 
     def count(self, *path: Any) -> int:
         """How many entries, members or elements."""
@@ -196,8 +180,11 @@ class Editor(View):
             raise UsageError(f"the list has no position {index}; append to make it longer")
 
 
-def key_range(place: Place, *, start: Any = None, end: Any = None, prefix: Any = None) -> Range:
-    """The rows under keys of a dict or a set: from ``start`` on, below ``end``, beginning with ``prefix``."""
+def key_range(
+    place: Place, *, start: Any = None, end: Any = None, prefix: Any = None, after: Any = None
+) -> Range:
+    """The rows under keys of a dict or a set: from ``start`` on, after ``after``, below ``end``, beginning
+    with ``prefix``."""
     node: Node | None = place.node
     if not isinstance(node, Entries | Members):
         raise UsageError("only dicts and sets have keys; the path ends elsewhere")
@@ -209,6 +196,8 @@ def key_range(place: Place, *, start: Any = None, end: Any = None, prefix: Any =
     if prefix is not None:
         first, last = ordered.beginning_with(prefix)
         low, high = max(low, joined(place.path, first)), min(high, place.path + last)
+    if after is not None:
+        low = max(low, ordered.behind(joined(place.path, encode_key(node.key, after))))
     return low, max(low, high)
 
 
@@ -217,13 +206,3 @@ def _whole(path: bytes) -> Range:
     if len(end) > ordered.KEY_BYTES_MAX:
         raise UsageError(f"a key of {len(path)} bytes leaves no room for what is under it; shorten it")
     return start, end
-
-
-def _same_key(one: bytes, other: bytes, at: int) -> bool:
-    end = ordered.end_of(one, at)
-    return other.startswith(one[:end]) and ordered.end_of(other, at) == end
-
-
-def _item(node: Entries, rows: list[tuple[bytes, bytes]], at: int) -> tuple[Any, Any]:
-    [(key, group, end)] = grouped(rows, at)
-    return key, build(node.child, group, end)

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Protocol
 
+from stretto import ordered
 from stretto.ordered import Range
 from stretto.pstate.changes import Changes
 from stretto.pstate.tree import Row
@@ -35,6 +36,24 @@ class Rows(Protocol):
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """The greatest key in ``[start, end)``."""
         ...
+
+
+def beginnings(rows: Rows, start: bytes, end: bytes, depth: int) -> Iterator[bytes]:
+    """What keys in ``[start, end)`` begin with, up to one key of a path after ``depth`` bytes: each once.
+
+    Of those with the same beginning one or two are looked at, however many there are.
+    """
+    told = b""
+    while start < end:
+        for key in rows.keys(start, end):
+            ends = ordered.end_of(key, depth)
+            if told and ends == len(told) and key.startswith(told):
+                start = ordered.subtree(told)[1]
+                break
+            told = key[:ends]
+            yield told
+        else:
+            return
 
 
 class Overlay:

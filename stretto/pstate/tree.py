@@ -20,7 +20,7 @@ VALUE_BYTES_MAX, and all of them before anything is changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args, get_origin
@@ -281,25 +281,23 @@ def build(node: Node, rows: Sequence[Row], at: int) -> Any:
             return {ordered.decode_at(key, at)[0] for key, _ in rows}
         case Elements(item=item):
             return [item.decode(value) for _, value in rows]
-        case Entries(child=child):
-            return {key: build(child, group, end) for key, group, end in grouped(rows, at)}
+        case Entries():
+            return dict(items_of(node, rows, at))
 
 
-def grouped(rows: Sequence[Row], at: int) -> list[tuple[Any, Sequence[Row], int]]:
-    """Rows by the key that begins at ``at``, and where that ends."""
-    groups: list[tuple[Any, Sequence[Row], int]] = []
-    begin = 0
-    while begin < len(rows):
-        key, end = ordered.decode_at(rows[begin][0], at)
-        path = rows[begin][0][:end]
-        stop = begin + 1
-        while (
-            stop < len(rows) and rows[stop][0].startswith(path) and ordered.end_of(rows[stop][0], at) == end
-        ):
-            stop += 1
-        groups.append((key, rows[begin:stop], end))
-        begin = stop
-    return groups
+def items_of(node: Entries, rows: Iterable[Row], at: int) -> Iterator[tuple[Any, Any]]:
+    """The entries of a dict, one by one, from its rows as they come."""
+    group: list[Row] = []
+    beginning = b""
+    for row in rows:
+        end = ordered.end_of(row[0], at)
+        if group and row[0][:end] != beginning:
+            yield ordered.decode_at(beginning, at)[0], build(node.child, group, len(beginning))
+            group = []
+        beginning = row[0][:end]
+        group.append(row)
+    if group:
+        yield ordered.decode_at(beginning, at)[0], build(node.child, group, len(beginning))
 
 
 def _encode_plain(name: str, value: Any) -> bytes | None:

@@ -37,7 +37,7 @@ from stretto.worker.plan import GroupPlan
 from stretto.worker.state import AppliedState
 from stretto.zk.options import set_options
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, encode
+from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec, encode
 from stretto.zk.records import decode as decode_record
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until
@@ -150,6 +150,7 @@ class Cluster:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         key: Path | None = None,
         depots: tuple[DepotSpec, ...] | None = None,
+        pstates: tuple[PStateSpec, ...] = (),
         hosts_of: Callable[[str], str] | None = None,
         options: Mapping[str, object] | None = None,
         proxied: bool = False,
@@ -160,6 +161,7 @@ class Cluster:
         self.session_timeout_ms = session_timeout_ms
         self.key = key
         self.depots = depots
+        self.pstates = pstates
         self.paths = Paths(f"/test-{secrets.token_hex(4)}")
         names = [f"w{number}" for number in range(workers)]
         self._hosts_of = hosts_of or (lambda _: zookeeper)
@@ -226,6 +228,7 @@ class Cluster:
             replication_factor=len(self.plans[0].replicas),
             state=ModuleState.RUNNING,
             depots=depots,
+            pstates=self.pstates,
         )
         self.operator.create(self.paths.spec(MODULE), encode(spec), makepath=True)
 

@@ -1,0 +1,39 @@
+"""What a client has to know of a module before it reads: how many tasks, and the types of its PStates.
+
+Every worker of a module knows both, so no conductor is needed.
+"""
+
+from __future__ import annotations
+
+from stretto import admin
+from stretto.client.calls import ask
+from stretto.client.network import Network
+from stretto.errors import RetriableError, UsageError
+from stretto.nearest import did_you_mean
+from stretto.zk.records import PStateSpec
+
+ASK_SECONDS = 2.0
+
+
+def describe(network: Network, module: str) -> admin.ModuleDescription:
+    """By the first worker of the module that answers."""
+    view = network.view
+    replicas = {
+        worker for each in view.groups.values() if each.key.module == module for worker in each.replicas
+    }
+    if not replicas:
+        raise UsageError(f"there is no module {module}; {did_you_mean(module, view.tasks)}")
+    for worker in sorted(replicas & view.addresses.keys()):
+        try:
+            return ask(network, view.addresses[worker], admin.Describe(module=module), timeout=ASK_SECONDS)
+        except RetriableError:
+            continue
+    raise RetriableError(f"no worker of module {module} answers; see 'stretto module-status {module}'")
+
+
+def find_pstate(module: str, description: admin.ModuleDescription, name: str) -> PStateSpec:
+    for pstate in description.pstates:
+        if pstate.name == name:
+            return pstate
+    nearest = did_you_mean(name, [pstate.name for pstate in description.pstates])
+    raise UsageError(f"module {module} has no PState {name}; {nearest}")

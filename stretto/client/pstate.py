@@ -1,0 +1,301 @@
+"""Reading PStates: a key, many keys, ranges of keys in their order over all tasks.
+
+What is under a key lies on one task, whose leader is asked. A question without a key goes to the leaders of
+all tasks at once, and what they answer is merged by key. Workers answer with rows; they become values here,
+by the type that the module declares.
+
+Each answer is the state of one task as of one moment. What takes several (all tasks, or more than an answer
+holds) may see changes made in between.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from stretto import ordered, wire
+from stretto.client.network import Network
+from stretto.client.reader import Question
+from stretto.errors import RetriableError, UsageError
+from stretto.ordered import shown, subtree
+from stretto.partition import owner_of
+from stretto.pstate.edit import key_range
+from stretto.pstate.tree import (
+    ABSENT,
+    Elements,
+    Entries,
+    Leaf,
+    Place,
+    Row,
+    build,
+    compile_type,
+    encode_index,
+    items_of,
+    joined,
+    locate,
+)
+from stretto.pstate.types import describe, incompatible
+from stretto.types import TaskId
+from stretto.zk.paths import GroupKey
+from stretto.zk.records import PStateSpec
+
+PAGE_ROWS = 1_000
+READ_KEYS = 1_000
+COUNT_KEYS = 50_000
+
+T = TypeVar("T")
+_Message: TypeAlias = Callable[[int, GroupKey], wire.ToWorker]
+
+
+class PStateReader:
+    """One PState of a module. Each call waits for its answers, over leader moves, until its deadline.
+
+    A path is the keys that lead to something: ``get("ann", day)``. Without a type of the caller's own, values
+    of the author's classes have the same fields and are of a class made up for them.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        module: str,
+        pstate: PStateSpec,
+        tasks: int,
+        *,
+        annotation: Any = None,
+        timeout: float = 30.0,
+    ) -> None:
+        self._network = network
+        self._module = module
+        self._name = pstate.name
+        self._tasks = tasks
+        self._timeout = timeout
+        if annotation is not None:
+            why = incompatible(pstate.type, describe(annotation))
+            if why is not None:
+                raise UsageError(f"PState {pstate.name} of {module} is {pstate.type}: {why}")
+        self.type = pstate.type
+        self._root = compile_type(pstate.type, annotation)
+
+    def get(self, *path: Any, default: Any = None) -> Any:
+        """The value, dict, set or list under these keys; a list's elements have their positions as keys."""
+        place = self._inside(path)
+        if place.node is None:
+            raise UsageError(f"{shown(path[-1])} is a member of a set; ask whether it is there")
+        if isinstance(place.node, Leaf):
+            [value] = self._read(self._owner(path), [place.path])
+            return default if value is None else place.node.decode(value)
+        rows = list(self._scan(self._owner(path), *subtree(place.path)))
+        found = build(place.node, rows, len(place.path))
+        return default if found is ABSENT else found
+
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """What is under each of these keys of the PState; those that it does not have are left out."""
+        if not isinstance(self._root, Entries):
+            raise UsageError(f"PState {self._name} is a set, which has no values; ask whether a key is there")
+        wanted = [(key, locate(self._root, [key])) for key in dict.fromkeys(keys)]
+        if not isinstance(self._root.child, Leaf):
+            scans = [
+                (key, place, self._scan(self._owner([key]), *subtree(place.path))) for key, place in wanted
+            ]
+            built = (
+                (key, build(self._root.child, list(rows), len(place.path))) for key, place, rows in scans
+            )
+            return {key: value for key, value in built if value is not ABSENT}
+        by_task: dict[TaskId, list[tuple[Any, bytes]]] = {}
+        for key, place in wanted:
+            by_task.setdefault(self._owner([key]), []).append((key, place.path))
+        found: dict[Any, bytes] = {}
+        asked = [
+            (chunk, self._ask(task, self._read_message(task, [row for _, row in chunk])))
+            for task, rows in by_task.items()
+            for chunk in _chunks(rows, READ_KEYS)
+        ]
+        for chunk, question in asked:
+            values = [*_values(question)]
+            if len(values) < len(chunk):
+                task = self._owner([chunk[0][0]])
+                values += self._read(task, [row for _, row in chunk[len(values) :]])
+            found |= {key: value for (key, _), value in zip(chunk, values, strict=True) if value is not None}
+        leaf = self._root.child
+        return {key: leaf.decode(found[key]) for key, _ in wanted if key in found}
+
+    def contains(self, *path: Any) -> bool:
+        """Whether there is anything under these keys, or this member in that set."""
+        place = self._inside(path)
+        if place.node is None or isinstance(place.node, Leaf):
+            return self._read(self._owner(path), [place.path]) != [None]
+        return next(self._scan(self._owner(path), *subtree(place.path), rows_max=1), None) is not None
+
+    def keys(
+        self,
+        *path: Any,
+        prefix: Any = None,
+        start: Any = None,
+        end: Any = None,
+        after: Any = None,
+        limit: int | None = None,
+    ) -> Iterator[Any]:
+        """Of a dict, or the members of a set, ascending: so beginning; from ``start`` on, or after a key;
+        below ``end``; as many as ``limit``."""
+        place = locate(self._root, path)
+        low, high = key_range(place, prefix=prefix, start=start, end=end, after=after)
+        keys_max = min(limit or PAGE_ROWS, PAGE_ROWS)
+        scans = [
+            _pages(self._ask, self._keys_message(task, low, high, len(place.path), keys_max, tell=True))
+            for task in self._concerned(path)
+        ]
+        merged = heapq.merge(*((key for page in pages for key in page.keys) for pages in scans))
+        return _first(limit, (ordered.decode_at(key, len(place.path))[0] for key in merged))
+
+    def items(
+        self,
+        *path: Any,
+        prefix: Any = None,
+        start: Any = None,
+        end: Any = None,
+        after: Any = None,
+        limit: int | None = None,
+    ) -> Iterator[tuple[Any, Any]]:
+        """The same keys of a dict, each with what is under it. To go on later, give the last as ``after``."""
+        place = locate(self._root, path)
+        if not isinstance(place.node, Entries):
+            raise UsageError("only a dict has items; a set has keys, and a list is read whole or in slices")
+        low, high = key_range(place, prefix=prefix, start=start, end=end, after=after)
+        flat = isinstance(place.node.child, Leaf)
+        rows_max = min(limit, PAGE_ROWS) if flat and limit else PAGE_ROWS
+        scans = [self._scan(task, low, high, rows_max=rows_max) for task in self._concerned(path)]
+        return _first(limit, items_of(place.node, heapq.merge(*scans), len(place.path)))
+
+    def count(self, *path: Any) -> int:
+        """How many entries, members or elements."""
+        place = locate(self._root, path)
+        if isinstance(place.node, Elements):
+            return self._length(path, place)
+        low, high = key_range(place)
+        scans = [
+            _pages(self._ask, self._keys_message(task, low, high, len(place.path), COUNT_KEYS, tell=False))
+            for task in self._concerned(path)
+        ]
+        return sum(page.count for pages in scans for page in pages)
+
+    def slice(self, *path: Any, start: int = 0, stop: int | None = None) -> list[Any]:
+        """Elements of a list, from a position on and below another."""
+        place = locate(self._root, path)
+        if not isinstance(place.node, Elements):
+            raise UsageError("only a list has slices; the path ends elsewhere")
+        low = joined(place.path, encode_index(start))
+        high = subtree(place.path)[1] if stop is None else joined(place.path, encode_index(stop))
+        if high <= low:
+            return []
+        return [place.node.item.decode(value) for _, value in self._scan(self._owner(path), low, high)]
+
+    # Asking.
+
+    def _inside(self, path: Sequence[Any]) -> Place:
+        if not path:
+            raise UsageError(f"give a key of PState {self._name}; items() and keys() go over all of them")
+        return locate(self._root, path)
+
+    def _owner(self, path: Sequence[Any]) -> TaskId:
+        return owner_of(path[0], self._tasks)
+
+    def _concerned(self, path: Sequence[Any]) -> list[TaskId]:
+        return [self._owner(path)] if path else [TaskId(task) for task in range(self._tasks)]
+
+    def _length(self, path: Sequence[Any], place: Place) -> int:
+        task = self._owner(path)
+        low, high = subtree(place.path)
+        last = _page(
+            self._ask(
+                task,
+                lambda number, group: wire.ScanRows(
+                    number, group, task, self._name, low, high, 1, backwards=True
+                ),
+            )
+        )
+        return int(ordered.decode_at(last.keys[0], len(place.path))[0]) + 1 if last.keys else 0
+
+    def _read(self, task: TaskId, rows: Sequence[bytes]) -> list[bytes | None]:
+        values: list[bytes | None] = []
+        while len(values) < len(rows):
+            values += _values(self._ask(task, self._read_message(task, rows[len(values) :])))
+        return values
+
+    def _read_message(self, task: TaskId, rows: Sequence[bytes]) -> _Message:
+        keys = tuple(rows)
+        return lambda number, group: wire.ReadRows(number, group, task, self._name, keys)
+
+    def _scan(self, task: TaskId, start: bytes, end: bytes, *, rows_max: int = PAGE_ROWS) -> Iterator[Row]:
+        """The first page is asked for at once."""
+
+        def message(at: bytes | None) -> tuple[TaskId, _Message]:
+            low = start if at is None else at
+            return task, lambda number, group: wire.ScanRows(
+                number, group, task, self._name, low, end, rows_max
+            )
+
+        pages = _pages(self._ask, message)
+        return (row for page in pages for row in zip(page.keys, page.values, strict=True))
+
+    def _keys_message(
+        self, task: TaskId, start: bytes, end: bytes, depth: int, keys_max: int, *, tell: bool
+    ) -> Callable[[bytes | None], tuple[TaskId, _Message]]:
+        def message(at: bytes | None) -> tuple[TaskId, _Message]:
+            low = start if at is None else at
+            return task, lambda number, group: wire.ScanKeys(
+                number, group, task, self._name, low, end, depth, keys_max, tell
+            )
+
+        return message
+
+    def _ask(self, task: TaskId, message: _Message) -> Question:
+        if (self._module, task) not in self._network.view.of_task:
+            raise RetriableError(f"task {task} of {self._module} cannot be found now; try again")
+        return Question(self._network, self._module, task, message, self._timeout)
+
+
+def _pages(
+    ask: Callable[[TaskId, _Message], Question], message: Callable[[bytes | None], tuple[TaskId, _Message]]
+) -> Iterator[wire.RowPage]:
+    """The first is asked for now, each other one when it is needed."""
+    first = ask(*message(None))
+
+    def pages() -> Iterator[wire.RowPage]:
+        page = _page(first)
+        yield page
+        while page.next is not None:
+            page = _page(ask(*message(page.next)))
+            yield page
+
+    return pages()
+
+
+def _page(question: Question) -> wire.RowPage:
+    reply, _ = question.wait()
+    if not isinstance(reply, wire.RowPage):
+        raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
+    return reply
+
+
+def _values(question: Question) -> Sequence[bytes | None]:
+    reply, _ = question.wait()
+    if not isinstance(reply, wire.RowValues) or not reply.values:
+        raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
+    return reply.values
+
+
+def _first(limit: int | None, found: Iterator[T]) -> Iterator[T]:
+    if limit is None:
+        yield from found
+        return
+    for _ in range(limit):
+        try:
+            yield next(found)
+        except StopIteration:
+            return
+
+
+def _chunks(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for at in range(0, len(rows), size):
+        yield rows[at : at + size]

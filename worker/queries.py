@@ -1,0 +1,100 @@
+"""What clients ask of PStates, answered from the applied state as of one moment.
+
+A worker knows rows and no types: a client asks for the rows that what it wants is made of, and puts it
+together. An answer is bounded, in rows and in bytes, and says where to go on; so no question holds up the
+reads behind it for long, whatever it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, TypeAlias
+
+from stretto import wire
+from stretto.nearest import did_you_mean
+from stretto.ordered import KEY_BYTES_MAX
+from stretto.pstate.overlay import Rows, beginnings
+
+if TYPE_CHECKING:
+    from stretto.worker.state import AppliedState
+
+ANSWER_BYTES_MAX = 1024 * 1024
+"""Beyond it no further row is added to an answer."""
+READ_KEYS_MAX = 10_000
+SCAN_ROWS_MAX = 10_000
+COUNT_KEYS_MAX = 50_000
+
+Query: TypeAlias = wire.ReadRows | wire.ScanRows | wire.ScanKeys
+
+
+def wrong(query: Query, module: str, declared: Collection[str]) -> str | None:
+    """Why it can never be answered, or None."""
+    if query.pstate not in declared:
+        return f"module {module} has no PState {query.pstate}; {did_you_mean(query.pstate, declared)}"
+    if isinstance(query, wire.ReadRows):
+        if len(query.keys) > READ_KEYS_MAX:
+            return f"{len(query.keys)} keys are beyond the limit of {READ_KEYS_MAX}; ask for fewer at a time"
+        good = all(0 < len(key) <= KEY_BYTES_MAX for key in query.keys)
+    else:
+        good = len(query.start) <= KEY_BYTES_MAX and bool(query.end)
+    return None if good else f"a key is empty or longer than {KEY_BYTES_MAX} bytes"
+
+
+def answer(state: AppliedState, query: Query) -> wire.RowValues | wire.RowPage:
+    with state.reading_pstate(query.task, query.pstate) as rows:
+        match query:
+            case wire.ReadRows():
+                return _values(rows, query)
+            case wire.ScanRows(backwards=True):
+                last = rows.last(query.start, query.end)
+                value = None if last is None else rows.get(last)
+                if last is None or value is None:
+                    return wire.RowPage(query.request, (), (), 0, None)
+                return wire.RowPage(query.request, (last,), (value,), 1, None)
+            case wire.ScanRows():
+                return _page(rows, query)
+            case wire.ScanKeys():
+                return _keys(rows, query)
+
+
+def _values(rows: Rows, query: wire.ReadRows) -> wire.RowValues:
+    values: list[bytes | None] = []
+    left_bytes = ANSWER_BYTES_MAX
+    for key in query.keys:
+        value = rows.get(key)
+        values.append(value)
+        left_bytes -= len(value or b"")
+        if left_bytes <= 0:
+            break
+    return wire.RowValues(query.request, tuple(values))
+
+
+def _page(rows: Rows, query: wire.ScanRows) -> wire.RowPage:
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    left_bytes = ANSWER_BYTES_MAX
+    rows_max = max(1, min(query.rows_max, SCAN_ROWS_MAX))
+    next_: bytes | None = None
+    for key, value in rows.scan(query.start, query.end):
+        if len(keys) == rows_max or left_bytes <= 0:
+            next_ = key
+            break
+        keys.append(key)
+        values.append(value)
+        left_bytes -= len(key) + len(value)
+    return wire.RowPage(query.request, tuple(keys), tuple(values), len(keys), next_)
+
+
+def _keys(rows: Rows, query: wire.ScanKeys) -> wire.RowPage:
+    told: list[bytes] = []
+    count = 0
+    left_bytes = ANSWER_BYTES_MAX
+    keys_max = max(1, min(query.keys_max, COUNT_KEYS_MAX))
+    for beginning in beginnings(rows, query.start, query.end, query.depth):
+        if count == keys_max or left_bytes <= 0:
+            return wire.RowPage(query.request, tuple(told), (), count, beginning)
+        count += 1
+        if query.tell:
+            told.append(beginning)
+            left_bytes -= len(beginning)
+    return wire.RowPage(query.request, tuple(told), (), count, None)
