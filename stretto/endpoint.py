@@ -39,7 +39,7 @@ OnMessage: TypeAlias = Callable[[Connection, "WorkerId | None", wire.ToWorker, l
 """From whom, which worker that is (None: a client), what, and the bodies that came with it."""
 
 
-_EVERYWHERE = {"0.0.0.0", "*", "::", ""}  # noqa: S104 - refused, not listened on
+_EVERYWHERE = {"0.0.0.0", "*", "::"}  # noqa: S104 - refused, not listened on
 
 
 def advertised(listening: str, advertise: str | None) -> str:

@@ -18,6 +18,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from stretto.errors import UsageError
 
 _DOMAIN = "stretto"
+PORT_MAX = 65_535
 
 
 class _KeyFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +92,10 @@ class _Only:
 
 def require_key(address: str, key: ClusterKey | None) -> None:
     """Refuse to listen on, or connect to, anything but loopback without the cluster key."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    # ZeroMQ takes the lowest 16 bits of any number for a port.
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+        raise UsageError(f"{address!r} is not an address; write HOST:PORT, such as 127.0.0.1:7400")
     if key is None and not is_loopback(address):
         raise UsageError(
             f"{address} can be reached from other machines and needs the cluster key: "

@@ -24,7 +24,10 @@ from stretto.keys import ClusterKey
 DEFAULT_BOOTSTRAP = "127.0.0.1:7400"
 FIND_SECONDS = 2.0
 HEDGE_SECONDS = 0.2
-CALL_SECONDS = 10.0
+CALL_SECONDS = 20.0
+LOOK_SECONDS = 6.0
+"""What a conductor has in memory it tells at once, or it is in trouble."""
+_LOOKS = (admin.Modules, admin.Nodes, admin.Leadership)
 
 T = TypeVar("T")
 
@@ -118,8 +121,10 @@ class Cluster:
             "or name one of its addresses with --bootstrap"
         )
 
-    def ask(self, call: admin.Call[admin.Result], *, timeout: float = CALL_SECONDS) -> admin.Result:
+    def ask(self, call: admin.Call[admin.Result], *, timeout: float | None = None) -> admin.Result:
         """Of the active conductor."""
+        if timeout is None:
+            timeout = LOOK_SECONDS if isinstance(call, _LOOKS) else CALL_SECONDS
         if self._conductor is None:
             self._conductor = self.conductor()
         try:

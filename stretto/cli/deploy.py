@@ -134,7 +134,7 @@ def destroy(
             )
         else:
             _await_gone(cluster, module, len(view.processes))
-            typer.echo(f"{module} is gone")
+            typer.echo(f"{module} is gone{_kept(cluster, module)}")
     return 0
 
 
@@ -244,6 +244,14 @@ def _await_gone(cluster: Cluster, module: str, processes: int) -> None:
         f"{module} is not gone after {WAIT_SECONDS:.0f} s: {why}; it goes on, "
         f"and 'stretto module-status {module}' shows it"
     )
+
+
+def _kept(cluster: Cluster, module: str) -> str:
+    """What the destruction left behind, if anything."""
+    with suppress(RetriableError):
+        for operation in cluster.ask(admin.Operations(module=module, limit=1)):
+            return operation.outcome.removeprefix("done")
+    return ""
 
 
 def _running(view: admin.ModuleView) -> int:

@@ -6,6 +6,7 @@ import pytest
 
 from stretto.endpoint import advertised
 from stretto.errors import UsageError
+from stretto.keys import require_key
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,9 @@ def test_others_are_told_an_address_that_they_can_use(
 def test_an_address_of_nobody_is_refused(listening: str, advertise: str | None) -> None:
     with pytest.raises(UsageError, match="--advertise HOST"):
         advertised(listening, advertise)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", ":7400", "127.0.0.1:port", "127.0.0.1:99999"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(UsageError, match="write HOST:PORT"):
+        require_key(address, None)

@@ -165,27 +165,9 @@ def test_it_comes_back_from_the_death_of_everything(folder: Path) -> None:
     assert not [pid for pid in pids if _is_alive(pid)]
 
 
-def test_a_second_interrupt_ends_workers_too_and_a_taken_port_is_told(folder: Path) -> None:
-    first = Up(folder, "--nodes", "1")
-    conductor = first.ready()
-    launch(conductor, folder, factor=1)
-    [worker] = first.workers().values()
-    os.kill(worker, signal.SIGSTOP)
-    first.process.send_signal(signal.SIGINT)
-    wait_until("it stops", lambda: "Stopping" in first.output)
-    first.process.send_signal(signal.SIGINT)
-    assert first.process.wait(60) == 0
-    assert _is_dead(worker)
-    with socket.create_server(("127.0.0.1", int(conductor.rpartition(":")[2]))):
-        second = Up(folder, "--nodes", "1")
-        assert second.process.wait(60) == 2
-        assert "choose another with --port" in second.output
-        assert len(second.output.splitlines()) == 1
-
-
 def test_a_second_one_is_refused_and_one_that_died_is_taken_over(folder: Path) -> None:
-    first = Up(folder)
-    first.ready()
+    first = Up(folder, "--nodes", "2")
+    conductor = first.ready()
     refused = subprocess.run(
         [sys.executable, "-m", "stretto", "up", "--data-dir", first.data_dir],
         capture_output=True,
@@ -199,14 +181,36 @@ def test_a_second_one_is_refused_and_one_that_died_is_taken_over(folder: Path) -
     daemons = first.daemons()
     first.process.kill()
     first.process.wait()
-    second = Up(folder)
-    second.ready()
+    second = Up(folder, "--nodes", "2")
+    assert second.ready() == conductor
     assert second.daemons() == daemons
     os.kill(daemons["node-2"], signal.SIGKILL)
     wait_until("node-2 is started again", lambda: second.daemons().get("node-2") != daemons["node-2"])
     assert "node-2 ended with" in second.output
-    assert second.stop() == 0, second.output
-    assert not [pid for pid in daemons.values() if _is_alive(pid)]
+    launch(conductor, folder, factor=1)
+    check_second_interrupt(second)
+    check_taken_port(folder, conductor)
+
+
+def check_second_interrupt(cluster: Up) -> None:
+    """It ends what does not end by itself, workers too."""
+    [worker] = cluster.workers().values()
+    daemons = cluster.daemons()
+    os.kill(worker, signal.SIGSTOP)
+    cluster.process.send_signal(signal.SIGINT)
+    wait_until("it stops", lambda: "Stopping" in cluster.output)
+    cluster.process.send_signal(signal.SIGINT)
+    assert cluster.process.wait(60) == 0, cluster.output
+    for pid in (worker, *daemons.values()):
+        wait_until("it is dead", partial(_is_dead, pid))
+
+
+def check_taken_port(folder: Path, conductor: str) -> None:
+    with socket.create_server(("127.0.0.1", int(conductor.rpartition(":")[2]))):
+        refused = Up(folder, "--nodes", "2")
+        assert refused.process.wait(60) == 2
+        assert "choose another with --port" in refused.output
+        assert len(refused.output.splitlines()) == 1
 
 
 def test_the_demo_loses_nothing_with_a_key_of_the_environment(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def test_one_that_knows_of_no_conductor_does_not_speak_for_the_others() -> None:
         assert Cluster(network, [knows_of_none]).find_conductor() is None
 
 
-def test_nobody_answers(frozen: str) -> None:
+def test_nobody_answers(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stretto.cli.cluster.FIND_SECONDS", 0.2)
     network = Network([frozen], None)
     try:
         cluster = Cluster(network, [frozen])
@@ -47,6 +48,6 @@ def test_nobody_answers(frozen: str) -> None:
         with pytest.raises(RetriableError, match=f"nothing answers at {frozen}"):
             cluster.metadata()
         with pytest.raises(RetriableError, match="nothing answers"):
-            cluster.ask(admin.Nodes())
+            cluster.ask(admin.Nodes(), timeout=0.2)
     finally:
         network.close()
