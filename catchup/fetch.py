@@ -25,6 +25,7 @@ from typing import Any, TypeAlias, assert_never
 from stretto.catchup import blocks, messages
 from stretto.catchup.messages import Run
 from stretto.invariants import present
+from stretto.replog.core.guards import GUARDS, Guards
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId
 
@@ -214,8 +215,9 @@ class _Asked:
 class Fetch:
     """One transfer; :meth:`step` is the one door."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, guards: Guards = GUARDS) -> None:
         self.terms = terms
+        self._guards = guards
         self.round = 1
         self.tasks = {task: TaskFetch(task) for task in terms.tasks}
         #: What the leader had applied when it last said something.
@@ -317,7 +319,7 @@ class Fetch:
             self.round += 1
             self._begin_round()
         else:
-            self._entries_at = lowest
+            self._entries_at = self._guards.first_entry(lowest, highest)
             self._ask_entries()
 
     def span(self) -> tuple[Offset, Offset]:

@@ -23,6 +23,7 @@ from stretto.catchup import blocks, messages
 from stretto.catchup.fetch import PART_BYTES
 from stretto.catchup.messages import Reason, Run
 from stretto.catchup.throttle import Throttle
+from stretto.replog.core.guards import GUARDS, Guards
 from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
 
@@ -194,7 +195,8 @@ _Sendable: TypeAlias = messages.AskHashes | messages.AskBlocks | messages.AskEnt
 class Serve:
     """:meth:`step` is the one door."""
 
-    def __init__(self, limit: Limit, now: Millis) -> None:
+    def __init__(self, limit: Limit, now: Millis, guards: Guards = GUARDS) -> None:
+        self._guards = guards
         self._patience_ms = limit.patience_ms
         self._throttle = Throttle(limit.bytes_per_second, now)
         self.transfers: dict[Key, _Transfer] = {}
@@ -329,9 +331,11 @@ class Serve:
     def _complete(self, transfer: _Transfer) -> None:
         offsets = [task.offset for task in transfer.tasks.values()]
         known = [offset for offset in offsets if offset is not None]
-        if len(known) == len(offsets) and min(known) > transfer.pinned:
-            transfer.pinned = min(known)
-            self._move_pin(transfer, transfer.pinned)
+        if len(known) == len(offsets):
+            start = self._guards.pin_start(known)
+            if start > transfer.pinned:
+                transfer.pinned = start
+                self._move_pin(transfer, start)
 
     def _move_pin(self, transfer: _Transfer, start: Offset | None) -> None:
         begun = transfer.begun

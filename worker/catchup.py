@@ -345,7 +345,9 @@ class CatchupDesk:
         self._step(receiving, fetch.Heard(message=message, body=body))
 
     def _is_current(self, receiving: Receiving) -> bool:
-        return self._receiving.get(receiving.group.key) is receiving and not receiving.group.closed
+        group = receiving.group
+        awaited = not group.closed and group.replica.awaited_state == (receiving.epoch, receiving.attempt)
+        return awaited and self._receiving.get(group.key) is receiving
 
     def _step(self, receiving: Receiving, event: fetch.Event) -> None:
         if not self._is_current(receiving):
@@ -500,7 +502,7 @@ class CatchupDesk:
 
     def view(self, key: GroupKey) -> admin.CatchupView | None:
         receiving = self._receiving.get(key)
-        if receiving is None:
+        if receiving is None or not self._is_current(receiving):
             return None
         fetching = receiving.fetch
         return admin.CatchupView(

@@ -8,6 +8,7 @@ with all that had reached its disk.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 from stretto.catchup import blocks, messages
 from stretto.catchup.messages import Run
 from stretto.errors import PeerError, StorageError
+from stretto.replog.core.guards import GUARDS
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import decode
 from stretto.replog.log import Replog
@@ -28,6 +30,7 @@ from stretto.worker.images import task_folder
 from stretto.worker.state import AppliedState
 
 INCOMING = "incoming"
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Abandoned(StorageError):
@@ -128,7 +131,14 @@ class Staging:
                 f"the disk of {self.folder} has {free} bytes left and {lacking} are needed to receive the "
                 f"leader's state; free some space"
             )
-        os.ftruncate(fd, size_bytes)
+        try:
+            os.ftruncate(fd, size_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            raise NoSpace(
+                f"{self.folder} cannot hold {size_bytes} bytes ({error}); free some space"
+            ) from error
 
     def store(self, image: messages.Image, runs: tuple[Run, ...], body: memoryview) -> tuple[Run, ...]:
         """Write the blocks that are what the image lists; returns the others."""
@@ -182,10 +192,12 @@ class Staging:
 def _damaged(part: memoryview, length: int, first: int, block_bytes: int, hashes: bytes) -> bool:
     if len(part) != length:
         return True
-    expected = memoryview(hashes)[first * blocks.HASH_BYTES :]
+    start = first * blocks.HASH_BYTES
+    expected = hashes[start : start + -(-length // block_bytes) * blocks.HASH_BYTES]
     for index, at in enumerate(range(0, length, block_bytes)):
         place = index * blocks.HASH_BYTES
-        if blocks.hash_of(part[at : at + block_bytes]) != expected[place : place + blocks.HASH_BYTES]:
+        hashed = blocks.hash_of(part[at : at + block_bytes])
+        if not GUARDS.is_block_of(hashed, expected[place : place + blocks.HASH_BYTES]):
             return True
     return False
 

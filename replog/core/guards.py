@@ -349,6 +349,21 @@ def cut_limit(durably_applied: Offset, needed_by_others: Offset) -> Offset:
     return min(durably_applied, needed_by_others)
 
 
+def pin_start(images: Sequence[Offset]) -> Offset:
+    """A transfer needs the log from the lowest of its images on."""
+    return min(images)
+
+
+def first_entry(lowest: Offset, highest: Offset) -> Offset:
+    """Images are brought together by the entries from the lowest of them on."""
+    return lowest
+
+
+def is_block_of(hashed: bytes, listed: bytes) -> bool:
+    """A block is taken only if it is the one that the image lists."""
+    return hashed == listed
+
+
 def may_install(state_end: Offset, log_end: Offset) -> bool:
     """An installed state never takes back what this log holds."""
     return state_end >= log_end
@@ -421,6 +436,9 @@ class Guards:
     truncation_takes_back_sequences: Callable[[], bool] = truncation_takes_back_sequences
     is_young: Callable[[int, Millis], bool] = is_young
     cut_limit: Callable[[Offset, Offset], Offset] = cut_limit
+    pin_start: Callable[[Sequence[Offset]], Offset] = pin_start
+    first_entry: Callable[[Offset, Offset], Offset] = first_entry
+    is_block_of: Callable[[bytes, bytes], bool] = is_block_of
     may_install: Callable[[Offset, Offset], bool] = may_install
 
 

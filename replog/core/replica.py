@@ -364,6 +364,14 @@ class Replica:
         listed = self.record is not None and self.member in self.record.isr
         return RoleName.FOLLOWER if listed else RoleName.NEAR
 
+    @property
+    def awaited_state(self) -> tuple[Epoch, int] | None:
+        """Epoch and attempt of the FetchState that was not answered yet."""
+        role = self.role
+        if isinstance(role, Leader) or self.stopped or not role.awaits_state:
+            return None
+        return role.epoch, role.attempt
+
     def emit(self, effect: Effect) -> None:
         self._effects.append(effect)
 

@@ -68,6 +68,11 @@ class Plan:
     proof_of_death: float
     """How often a supervisor sees a process die and removes its registration at once."""
     interrupted_install: float
+    damage: float
+    """How often blocks or hashes of a leader's state are damaged on their way."""
+    catchup_bytes: int
+    """How many bytes of state a leader sends in a second; 0: any."""
+    min_rounds: int
     slow_driver: float
     """How often what a driver's threads hand back takes its time."""
     unlucky_commit: float
@@ -112,6 +117,9 @@ class Plan:
             max_time_lag_ms=random.choice((150, 400)),
             proof_of_death=random.choice((0.0, 0.5, 1.0)),
             interrupted_install=random.choice((0.0, 0.2)),
+            damage=random.choice((0.0, 0.1)),
+            catchup_bytes=random.choice((0, 0, 2_000)),
+            min_rounds=random.choice((1, 2, 2, 4)),
             slow_driver=random.choice((0.0, 0.1, 0.5)),
             unlucky_commit=random.choice((0.0, 0.0, 0.1, 0.4)),
             nap=random.choice((0.0, 0.005, 0.02)),
@@ -137,7 +145,8 @@ class Plan:
             f"unlucky_commit={self.unlucky_commit}\n"
             f"  nodes     drift={self.drift} near_lag={self.max_near_lag} time_lag_ms={self.max_time_lag_ms} "
             f"slow_driver={self.slow_driver} proof_of_death={self.proof_of_death} "
-            f"interrupted_install={self.interrupted_install} "
+            f"interrupted_install={self.interrupted_install} damage={self.damage} "
+            f"catchup_bytes={self.catchup_bytes} min_rounds={self.min_rounds} "
             f"fsync={'interval' if self.fsync_interval else 'always'} dead_for_good={self.dead_for_good}\n"
             f"  load      producers={self.producers} produce_every_ms={self.produce_every_ms} "
             f"read_every_ms={self.read_every_ms} max_pending={self.max_pending} nap={self.nap}"

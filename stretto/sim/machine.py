@@ -18,7 +18,7 @@ from stretto.replog.identity import Fsync, Identity, open_identity
 from stretto.replog.log import Replog
 from stretto.sim.disk import SimFolder
 from stretto.sim.world import Violation
-from stretto.types import Epoch, Millis, Offset, StorageId, WorkerId
+from stretto.types import Epoch, Millis, Offset, StorageId, TaskId, WorkerId
 
 if TYPE_CHECKING:
     from stretto.sim.simulation import Simulation
@@ -69,6 +69,8 @@ class Machine:
         self.worker = worker
         self.folder = SimFolder()
         self.state = AppliedState()
+        #: What arrived of a leader's state and is not installed.
+        self.incoming: dict[TaskId, bytearray] = {}
         self.storage = StorageId("")
         self._boots = 0
         self.must_renew: str | None = None
@@ -108,6 +110,7 @@ class Machine:
         """An empty folder; the next process finds out by itself that it is a new one."""
         self.folder = SimFolder()
         self.state = AppliedState()
+        self.incoming = {}
         self.intact = False
 
     def _new_storage_id(self) -> StorageId:
@@ -191,6 +194,10 @@ class Machine:
     def lose_power(self) -> None:
         self.folder.lose_power(self.world.random)
         self.state.lose_power()
+        for staged in self.incoming.values():
+            for at in range(len(staged)):
+                if self.world.chance(0.1):
+                    staged[at] = 0
         self._boots += 1
         if self.syncs_later:
             self.intact = False

@@ -172,5 +172,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "only what is durably applied is cut",
         lambda durably_applied, needed: needed,
     ),
+    _mutant("far", "pin_start", "the log is kept from the lowest image on", max),
+    _mutant(
+        "far",
+        "first_entry",
+        "images are brought together from the lowest on",
+        lambda lowest, highest: highest,
+    ),
+    _mutant("far", "is_block_of", "damaged blocks are refused", _always(True)),
     _mutant("far", "may_install", "an installed state takes nothing back", _always(True)),
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
+from stretto.catchup import messages as catchup
 from stretto.errors import StorageCorrupt, StorageError
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Effect
@@ -23,6 +24,7 @@ from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import Frame, decode
 from stretto.sim.machine import Machine, Snapshot
 from stretto.sim.metastore import Link, Session
+from stretto.sim.transfer import Transfers
 from stretto.types import Incarnation, Millis, Offset, WorkerId
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class Node(Machine):
         self._then: events.Persisted | None = None
         self._applying = False
         self._tick_at: int | None = None
+        self.transfers = Transfers(self)
 
     # Life and death.
 
@@ -99,6 +102,7 @@ class Node(Machine):
             unapplied=self.unapplied,
         )
         self.replica = Replica(identity, recovered, self._settings(), self.simulation.guards)
+        self.transfers = Transfers(self)
         self.simulation.checkers.booted(self)
         self.world.after(STATE_SYNC_MS, self._sync_state, self.life)
         if self.syncs_later:
@@ -293,17 +297,12 @@ class Node(Machine):
             case effects.Sample(request=request):
                 simulation.workload.sampled(request, self.state.applied)
                 self._soon(events.Sampled(request=request))
-            case effects.ServeState(to=to, epoch=epoch, attempt=attempt):
-                snapshot = Snapshot(
-                    epoch,
-                    attempt,
-                    self.state.applied,
-                    tuple(each for each in replica.history if each.start < self.state.applied),
-                    self.state.producers.copy(),
-                )
-                simulation.send_state(self.worker, to, snapshot)
-            case effects.FetchState() | effects.StopServing():
-                pass
+            case effects.ServeState():
+                self.transfers.begin(effect)
+            case effects.StopServing(to=to):
+                self.transfers.stop_serving(to)
+            case effects.FetchState():
+                self.transfers.fetch_state(effect, replica)
             case effects.InstallState(end=end):
                 self.world.after(self.world.random.randint(1, 120), self._install, self.life, end)
             case effects.SetAside(why=why):
@@ -424,6 +423,10 @@ class Node(Machine):
 
     # Far horizon.
 
+    def receive_catchup(self, sender: WorkerId, message: catchup.AnyMessage, body: bytes) -> None:
+        if self.up:
+            self.transfers.received(sender, message, body)
+
     def receive_state(self, snapshot: Snapshot) -> None:
         self._arrived = snapshot
         self.deliver(events.StateArrived(epoch=snapshot.epoch, attempt=snapshot.attempt, end=snapshot.end))
@@ -450,6 +453,7 @@ class Node(Machine):
             self._storage_failed(error)
             return
         self.state.install(snapshot.end, snapshot.producers.copy())
+        self.incoming.clear()
         self.simulation.checkers.installed(self, snapshot.end)
         if after is not None:
             self._interrupted(power_loss=after)

@@ -6,15 +6,16 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stretto.catchup import messages as catchup
 from stretto.errors import StrettoError
 from stretto.invariants import InvariantViolation
 from stretto.replog.core.guards import GUARDS, Guards
 from stretto.replog.core.messages import AnyMessage
+from stretto.replog.core.producers import ProducerTable
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.replog.core.settings import Settings
 from stretto.sim.checkers import Checkers
 from stretto.sim.faults import Faults, Plan
-from stretto.sim.machine import Snapshot
 from stretto.sim.metastore import Metastore
 from stretto.sim.network import Network
 from stretto.sim.node import Node
@@ -76,6 +77,7 @@ class Simulation:
         self.steps = 0
         self.totals: Counter[str] = Counter()
         self._ids = 0
+        self._tables: list[ProducerTable] = []
         self.story: list[str] = []
         self.workers = tuple(WorkerId(f"w{index}") for index in range(plan.factor))
         self.network = Network(self.world, plan.weather)
@@ -152,9 +154,20 @@ class Simulation:
     def send(self, sender: WorkerId, receiver: WorkerId, message: AnyMessage, blob: bytes) -> None:
         self.network.send(sender, receiver, self.nodes[receiver].receive, sender, message, blob)
 
-    def send_state(self, sender: WorkerId, receiver: WorkerId, snapshot: Snapshot) -> None:
-        self.totals["state transfers"] += 1
-        self.network.send(sender, receiver, self.nodes[receiver].receive_state, snapshot, bulk=True)
+    def send_catchup(
+        self, sender: WorkerId, receiver: WorkerId, message: catchup.AnyMessage, body: bytes
+    ) -> None:
+        deliver = self.nodes[receiver].receive_catchup
+        self.network.send(sender, receiver, deliver, sender, message, body)
+
+    def keep_table(self, table: ProducerTable) -> int:
+        """A number by which an image names a producer table."""
+        if not self._tables or self._tables[-1] != table:
+            self._tables.append(table.copy())
+        return len(self._tables) - 1
+
+    def table(self, number: int) -> ProducerTable:
+        return self._tables[number].copy() if 0 <= number < len(self._tables) else ProducerTable({})
 
     def change_settings(self, settings: Settings) -> None:
         self.settings = settings

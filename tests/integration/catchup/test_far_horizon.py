@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from tests.integration.catchup.behind import leave_behind, wait_said, wait_whole
-from tests.integration.cluster import DEPOT, MODULE, Cluster
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stretto import admin
+from stretto.client.calls import ask
+from stretto.client.network import Network
+from stretto.zk.embedded import EmbeddedZooKeeper
+from tests.integration.catchup.behind import (
+    DEADLINE_SECONDS,
+    append,
+    leave_behind,
+    options,
+    wait_said,
+    wait_whole,
+)
+from tests.integration.catchup.spoiler import Spoiler
+from tests.integration.cluster import DEPOT, MODULE, Cluster, WorkerProcess
 from tests.integration.load import Load, check_records
 from tests.integration.zk.waiting import wait_until
 
 LOAD_DEPOT = "load"
+LIMIT = "replication.catchup.max.bytes.per.second"
+#: A state of about 6 MB, which takes a while at this rate, and no time without a limit.
+BULK = {"records": 3_000, "record_bytes": 1_000}
+SLOW = 500_000
 
 
 def check(cluster: Cluster, load: Load) -> None:
@@ -16,6 +39,16 @@ def check(cluster: Cluster, load: Load) -> None:
     records = cluster.connect().reader(MODULE, LOAD_DEPOT).read_all()
     assert check_records(load.outcomes(), records)["failed"] == 0
     cluster.check_replicas_agree()
+
+
+def begun(worker: WorkerProcess) -> list[tuple[int, int]]:
+    """(size, missing bytes) of each round of a task that it began."""
+    found = [
+        (re.search(r'size_bytes"?[=:] ?(\d+)', line), re.search(r'missing_bytes"?[=:] ?(\d+)', line))
+        for line in worker.log()
+        if "task_round_begins" in line
+    ]
+    return [(int(size[1]), int(missing[1])) for size, missing in found if size and missing]
 
 
 def test_a_follower_that_slept_past_the_log_comes_back_under_load(cluster: Cluster) -> None:
@@ -27,10 +60,138 @@ def test_a_follower_that_slept_past_the_log_comes_back_under_load(cluster: Clust
         acked = load.acked_so_far()
         wait_until("appends go on", lambda: load.acked_so_far() > acked + 100, 40.0)
     assert victim.said("round_ends") >= 2
-    assert sum(bounds[1] for bounds in _bounds(cluster)) == 200_000
+    reader = cluster.connect().reader(MODULE, DEPOT)
+    assert [reader.bounds(task)[1] for task in reader.tasks] == [100_000, 100_000]
     check(cluster, load)
 
 
-def _bounds(cluster: Cluster) -> list[tuple[int, int]]:
-    reader = cluster.connect().reader(MODULE, DEPOT)
-    return [reader.bounds(task) for task in reader.tasks]
+def test_a_replica_on_a_new_disk_takes_the_leaders_state(cluster: Cluster) -> None:
+    victim = leave_behind(cluster, records=2_000)
+    victim.wipe()
+    with Load(cluster.connect(), depot=LOAD_DEPOT) as load:
+        victim.start()
+        wait_said(victim, "far_horizon_ends")
+        wait_whole(cluster)
+    check(cluster, load)
+
+
+def test_a_leader_killed_in_the_middle_of_a_round_is_replaced_by_the_next(cluster: Cluster) -> None:
+    victim = leave_behind(cluster, **BULK)
+    options(cluster, **{LIMIT: SLOW})
+    with Load(cluster.connect(), depot=LOAD_DEPOT) as load:
+        victim.start()
+        wait_said(victim, "task_round_begins")
+        leader, epoch = cluster.leader(), cluster.record().epoch
+        assert victim.said("far_horizon_ends") == 0
+        leader.kill()
+        cluster.wait_led_by(set(cluster.workers) - {leader.name, victim.name}, above_epoch=epoch)
+        assert victim.said("far_horizon_ends") == 0
+        options(cluster, **{LIMIT: 0})
+        wait_said(victim, "far_horizon_ends")
+        leader.start()
+        wait_whole(cluster)
+    check(cluster, load)
+
+
+def test_a_follower_killed_in_the_middle_of_a_round_goes_on_with_what_it_has(cluster: Cluster) -> None:
+    victim = leave_behind(cluster, **BULK)
+    options(cluster, **{LIMIT: SLOW})
+    incoming = cluster.replica_folder(victim.name) / "incoming" / "state"
+    with Load(cluster.connect(), depot=LOAD_DEPOT) as load:
+        victim.start()
+        wait_until("a megabyte is here", lambda: _written_bytes(incoming) > 1_000_000, DEADLINE_SECONDS)
+        assert victim.said("far_horizon_ends") == 0
+        victim.kill()
+        before = len(begun(victim))
+        victim.start()
+        wait_until("it goes on", lambda: len(begun(victim)) >= before + 2, DEADLINE_SECONDS)
+        options(cluster, **{LIMIT: 0})
+        wait_said(victim, "far_horizon_ends")
+        wait_whole(cluster)
+    resumed = begun(victim)[before : before + 2]
+    assert sum(size - missing for size, missing in resumed) > 500_000
+    check(cluster, load)
+
+
+def _written_bytes(folder: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in folder.glob("*/data.mdb"))
+
+
+def test_a_full_disk_is_told_and_overcome(cluster: Cluster) -> None:
+    victim = leave_behind(cluster, **BULK)
+    options(cluster, **{LIMIT: SLOW})
+    network = Network(cluster.addresses(), None)
+    with Load(cluster.connect(), depot=LOAD_DEPOT) as load:
+        victim.start()
+        wait_until("it has started", victim.has_started, DEADLINE_SECONDS)
+        resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+        wait_said(victim, "no_room_for_state")
+        wait_until("its view says so", lambda: "free some space" in _waits(network, victim), 20.0)
+        resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        options(cluster, **{LIMIT: 0})
+        wait_said(victim, "far_horizon_ends")
+        wait_whole(cluster)
+    network.close()
+    check(cluster, load)
+
+
+def _waits(network: Network, worker: WorkerProcess) -> str:
+    views = ask(network, worker.address, admin.Replicas(module=MODULE))
+    return views[0].catchup.waits if views and views[0].catchup else ""
+
+
+def test_the_log_is_kept_for_so_long_and_then_the_follower_begins_again(cluster: Cluster) -> None:
+    options(cluster, **{"replication.far.horizon.max.pinned.entries": 2_000})
+    victim = leave_behind(cluster, **BULK)
+    options(cluster, **{LIMIT: SLOW})
+    leader = cluster.leader()
+    victim.start()
+    wait_said(victim, "task_round_begins")
+    append(cluster, 3_000)
+    wait_said(leader, "pin_released")
+    wait_said(victim, "far_horizon_fails")
+    assert any("replication.far.horizon.max.pinned.entries" in line for line in victim.log())
+    options(cluster, **{LIMIT: 0})
+    wait_whole(cluster)
+    cluster.heal()
+    cluster.check_replicas_agree()
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> Iterator[tuple[Cluster, Spoiler]]:
+    """A cluster in which the way to one worker leads through somebody who changes what it sends."""
+    cluster = Cluster(tmp_path, zookeeper.address, groups=1)
+    plain = cluster.command
+    target = cluster.workers[cluster.plans[0].replicas[-1]]
+    with Spoiler(target.address) as spoiler:
+
+        def command(worker: WorkerProcess) -> list[str]:
+            return plain(worker) + (["--advertise", spoiler.address] if worker is target else [])
+
+        for worker in cluster.workers.values():
+            worker._command = command
+        with cluster:
+            options(cluster, **{"replication.max.near.sync.message.lag": 1_000})
+            yield cluster, spoiler
+
+
+def test_blocks_that_come_damaged_are_refused_and_asked_for_again(
+    spoilt: tuple[Cluster, Spoiler],
+) -> None:
+    cluster, spoiler = spoilt
+    victim = cluster.workers[cluster.plans[0].replicas[-1]]
+    if cluster.leader() is victim:
+        victim.restart()
+        cluster.wait_led_by(set(cluster.workers) - {victim.name})
+        wait_whole(cluster)
+    victim.kill()
+    cluster.wait_isr(set(cluster.workers) - {victim.name})
+    append(cluster, **BULK)
+    spoiler.spoil(3)
+    victim.start()
+    wait_said(victim, "far_horizon_ends")
+    assert spoiler.spoilt == 3
+    assert victim.said("damaged_blocks") > 0
+    wait_whole(cluster)
+    cluster.heal()
+    cluster.check_replicas_agree()

@@ -1,0 +1,381 @@
+"""The far horizon in the virtual world: the driver of both sides of a transfer, over abstract images.
+
+The state of a task is a function of its offset. Its image is a few blocks, each of which names the offset at
+which it was last changed, and one that names a producer table; so an image that mixes two offsets, or a block
+that was damaged on its way, is seen. What was staged stays on the machine; a power loss spoils some of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, assert_never
+
+from stretto.catchup import blocks, fetch, messages, serve
+from stretto.catchup.messages import Run
+from stretto.errors import PeerError
+from stretto.replog.core import effects, events
+from stretto.replog.core.leader import Leader
+from stretto.replog.core.producers import ProducerTable
+from stretto.replog.core.replica import Replica
+from stretto.replog.frame import Frame, decode
+from stretto.sim.machine import Snapshot
+from stretto.sim.world import Violation
+from stretto.types import Millis, Offset, TaskId, WorkerId
+from stretto.zk.paths import GroupKey
+
+if TYPE_CHECKING:
+    from stretto.sim.node import Node
+
+GROUP = GroupKey("sim", 0, 0)
+TASKS = (TaskId(0), TaskId(1))
+BLOCKS = 5
+_BLOCK = struct.Struct(">qq")
+PATIENCE_MS = Millis(900)
+SECONDS_OF_IMAGE_MS = (1, 30)
+WORK_MS = (1, 8)
+
+
+def content_of(task: TaskId, offset: Offset, table: int) -> bytes:
+    """Block ``i`` changes with every entry whose offset is ``i`` modulo the number of blocks."""
+    versions = [offset - (offset - index) % BLOCKS for index in range(BLOCKS)]
+    return b"".join(_BLOCK.pack(task, version) for version in versions) + _BLOCK.pack(task, table)
+
+
+def hashes_of(content: bytes) -> bytes:
+    return b"".join(
+        blocks.hash_of(content[at : at + _BLOCK.size]) for at in range(0, len(content), _BLOCK.size)
+    )
+
+
+class Transfers:
+    """Of one process."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.simulation = node.simulation
+        self.world = node.world
+        self.life = node.life
+        self.guards = node.simulation.guards
+        limit = serve.Limit(bytes_per_second=node.simulation.plan.catchup_bytes, patience_ms=PATIENCE_MS)
+        self.serve = serve.Serve(limit, node.clock(), self.guards)
+        self.images: dict[tuple[serve.Key, TaskId], tuple[bytes, bytes, messages.Image]] = {}
+        self.fetch: fetch.Fetch | None = None
+        self._leader: WorkerId | None = None
+        self._hashes: dict[TaskId, bytes] = {}
+        self._entries: list[Frame] = []
+        self._told_at = Millis(0)
+
+    # Between the two.
+
+    def received(self, sender: WorkerId, message: messages.AnyMessage, body: bytes) -> None:
+        replica = self.node.replica
+        if self.node.life != self.life or self.node.paused or replica is None:
+            return
+        match message:
+            case (
+                messages.Image()
+                | messages.Hashes()
+                | messages.Blocks()
+                | messages.Entries()
+                | messages.Waiting()
+                | messages.Refused()
+            ):
+                if self.fetch is not None and sender == self._leader and self.fetch.belongs(message):
+                    self._progressed(self.fetch, replica)
+                    self._step(self.fetch, fetch.Heard(message=message, body=body))
+            case _:
+                role = replica.role
+                if not isinstance(role, Leader) or role.epoch != message.epoch:
+                    self._step_serve(serve.LeadershipEnded(group=GROUP))
+                heard = serve.Heard(key=(GROUP, sender), message=message, applied=replica.applied)
+                self._step_serve(heard)
+
+    def _send(self, to: WorkerId, message: messages.AnyMessage, body: bytes = b"") -> None:
+        if body and self.world.chance(self.simulation.plan.damage):
+            at = self.world.random.randrange(len(body))
+            if isinstance(message, messages.Blocks | messages.Hashes):
+                self.simulation.totals["damaged on the way"] += 1
+                body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+        self.simulation.send_catchup(self.node.worker, to, message, body)
+
+    def _later(self, delay: tuple[int, int], action: Callable[..., None], *args: Any) -> None:
+        self.world.after(self.world.random.randint(*delay), self._in_life, action, args)
+
+    def _in_life(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if self.node.life != self.life or not self.node.up:
+            return
+        if self.node.paused:
+            self.world.after(20, self._in_life, action, args)
+        else:
+            action(*args)
+
+    # Serving.
+
+    def begin(self, effect: effects.ServeState) -> None:
+        self._step_serve(
+            serve.Begin(
+                key=(GROUP, effect.to),
+                epoch=effect.epoch,
+                incarnation=effect.incarnation,
+                attempt=effect.attempt,
+                tasks=TASKS,
+                pinned=effect.pinned,
+            )
+        )
+
+    def stop_serving(self, to: WorkerId) -> None:
+        self._step_serve(serve.PinReleased(key=(GROUP, to)))
+
+    def _step_serve(self, event: serve.Event) -> None:
+        for effect in self.serve.step(event, self.node.clock()):
+            self._carry_out_serve(effect)
+        deadline = self.serve.next_deadline()
+        if deadline is not None:
+            delay = self.node.real_delay(deadline - self.node.clock())
+            self._later((delay, delay), self._tick_serve, deadline)
+
+    def _tick_serve(self, deadline: Millis) -> None:
+        if self.serve.next_deadline() == deadline and deadline <= self.node.clock():
+            self._step_serve(serve.Tick())
+
+    def _carry_out_serve(self, effect: serve.Effect) -> None:
+        to = effect.key[1]
+        match effect:
+            case serve.Send(message=message):
+                self._send(to, message)
+            case serve.MakeImage(key=key, ask=ask):
+                self._later(SECONDS_OF_IMAGE_MS, self._make, key, ask)
+            case serve.SendHashes(key=key, message=hashes):
+                image = self.images.get((key, hashes.task))
+                if image is not None:
+                    self._send(to, hashes, image[1][hashes.position :])
+            case serve.SendBlocks(key=key, message=answer, runs=runs):
+                image = self.images.get((key, answer.task))
+                if image is not None:
+                    self._send(to, answer, b"".join(_part(image[0], run) for run in runs))
+            case serve.SendEntries(key=key, ask=ask):
+                self._send_entries(key, ask)
+            case serve.Drop(key=key):
+                for task in TASKS:
+                    self.images.pop((key, task), None)
+            case serve.MovePin(epoch=epoch, incarnation=incarnation, start=start):
+                self._check_moved(effect.key, start)
+                moved = events.PinMoved(to=to, epoch=epoch, incarnation=incarnation, start=start)
+                self._later((0, 0), self.node.deliver, moved)
+            case serve.Note(event=event):
+                self.simulation.totals[event.replace("_", " ")] += 1
+            case _:
+                assert_never(effect)
+
+    def _check_moved(self, key: serve.Key, start: Offset | None) -> None:
+        transfer = self.serve.transfers.get(key)
+        if transfer is None or start is None:
+            return
+        beyond = [task for task, served in transfer.tasks.items() if (served.offset or start) < start]
+        if beyond:
+            raise Violation(f"{self.node.worker} lets go of entries below {start} that tasks {beyond} need")
+
+    def _make(self, key: serve.Key, ask: messages.AskImage) -> None:
+        state = self.node.state
+        table = self.simulation.keep_table(state.producers)
+        content = content_of(ask.task, state.applied, table)
+        hashes = hashes_of(content)
+        before = self.images.get((key, ask.task))
+        against = before if before is not None and before[2].round == ask.base else None
+        listed = hashes if against is None else blocks.encode_changes(hashes_of(against[0]), hashes)
+        image = messages.Image(
+            ask.epoch,
+            ask.incarnation,
+            ask.attempt,
+            task=ask.task,
+            round=ask.round,
+            offset=state.applied,
+            size_bytes=len(content),
+            block_bytes=_BLOCK.size,
+            digest=blocks.digest_of(hashes),
+            base=0 if against is None else ask.base,
+            list_bytes=len(listed),
+            applied=state.applied,
+        )
+        self.images[key, ask.task] = (content, listed, image)
+        self._step_serve(serve.ImageMade(key=key, image=image))
+
+    def _send_entries(self, key: serve.Key, ask: messages.AskEntries) -> None:
+        replica, log = self.node.replica, self.node.opened_log()
+        if replica is None:
+            return
+        if not log.start_offset <= ask.start <= ask.end <= replica.apply_offset:
+            self._check_pin(replica, key[1], ask)
+            self._step_serve(serve.ImageFailed(key=key, attempt=ask.attempt, why="no such entries"))
+            return
+        blob, end = b"", ask.start
+        if ask.start < ask.end:
+            chunk = log.read(ask.start, ask.end, 300)
+            blob, end = b"".join(chunk.buffers), chunk.end
+        answer = messages.Entries(
+            ask.epoch,
+            ask.incarnation,
+            ask.attempt,
+            start=ask.start,
+            next=end,
+            history=tuple(each for each in replica.history if each.start < ask.end),
+        )
+        self._send(key[1], answer, blob)
+
+    def _check_pin(self, replica: Replica, to: WorkerId, ask: messages.AskEntries) -> None:
+        progress = replica.role.followers.get(to) if isinstance(replica.role, Leader) else None
+        if progress is None or progress.gone or progress.incarnation != ask.incarnation:
+            return
+        raise Violation(
+            f"{self.node.worker} no longer has the entries [{ask.start}, {ask.end}) that a transfer to {to} "
+            f"needs; its log begins at {self.node.opened_log().start_offset}"
+        )
+
+    # Receiving.
+
+    def fetch_state(self, effect: effects.FetchState, replica: Replica) -> None:
+        plan = self.simulation.plan
+        terms = fetch.Terms(
+            epoch=effect.epoch,
+            incarnation=replica.registered_as,
+            attempt=effect.attempt,
+            tasks=TASKS,
+            min_rounds=plan.min_rounds,
+            near_lag=replica.settings.max_near_lag,
+            retry_ms=replica.settings.retry_ms,
+        )
+        self.fetch = fetch.Fetch(terms, self.guards)
+        self._leader = effect.leader
+        self._entries = []
+        self._hashes = {}
+        self._step(self.fetch, fetch.Begin())
+
+    def _progressed(self, fetching: fetch.Fetch, replica: Replica) -> None:
+        now = self.node.clock()
+        if now - self._told_at >= replica.settings.state_timeout_ms // 8:
+            self._told_at = now
+            terms = fetching.terms
+            progressed = events.TransferProgressed(epoch=terms.epoch, attempt=terms.attempt)
+            self._later((0, 0), self.node.deliver, progressed)
+
+    def _step(self, fetching: fetch.Fetch, event: fetch.Event) -> None:
+        replica = self.node.replica
+        terms = fetching.terms
+        if fetching is not self.fetch or replica is None:
+            return
+        if replica.awaited_state != (terms.epoch, terms.attempt):
+            self.fetch = None
+            return
+        for effect in fetching.step(event, self.node.clock()):
+            self._carry_out(fetching, effect)
+        deadline = fetching.next_deadline()
+        if deadline is not None:
+            delay = self.node.real_delay(deadline - self.node.clock())
+            self._later((delay, delay), self._tick, fetching, deadline)
+
+    def _tick(self, fetching: fetch.Fetch, deadline: Millis) -> None:
+        if fetching.next_deadline() == deadline and deadline <= self.node.clock():
+            self._step(fetching, fetch.Tick())
+
+    def _carry_out(self, fetching: fetch.Fetch, effect: fetch.Effect) -> None:
+        match effect:
+            case fetch.Send(message=message):
+                if self._leader is not None:
+                    self._send(self._leader, message)
+            case fetch.Prepare(task=task):
+                self._later(WORK_MS, self._prepare, fetching, task)
+            case fetch.Compare(image=image, parts=parts):
+                self._later(WORK_MS, self._compare, fetching, image, b"".join(parts))
+            case fetch.Store(ask=ask, image=image, runs=runs, body=body):
+                self._later(WORK_MS, self._store, fetching, ask, image, runs, body)
+            case fetch.StoreEntries(end=end, body=body):
+                self._entries.extend(decode(body))
+                self._later(WORK_MS, self._step, fetching, fetch.EntriesStored(end=end))
+            case fetch.Assemble():
+                self._later(WORK_MS, self._assemble, fetching, effect)
+            case fetch.Fail():
+                self.simulation.totals["failed transfers"] += 1
+                self._later((60, 60), self._give_up, fetching)
+            case fetch.Note(event=event):
+                self.simulation.totals["transfer rounds"] += event == "round_ends"
+            case _:
+                assert_never(effect)
+
+    def _give_up(self, fetching: fetch.Fetch) -> None:
+        if fetching is self.fetch:
+            self.fetch = None
+            self.node.deliver(events.TransferFailed())
+
+    def _prepare(self, fetching: fetch.Fetch, task: TaskId) -> None:
+        if fetching is self.fetch:
+            staged = self.node.incoming.setdefault(task, bytearray())
+            self._hashes[task] = hashes_of(bytes(staged))
+            self._step(fetching, fetch.Prepared(task=task))
+
+    def _compare(self, fetching: fetch.Fetch, image: messages.Image, listed: bytes) -> None:
+        if fetching is not self.fetch:
+            return
+        old = self._hashes[image.task]
+        count = blocks.blocks_in(image.size_bytes, image.block_bytes)
+        try:
+            hashes = blocks.apply_changes(old, listed, count) if image.base else listed
+        except PeerError:
+            hashes = b""
+        missing: list[Run] | None = None
+        if blocks.digest_of(hashes) == image.digest:
+            staged = self.node.incoming[image.task]
+            staged[:] = staged[: image.size_bytes].ljust(image.size_bytes, b"\0")
+            missing = blocks.missing_runs(old, hashes)
+            self._hashes[image.task] = hashes
+        self._step(fetching, fetch.Compared(task=image.task, round=image.round, missing=missing))
+
+    def _store(
+        self, fetching: fetch.Fetch, ask: int, image: messages.Image, runs: tuple[Run, ...], body: bytes
+    ) -> None:
+        if fetching is not self.fetch:
+            return
+        damaged: list[Run] = []
+        position = 0
+        for first, count in runs:
+            for index in range(first, first + count):
+                block = body[position : position + _BLOCK.size]
+                position += _BLOCK.size
+                place = index * blocks.HASH_BYTES
+                listed = self._hashes[image.task][place : place + blocks.HASH_BYTES]
+                if self.guards.is_block_of(blocks.hash_of(block), listed):
+                    start = index * _BLOCK.size
+                    self.node.incoming[image.task][start : start + _BLOCK.size] = block
+                else:
+                    damaged.append((index, 1))
+        self._step(fetching, fetch.Stored(ask=ask, damaged=tuple(damaged)))
+
+    def _assemble(self, fetching: fetch.Fetch, effect: fetch.Assemble) -> None:
+        """What a worker does with LMDB and the code of its recovery; and what the result must be."""
+        if fetching is not self.fetch:
+            return
+        producers: dict[Any, Any] = {}
+        for task, fetched in fetching.tasks.items():
+            offset = fetched.offset or Offset(0)
+            staged = bytes(self.node.incoming[task])
+            table_number = _BLOCK.unpack(staged[-_BLOCK.size :])[1]
+            if staged != content_of(task, offset, table_number):
+                raise Violation(f"{self.node.worker} took an image of task {task} that is none of {offset}")
+            table = self.simulation.table(table_number)
+            for frame in self._entries:
+                if frame.header.offset == offset:
+                    table.apply(frame.header)
+                    offset = frame.end_offset
+            if offset != effect.end:
+                raise Violation(f"{self.node.worker} has task {task} at {offset} in a state at {effect.end}")
+            for producer, rows in table.producers.items():
+                mine = {each: row for each, row in rows.items() if each == task}
+                producers.setdefault(producer, {}).update(mine)
+        self.simulation.totals["state transfers"] += 1
+        terms = fetching.terms
+        snapshot = Snapshot(terms.epoch, terms.attempt, effect.end, effect.history, ProducerTable(producers))
+        self.node.receive_state(snapshot)
+
+
+def _part(content: bytes, run: Run) -> bytes:
+    return content[run[0] * _BLOCK.size : (run[0] + run[1]) * _BLOCK.size]
