@@ -34,6 +34,8 @@ PART_BYTES = 512 * 1024
 WINDOW = 6
 """Questions for blocks that may be under way: asked for and not yet written."""
 TASKS_AT_ONCE = 4
+REFUSALS_MAX = 3
+"""Of a transfer that the leader has never answered."""
 DAMAGE_MAX = 100
 """Damaged blocks in one round after which its image is no longer trusted."""
 
@@ -223,6 +225,8 @@ class Fetch:
         #: What the leader had applied when it last said something.
         self.leader_applied = Offset(0)
         self.damaged_blocks = 0
+        self._was_answered = False
+        self._refusals = 0
         self.failed: str | None = None
         self._asks: dict[int, _Asked] = {}
         self._ask_count = 0
@@ -447,11 +451,19 @@ class Fetch:
             case messages.Waiting(applied=applied):
                 self._saw(applied)
             case messages.Refused(reason=reason, why=why):
-                self._fail(why or REFUSALS[reason])
+                self._refused(reason, why)
             case _:
                 assert_never(message)
 
+    def _refused(self, reason: messages.Reason, why: str) -> None:
+        # The first question may overtake the message that begins the transfer; the next one will not.
+        self._refusals += 1
+        unknown_yet = reason is messages.Reason.UNKNOWN and not self._was_answered
+        if not unknown_yet or self._refusals >= REFUSALS_MAX:
+            self._fail(why or REFUSALS[reason])
+
     def _saw(self, applied: Offset) -> None:
+        self._was_answered = True
         self.leader_applied = max(self.leader_applied, applied)
 
     def _listed(self, fetching: TaskFetch, image: messages.Image) -> None:

@@ -74,6 +74,14 @@ class ImageFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EntriesSent:
+    """For a SendEntries: how much that was."""
+
+    key: Key
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PinReleased:
     key: Key
 
@@ -96,7 +104,9 @@ class Tick:
     pass
 
 
-Event: TypeAlias = Begin | Heard | ImageMade | ImageFailed | PinReleased | LeadershipEnded | Limit | Tick
+Event: TypeAlias = (
+    Begin | Heard | ImageMade | ImageFailed | EntriesSent | PinReleased | LeadershipEnded | Limit | Tick
+)
 
 
 # Effects.
@@ -135,7 +145,7 @@ class SendBlocks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendEntries:
     """Frames of our log from ``start`` to ``end``, PART_BYTES of them or one; and the history below ``end``.
-    If the log does not have them, or they are not decided, the transfer has failed."""
+    Answer with EntriesSent; or with ImageFailed, if the log does not have them or they are not decided."""
 
     key: Key
     ask: messages.AskEntries
@@ -224,6 +234,10 @@ class Serve:
                 transfer = self.transfers.get(key)
                 if transfer is not None and transfer.begun.attempt == attempt:
                     self._refuse_transfer(transfer, Reason.FAILED, why)
+            case EntriesSent(key=key, size_bytes=size_bytes):
+                self._throttle.take(size_bytes)
+                if key in self.transfers:
+                    self.transfers[key].sent_bytes += size_bytes
             case PinReleased(key=key):
                 transfer = self.transfers.get(key)
                 if transfer is not None:
@@ -413,7 +427,7 @@ class Serve:
             case messages.AskEntries(start=start):
                 transfer.queued.discard(("entries", start))
                 self._out.append(SendEntries(key=key, ask=ask))
-                return PART_BYTES if ask.end > start else 0
+                return 0
             case _:
                 assert_never(ask)
 

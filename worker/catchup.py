@@ -288,6 +288,7 @@ class CatchupDesk:
             history=tuple(each for each in replica.history if each.start < ask.end),
         )
         self._send(key[1], key[0], answer, blob)
+        self._step_serve(serve.EntriesSent(key=key, size_bytes=len(blob)))
 
     def _send(
         self, to: WorkerId, group: GroupKey, message: messages.AnyMessage, body: bytes | memoryview = b""

@@ -89,6 +89,26 @@ MEASURES: tuple[Measure, ...] = (
         function="stretto.bench.replication:latency",
     ),
     Measure(
+        name="transfer",
+        summary="far horizon, a task of 2 GB, no load / copy to a spool, socket, file with fdatasync",
+        function="stretto.bench.catchup:transfer",
+    ),
+    Measure(
+        name="rounds",
+        summary="far horizon, bytes that later rounds send under load / pages of 4 KiB that differ",
+        function="stretto.bench.catchup:later_rounds",
+    ),
+    Measure(
+        name="serving",
+        summary="appends during a transfer without limit / beside the same load made by others",
+        function="stretto.bench.catchup:serving",
+    ),
+    Measure(
+        name="replay",
+        summary="near horizon, records of a missed log / the rate of their live appends",
+        function="stretto.bench.catchup:replay",
+    ),
+    Measure(
         name="balance",
         summary="leadership plan for 10,000 groups x 3 replicas on 100 nodes, in seconds",
         function="stretto.bench.leadership:planning",

@@ -366,6 +366,9 @@ class Node(Machine):
 
     def _send_entries(self, effect: effects.SendEntries) -> None:
         log = self.opened_log()
+        if effect.start < log.start_offset:
+            # Cut since the core last heard of it; it probes what was not sent.
+            return
         try:
             chunk = log.read(effect.start, log.end_offset, effect.max_bytes)
         except StorageCorrupt as corrupt:

@@ -222,6 +222,7 @@ class Transfers:
             history=tuple(each for each in replica.history if each.start < ask.end),
         )
         self._send(key[1], answer, blob)
+        self._step_serve(serve.EntriesSent(key=key, size_bytes=len(blob)))
 
     def _check_pin(self, replica: Replica, to: WorkerId, ask: messages.AskEntries) -> None:
         progress = replica.role.followers.get(to) if isinstance(replica.role, Leader) else None

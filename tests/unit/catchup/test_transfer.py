@@ -181,6 +181,20 @@ def test_a_list_that_came_damaged_ends_the_transfer() -> None:
     assert "list of hashes" in (follower.failed or "")
 
 
+def test_a_question_that_comes_before_the_leader_knows_of_the_transfer_is_asked_again() -> None:
+    leader = Leader({T0: content(Random(10))})
+    follower = Follower(terms((0,)))
+    running = Transfer(leader, follower)
+    running.run(until_ms=50)
+    assert (follower.failed, follower.assembled) == (None, None)
+
+    leader.pin = Offset(leader.applied - 1)
+    leader.step(begin(follower.fetch.terms, pinned=leader.pin), running.now)
+    running.run()
+
+    assert follower.assembled is not None
+
+
 def test_a_transfer_that_the_leader_does_not_know_is_refused() -> None:
     leader = Leader({T0: b""})
     follower = Follower(terms((0,)))

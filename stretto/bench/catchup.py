@@ -1,0 +1,396 @@
+"""Catching up: how fast a state travels, what later rounds send, what it costs those who append meanwhile.
+
+The cluster is two workers with one group of one task; one of them is killed, the other goes on alone, and the
+first comes back. Floors are files of the same size that are copied, sent over a socket and written by
+processes that have nothing to do with the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from kazoo.client import KazooClient
+
+from stretto.bench import Result
+from stretto.bench.state import RECORDS as STATE_RECORDS
+from stretto.bench.state import _frame, _life
+from stretto.catchup import blocks, messages
+from stretto.client import Client, connect
+from stretto.conductor.creation import create_groups, evenly, write_assignment
+from stretto.errors import StrettoError
+from stretto.invariants import present
+from stretto.options import Level
+from stretto.records import pack
+from stretto.replog.core.record import GroupRecord
+from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.worker.images import SpooledImage, make_image
+from stretto.worker.state import AppliedState
+from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
+from stretto.zk.options import set_options
+from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.records import decode
+
+MODULE = "bench"
+DEPOT = "events"
+HOST = "127.0.0.1"
+PATHS = Paths("/stretto")
+RECORDS = 1_000
+RECORD_BYTES = 100
+CHUNK_BYTES = 1 << 20
+PAGE_BYTES = 4_096
+READY_SECONDS = 60.0
+PATIENCE_SECONDS = 600.0
+
+TRANSFER_BYTES = 2_000_000_000
+SERVED_BYTES = 1_000_000_000
+LOADED_SECONDS = 3.0
+REPLAYED_BATCHES = 2_000
+ROUNDS = 8
+
+TRANSFER_TARGET = 0.60
+LATER_ROUNDS_TARGET = 3.0
+SERVING_TARGET = 0.80
+REPLAY_TARGET = 0.50
+
+
+def transfer(folder: Path) -> Result:
+    """A far-horizon transfer, from its first question to the installed state, with nothing else to do."""
+    with _Cluster(folder) as cluster:
+        cluster.leave_behind(TRANSFER_BYTES)
+        cluster.start(cluster.follower)
+        ended = cluster.ended()
+        source = cluster.state_file(cluster.leader)
+        size_bytes = source.stat().st_size
+        floor_seconds = _pipeline(source, folder / "floor", hashed=False)
+    seconds = ended["took_ms"] / 1_000
+    return Result(
+        value=size_bytes / seconds / 1e6,
+        floor=size_bytes / floor_seconds / 1e6,
+        unit="MB/s",
+        target=TRANSFER_TARGET,
+        detail=f"{size_bytes / 1e9:.1f} GB in {ended['rounds']} rounds; the floor copies, sends, syncs",
+    )
+
+
+def later_rounds(folder: Path) -> Result:
+    """What rounds after the first send under a steady load, by the pages that differ between their images."""
+    task = TaskId(0)
+    payload = pack(DEPOT, [os.urandom(RECORD_BYTES) for _ in range(STATE_RECORDS)])
+    numbers = iter(range(1 << 30))
+    with ThreadPoolExecutor(2) as pool:
+        state = AppliedState.open(folder / "state", [task], pool=pool)
+        state.apply([_life(Offset(0))])
+        _apply(state, numbers, payload, 1_500)
+        previous: SpooledImage | None = None
+        sent = differing = 0
+        for number in range(1, ROUNDS + 1):
+            ask = messages.AskImage(Epoch(1), Incarnation("x"), 1, task=task, round=number, base=number - 1)
+            image = make_image(state, folder, ask, previous)
+            if previous is not None:
+                runs = blocks.missing_runs(previous.hashes, image.hashes)
+                described = image.described
+                sent += len(image.listed) + sum(
+                    blocks.length_of(run, described.size_bytes, described.block_bytes) for run in runs
+                )
+                differing += _differing_pages(previous, image) * PAGE_BYTES
+            previous = image
+            _apply(state, numbers, payload, 20)
+        state.close()
+    return Result(
+        value=sent / 1e6,
+        floor=differing / 1e6,
+        unit="MB",
+        target=LATER_ROUNDS_TARGET,
+        at_most=True,
+        detail=f"hashes and blocks of {ROUNDS - 1} rounds, 20 batches of {STATE_RECORDS} records between",
+    )
+
+
+def serving(folder: Path) -> Result:
+    """Appends while a state is sent as fast as possible, against the same load made by somebody else."""
+    with _Cluster(folder) as cluster:
+        cluster.leave_behind(SERVED_BYTES)
+        source = cluster.state_file(cluster.leader)
+        with _busy(source, folder / "control"):
+            control = cluster.append_for(LOADED_SECONDS)
+        cluster.start(cluster.follower)
+        cluster.said(cluster.follower, "round_begins")
+        ours = cluster.append_for(LOADED_SECONDS)
+        under_way = cluster.count(cluster.follower, "far_horizon_ends") == 0
+        cluster.ended()
+    return Result(
+        value=ours,
+        floor=control,
+        unit="rec/s",
+        target=SERVING_TARGET,
+        detail="the transfer lasted all the time"
+        if under_way
+        else "the transfer ended before the appends did",
+    )
+
+
+def replay(folder: Path) -> Result:
+    """A follower that catches up from the log, against the live appends that it missed."""
+    with _Cluster(folder) as cluster:
+        cluster.kill(cluster.follower)
+        cluster.alone()
+        started = time.perf_counter()
+        cluster.append(REPLAYED_BATCHES)
+        live = REPLAYED_BATCHES * RECORDS / (time.perf_counter() - started)
+        cluster.options({"replication.max.near.sync.message.lag": 1_000_000_000})
+        before = cluster.count(cluster.follower, "reconciled")
+        cluster.start(cluster.follower)
+        cluster.said(cluster.follower, "reconciled", before + 1)
+        started = time.perf_counter()
+        cluster.whole()
+        replayed = REPLAYED_BATCHES * RECORDS / (time.perf_counter() - started)
+    return Result(
+        value=replayed,
+        floor=live,
+        unit="rec/s",
+        target=REPLAY_TARGET,
+        detail=f"{REPLAYED_BATCHES} batches, from its agreement with the leader until the ISR lists it",
+    )
+
+
+class _Cluster:
+    """Two workers, as processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        folder = self._folder
+        self._zookeeper = self._stack.enter_context(EmbeddedZooKeeper(folder / "zookeeper"))
+        self._operator = KazooClient(self._zookeeper.address)
+        self._operator.start(READY_SECONDS)
+        self._stack.callback(self._operator.close)
+        self._stack.callback(self._operator.stop)
+        names = ["w0", "w1"]
+        write_assignment(
+            self._operator, PATHS, MODULE, evenly(1, 1, [WorkerId(name) for name in names], len(names))
+        )
+        ports = free_ports(len(names))
+        self._addresses = {name: f"{HOST}:{port}" for name, port in zip(names, ports, strict=True)}
+        self.options(
+            {
+                "replication.catchup.max.bytes.per.second": 0,
+                "replication.max.near.sync.message.lag": 10_000,
+                "replication.min.isr": 1,
+            }
+        )
+        self._stack.callback(self._end)
+        for name in names:
+            self.start(name)
+        create_groups(self._operator, PATHS, MODULE, READY_SECONDS)
+        self.whole()
+        self.leader = str(self.record().leader)
+        self.follower = next(name for name in names if name != self.leader)
+        self._client: Client = connect(list(self._addresses.values()), timeout=READY_SECONDS)
+        self._stack.callback(self._client.close)
+        self._producer = self._client.producer(MODULE, DEPOT)
+        self._batch = [os.urandom(RECORD_BYTES)] * RECORDS
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    def options(self, values: dict[str, int]) -> None:
+        set_options(self._operator, PATHS, Level.of(MODULE), values)
+
+    # Workers.
+
+    def start(self, name: str) -> None:
+        command = [sys.executable, "-m", "stretto", "worker", "--id", name, "--module", MODULE]
+        command += ["--address", self._addresses[name], "--data-dir", str(self._folder / name)]
+        command += ["--zookeeper", self._zookeeper.address, "--session-timeout-millis", "4000"]
+        with (self._folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self, name: str) -> None:
+        self._processes[name].send_signal(signal.SIGKILL)
+        self._processes[name].wait()
+
+    def state_file(self, name: str) -> Path:
+        key = GroupKey(MODULE, 0, 0)
+        replica = f"{key.module}-{key.generation}-{key.group}"
+        return self._folder / name / "groups" / replica / "state" / "task-0" / "data.mdb"
+
+    def lines(self, name: str, event: str) -> list[str]:
+        path = self._folder / f"{name}.log"
+        return [line for line in path.read_text(errors="replace").splitlines() if f'"{event}"' in line]
+
+    def count(self, name: str, event: str) -> int:
+        return len(self.lines(name, event))
+
+    def said(self, name: str, event: str, times: int = 1) -> str:
+        _until(f"{name} says {event}", lambda: self.count(name, event) >= times)
+        return self.lines(name, event)[-1]
+
+    def ended(self) -> dict[str, int]:
+        """What the follower told at the end of its transfer."""
+        found: dict[str, int] = json.loads(self.said(self.follower, "far_horizon_ends"))
+        return found
+
+    # The group.
+
+    def record(self) -> GroupRecord:
+        path = PATHS.group(GroupKey(MODULE, 0, 0))
+        return decode(self._operator.get(path)[0], GroupRecord, path)
+
+    def whole(self) -> None:
+        _until("both replicas are in the ISR", lambda: self._isr() == 2 and self.record().leader is not None)
+
+    def alone(self) -> None:
+        _until("the leader is alone in the ISR", lambda: self._isr() == 1)
+
+    def _isr(self) -> int:
+        return len(self.record().isr)
+
+    def leave_behind(self, size_bytes: int) -> None:
+        """The follower is dead, and lacks so many bytes of records."""
+        self.kill(self.follower)
+        self.alone()
+        self.append(size_bytes // (RECORDS * RECORD_BYTES))
+
+    def append(self, batches: int) -> None:
+        for _ in range(batches):
+            _ = self._producer.append_batch(self._batch)
+        self._producer.flush()
+
+    def append_for(self, seconds: float) -> float:
+        """Records per second."""
+        count, started = 0, time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            self.append(20)
+            count += 20
+        return count * RECORDS / (time.perf_counter() - started)
+
+
+def _until(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise StrettoError(f"the cluster of the bench did not get there: {what}")
+        time.sleep(0.01)
+
+
+# What no cluster has a part in.
+
+
+def _pipeline(source: Path, folder: Path, *, hashed: bool) -> float:
+    """Copy a file to a spool, send it over a socket, write it elsewhere, and sync that; returns the seconds.
+
+    With ``hashed`` both sides also hash it, in the blocks of a transfer.
+    """
+    folder.mkdir(exist_ok=True)
+    listener = socket.create_server((HOST, 0))
+    port = listener.getsockname()[1]
+    listener.close()
+    arguments = [
+        sys.executable,
+        "-m",
+        "stretto.bench.catchup",
+        "receive",
+        str(port),
+        str(folder / "received"),
+    ]
+    with subprocess.Popen([*arguments, str(int(hashed))], stdout=subprocess.PIPE) as receiver:
+        present(receiver.stdout, "output of the receiver").readline()
+        started = time.perf_counter()
+        with socket.create_connection((HOST, port)) as connection, source.open("rb", 0) as file:
+            with (folder / "spool").open("wb", 0) as spool:
+                while chunk := file.read(CHUNK_BYTES):
+                    spool.write(chunk)
+                    if hashed:
+                        _hash(chunk)
+                    connection.sendall(chunk)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)
+        seconds = time.perf_counter() - started
+    shutil.rmtree(folder)
+    return seconds
+
+
+def _receive(port: int, path: str, *, hashed: bool) -> None:
+    with socket.create_server((HOST, port)) as listener:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        connection, _ = listener.accept()
+    with connection, Path(path).open("wb", 0) as file:
+        while chunk := connection.recv(CHUNK_BYTES):
+            if hashed:
+                _hash(chunk)
+            file.write(chunk)
+        os.fdatasync(file.fileno())
+        connection.sendall(b".")
+
+
+def _hash(chunk: bytes) -> None:
+    view = memoryview(chunk)
+    for at in range(0, len(view), blocks.BLOCK_BYTES):
+        hashlib.sha256(view[at : at + blocks.BLOCK_BYTES]).digest()
+
+
+@contextlib.contextmanager
+def _busy(source: Path, folder: Path) -> Iterator[None]:
+    """The load of a transfer, again and again, by a process of its own."""
+    command = [sys.executable, "-m", "stretto.bench.catchup", "busy", str(source), str(folder)]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _apply(state: AppliedState, numbers: Iterator[int], payload: bytes, count: int) -> None:
+    for _ in range(count):
+        state.apply([_frame(next(numbers), payload)])
+
+
+def _differing_pages(before: SpooledImage, after: SpooledImage) -> int:
+    size_bytes = after.described.size_bytes
+    return sum(
+        os.pread(before.fd, PAGE_BYTES, at) != os.pread(after.fd, PAGE_BYTES, at)
+        for at in range(0, size_bytes, PAGE_BYTES)
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """What the measures run beside themselves."""
+    match arguments:
+        case ["receive", port, path, hashed]:
+            _receive(int(port), path, hashed=hashed == "1")
+        case ["busy", source, folder]:
+            while True:
+                _pipeline(Path(source), Path(folder), hashed=True)
+        case _:
+            raise StrettoError("this is run by the measures of stretto bench")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
