@@ -341,6 +341,20 @@ class Replicas(Call[tuple[ReplicaView, ...]], frozen=True, kw_only=True):
     module: str | None = None
 
 
+class DigestView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica held at a marker."""
+
+    offset: Offset
+    digests: dict[TaskId, str]
+
+
+class Digests(Call[DigestView | None], frozen=True, kw_only=True):
+    """Of a replica at a marker of its group's log; None as long as it has none (yet)."""
+
+    group: GroupKey
+    marker: str
+
+
 AnyCall: TypeAlias = (
     FindConductor
     | Launch
@@ -363,6 +377,7 @@ AnyCall: TypeAlias = (
     | Describe
     | LocalWorkers
     | Replicas
+    | Digests
 )
 
 _calls: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)

@@ -7,13 +7,13 @@ back to the loop. Reads go through a second thread: a long transaction must not 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from stretto.errors import StorageError
 from stretto.replog.core import events
-from stretto.replog.frame import Frame
+from stretto.replog.frame import Frame, Kind
 from stretto.types import Offset
 from stretto.worker.environment import StateCorrupt
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 
 class Applier:
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, marked: Callable[[Group, Frame], None]) -> None:
+        """``marked`` is called on the applying thread when a marker is applied, and nothing after it is."""
         self._loop = loop
+        self._marked = marked
         self._todo: SimpleQueue[tuple[Group, Sequence[Frame] | None, Offset] | Callable[[], None] | None] = (
             SimpleQueue()
         )
@@ -99,7 +101,10 @@ class Applier:
             if group.apply_failed:
                 continue
             try:
-                group.state.apply(frames)
+                for run in _up_to_markers(frames):
+                    group.state.apply(run)
+                    if run[-1].header.kind is Kind.MARKER:
+                        self._marked(group, run[-1])
             except StorageError as error:
                 self._fail(group, error)
             else:
@@ -128,6 +133,17 @@ class Applier:
             except Exception as error:  # noqa: BLE001 - the reader is told, on the loop
                 result = error
             self._loop.call_soon(then, result)
+
+
+def _up_to_markers(frames: list[Frame]) -> Iterator[list[Frame]]:
+    """All of them in one run, unless there are markers: each ends one."""
+    start = 0
+    for index, frame in enumerate(frames, start=1):
+        if frame.header.kind is Kind.MARKER:
+            yield frames[start:index]
+            start = index
+    if start < len(frames):
+        yield frames[start:] if start else frames
 
 
 def _raise(error: BaseException) -> None:

@@ -32,6 +32,8 @@ class CallDesk:
         match call:
             case admin.Replicas(module=module):
                 self._answer(sender, message, self._replicas(module))
+            case admin.Digests(group=group, marker=marker):
+                self._answer(sender, message, self._worker.digests.found(group, marker))
             case admin.Describe(module=module):
                 self._describe(sender, message, module)
             case admin.FindConductor():

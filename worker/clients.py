@@ -19,6 +19,7 @@ from stretto.pstate.changes import check_payload
 from stretto.records import BATCH_BYTES_MAX, DepotOffset, RecordBatch, head
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
+from stretto.replog.core.producers import NO_PRODUCER
 from stretto.replog.frame import Kind, payload
 from stretto.types import Epoch, Millis, TaskId
 from stretto.worker import queries
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from stretto.worker.transport import Connection
 
 READ_RECORDS_MAX = 100_000
+MARKER_BYTES_MAX = 64
 
 
 @dataclass(slots=True)
@@ -115,6 +117,10 @@ class Clients:
         if message.kind is Kind.PRODUCER_OPEN:
             is_good = message.producer > 0 and message.count == 1
             return None if is_good else "a producer's id is a positive number"
+        if message.kind is Kind.MARKER:
+            is_alone = message.producer == NO_PRODUCER and message.count == 1
+            is_good = is_alone and 0 < len(body) <= MARKER_BYTES_MAX
+            return None if is_good else f"a marker is a name of 1 to {MARKER_BYTES_MAX} bytes"
         if message.kind not in (Kind.DEPOT, Kind.STATE):
             return f"clients append records, not {message.kind.name}"
         if message.sequence < 0 or message.producer < 0:

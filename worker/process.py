@@ -38,6 +38,7 @@ from stretto.worker.applier import Applier
 from stretto.worker.calls import CallDesk
 from stretto.worker.catchup import CatchupDesk
 from stretto.worker.clients import Clients
+from stretto.worker.digests import Digests
 from stretto.worker.fsync import FsyncSwitch
 from stretto.worker.group import Group
 from stretto.worker.metadata import MetadataDesk
@@ -89,7 +90,8 @@ class Worker:
         self._pool = ThreadPoolExecutor(COMMIT_THREADS, "commit")
         self.loop = Loop()
         self.commit = GroupCommit(self._committed, deliver=self.loop.call_soon)
-        self.applier = Applier(self.loop)
+        self.digests = Digests()
+        self.applier = Applier(self.loop, self.digests.marked)
         self.transport = Transport(
             self.loop,
             address=config.address,
@@ -428,6 +430,7 @@ class Worker:
         self.metastore.close()
         self.catchup.close()
         self.applier.close()
+        self.digests.close()
         self.commit.close()
         for key, group in self.groups.items():
             if not group.installing:

@@ -36,7 +36,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -249,6 +249,10 @@ class AppliedState:
     def digest(self, task: TaskId) -> str:
         """Of what a task holds; to be compared between replicas that have applied the same offset."""
         return self._task(task).digest()
+
+    def begin_digests(self, snapshot: ExitStack) -> dict[TaskId, Callable[[], str]]:
+        """Of all tasks as they are between two calls of :meth:`apply`; see :meth:`TaskState.begin_digest`."""
+        return {task: state.begin_digest(snapshot) for task, state in self._tasks.items()}
 
     def image(self, task: TaskId, fd: int) -> None:
         """Copy a task's file to another one, beside the writer. The copy is not behind :attr:`applied`."""

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -258,26 +259,38 @@ class TaskState:
 
     def digest(self) -> str:
         """Equal for two replicas of the task that have applied the same entries, however they got there."""
+        with ExitStack() as snapshot:
+            return self.begin_digest(snapshot)()
+
+    def begin_digest(self, snapshot: ExitStack) -> Callable[[], str]:
+        """Of the state as it is now, computed when it is called, on any thread, before ``snapshot`` ends."""
+        txn = snapshot.enter_context(self.environment.reading(long=True))
+        handles = sorted((name, depot.database) for name, depot in list(self._depots.items()))
+        return partial(self._digest, txn, handles, sorted(self._pstates.copy().items()))
+
+    def _digest(
+        self,
+        txn: ReadTransaction,
+        handles: Sequence[tuple[str, Database]],
+        databases: Sequence[tuple[str, Database]],
+    ) -> str:
         digest = hashlib.blake2b(digest_size=16)
 
         def add(*numbers: int, content: bytes | memoryview) -> None:
             digest.update(struct.pack(f">{len(numbers) + 1}Q", *numbers, len(content)))
             digest.update(content)
 
-        handles = sorted((name, depot.database) for name, depot in list(self._depots.items()))
-        databases = sorted(self._pstates.copy().items())
-        with self.environment.reading(long=True) as txn:
-            for name, database in handles:
-                add(content=name.encode())
-                for base, timestamp_ms, batch in depots.batches(txn, database):
-                    add(base, timestamp_ms, content=batch)
-            for name, database in databases:
-                add(content=(pstates.PREFIX + name).encode())
-                for key, value in pstates.rows(txn, database):
-                    add(content=key)
-                    add(content=value)
-            for producer, rows in _rows(txn, self._meta, self.task):
-                add(producer, content=_encode_row(rows.get(self.task)))
+        for name, database in handles:
+            add(content=name.encode())
+            for base, timestamp_ms, batch in depots.batches(txn, database):
+                add(base, timestamp_ms, content=batch)
+        for name, database in databases:
+            add(content=(pstates.PREFIX + name).encode())
+            for key, value in pstates.rows(txn, database):
+                add(content=key)
+                add(content=value)
+        for producer, rows in _rows(txn, self._meta, self.task):
+            add(producer, content=_encode_row(rows.get(self.task)))
         return digest.hexdigest()
 
     # Life.

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "stretto.cli.task_groups_status:task_groups_status",
         "Show the task groups of a module and their replicas.",
     ),
+    "verify": ("stretto.cli.verify:verify", "Compare what the replicas of a module hold."),
     "nodes": ("stretto.cli.nodes:nodes", "Show the machines of the cluster."),
     "operations": ("stretto.cli.operations:operations", "Show what was done to the cluster."),
     "options": ("stretto.cli.options:app", "Tune the cluster, a module or one of its objects."),

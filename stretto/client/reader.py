@@ -8,13 +8,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stretto import wire
 from stretto.client.network import Network, patience_ms
 from stretto.errors import RetriableError, UsageError
 from stretto.records import RecordBatch
+from stretto.replog.frame import Buffer
 from stretto.types import TaskId
 from stretto.zk.paths import GroupKey
 
@@ -162,6 +163,7 @@ class Question:
         message: Callable[[int, GroupKey], wire.ToWorker],
         timeout: float,
         *,
+        bodies: Sequence[Buffer] = (),
         wait_ms: int = 0,
         delay_ms: int = 0,
         then: Callable[[], None] | None = None,
@@ -171,6 +173,7 @@ class Question:
         self._module = module
         self._task = task
         self._message = message
+        self._sent_bodies = bodies
         self._deadline = time.monotonic() + timeout
         self._answered = threading.Event()
         self._reply: wire.ToClient | None = None
@@ -228,6 +231,12 @@ class Question:
 
         message = self._message(number, group)
         if not self._network.to_leader(
-            group, number, message, (), heard, timeout_ms=REQUEST_TIMEOUT_MS, wait_ms=self._wait_ms
+            group,
+            number,
+            message,
+            self._sent_bodies,
+            heard,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            wait_ms=self._wait_ms,
         ):
             again()

@@ -218,7 +218,7 @@ def group_statuses(
     network: Network, metadata: wire.Metadata, module: str, *, group: int | None = None
 ) -> list[GroupStatus]:
     """All groups of a module, or one, in order. ``metadata`` is what any daemon told a moment ago."""
-    views = _chosen(metadata, module, group)
+    views = newest_groups(metadata, module, group)
     concerned = {worker for view in views for worker in view.replicas}
     asked = {worker: metadata.addresses[worker] for worker in concerned if worker in metadata.addresses}
     call = admin.Replicas(module=module)
@@ -247,8 +247,8 @@ def _answer(network: Network, address: str, call: admin.Replicas) -> tuple[admin
         return None
 
 
-def _chosen(metadata: wire.Metadata, module: str, group: int | None) -> list[wire.GroupView]:
-    """Of the newest grouping of the module."""
+def newest_groups(metadata: wire.Metadata, module: str, group: int | None = None) -> list[wire.GroupView]:
+    """All groups of the newest grouping of the module, or one of them."""
     views = [view for view in metadata.groups if view.key.module == module]
     if not views:
         modules = {view.key.module for view in metadata.groups}
