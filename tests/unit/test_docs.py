@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
+import types
 from pathlib import Path
 from typing import get_args
 
@@ -16,6 +18,7 @@ import pytest
 from typer.core import TyperGroup
 
 from stretto import cli
+from stretto.module import declarations
 from stretto.options import TABLE, shown
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.guards import Guards
@@ -24,7 +27,7 @@ from stretto.sim.scenario import scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md", "docs/PROTOCOL.md"]
-PAGES += ["docs/CONFIGURATION.md", "docs/OPTIONS.md"]
+PAGES += ["docs/CONFIGURATION.md", "docs/OPTIONS.md", "docs/MODULES.md"]
 
 GUARD_NAMES = [field.name for field in dataclasses.fields(Guards)]
 MUTANT_NAMES = [mutant.name for mutant in MUTANTS]
@@ -109,7 +112,7 @@ def test_guards_and_mutants_that_a_page_names_exist(page: str) -> None:
 def test_scenarios_that_a_page_names_exist(page: str) -> None:
     """A name with two dashes in backquotes is a scenario's; after ``--scenario`` stands a part of one."""
     text = text_of(page)
-    named = re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+){2,})`", text)
+    named = re.findall(r"`([a-z][a-z0-9]*(?:-[a-z0-9]+){2,})`", text)
     assert [name for name in named if name not in SCENARIO_NAMES] == []
     parts = re.findall(r"--scenario ([a-z0-9-]+)", text)
     assert [part for part in parts if not any(part in name for name in SCENARIO_NAMES)] == []
@@ -145,5 +148,24 @@ def test_files_that_a_page_links_or_names_exist(page: str) -> None:
     folder = (ROOT / page).parent
     links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
     assert [link for link in links if not (folder / link).exists()] == []
-    paths = re.findall(r"`((?:replog|stretto|tests|docs|\.ci)/[\w./-]+)`", text)
+    paths = re.findall(r"`((?:replog|stretto|worker|tests|docs|\.ci)/[\w./-]+)`", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_module_that_is_declared_in_modules_is_sound() -> None:
+    _, _, rest = text_of("docs/MODULES.md").partition("```python\n")
+    written = types.ModuleType("shop")
+    sys.modules["shop"] = written  # where dataclasses look for the names in annotations
+    try:
+        exec(rest.partition("```")[0], vars(written))
+        declared = declarations(written.Shop)
+    finally:
+        del sys.modules["shop"]
+    assert {name: str(pstate.type) for name, pstate in declared.pstates.items()} == {
+        "totals": "dict[str, int]",
+        "accounts": "dict[int, Account(owner: str, balance: int = ...)]",
+        "daily": "dict[str, dict[date, int]]",
+        "history": "dict[str, list[str]]",
+        "tags": "dict[str, set[str]]",
+        "blocked": "set[str]",
+    }
