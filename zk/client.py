@@ -21,7 +21,8 @@ from stretto.zk.session import KAZOO_LOG
 
 log = structlog.get_logger()
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 1.0
+REMINDER_SECONDS = 5.0
 LOOK_SECONDS = 0.1
 
 
@@ -52,12 +53,12 @@ def new_client(hosts: str, session_timeout_ms: int) -> KazooClient:
 def await_connection(client: KazooClient, hosts: str, stop: threading.Event) -> bool:
     """Until ZooKeeper answers, saying every now and then who does not; False if told to stop first."""
     connected = client.start_async()
-    silent_since = time.monotonic()
+    tell_at = time.monotonic() + PATIENCE_SECONDS
     while not connected.wait(LOOK_SECONDS):
         if stop.is_set():
             return False
-        if time.monotonic() - silent_since > PATIENCE_SECONDS:
-            silent_since = time.monotonic()
+        if time.monotonic() > tell_at:
+            tell_at = time.monotonic() + REMINDER_SECONDS
             log.warning("metastore_unreachable", hosts=hosts, advice="start it; we keep trying")
     return not stop.is_set()
 
