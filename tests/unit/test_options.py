@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import OptionError, UsageError
@@ -166,7 +166,8 @@ def test_an_unknown_name_is_refused_with_the_nearest(wrong: str, nearest: str) -
     assert str(refusal.value) == f"there is no option {wrong}; the nearest is {nearest}"
 
 
-@given(st.text())
+@settings(max_examples=25)
+@given(st.text(max_size=40))
 def test_whatever_the_name_one_that_exists_is_told(name: str) -> None:
     if name not in OPTIONS:
         with pytest.raises(OptionError, match=r"the nearest is [a-z]"):
