@@ -233,7 +233,10 @@ def test_a_drained_node_leads_nothing_until_it_is_allowed_again(scene: Scene) ->
     assert sorted(scene.leaders().values()) == [1, 1, 2]
 
 
-def test_a_leader_that_does_not_obey_is_left_alone_in_the_end(scene: Scene) -> None:
+def test_a_leader_that_does_not_obey_is_left_alone_in_the_end(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stretto.conductor.balancing.GRACE_SECONDS", 0.5)
     conductor, _ = scene.conductor()
     scene.active(conductor)
     patience = admin.SetOption(
