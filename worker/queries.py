@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, TypeAlias
 
-from stretto import wire
+from stretto import ordered, wire
+from stretto.errors import PeerError
 from stretto.nearest import did_you_mean
 from stretto.ordered import KEY_BYTES_MAX
 from stretto.pstate.overlay import Rows, beginnings
@@ -37,7 +38,22 @@ def wrong(query: Query, module: str, declared: Collection[str]) -> str | None:
         good = all(0 < len(key) <= KEY_BYTES_MAX for key in query.keys)
     else:
         good = len(query.start) <= KEY_BYTES_MAX and bool(query.end)
-    return None if good else f"a key is empty or longer than {KEY_BYTES_MAX} bytes"
+    if not good:
+        return f"a key is empty or longer than {KEY_BYTES_MAX} bytes"
+    if isinstance(query, wire.ScanKeys) and not _is_path(query):
+        return f"no path ends {query.depth} bytes into all keys from {query.start!r} to {query.end!r}"
+    return None
+
+
+def _is_path(query: wire.ScanKeys) -> bool:
+    """Whether the keys of all rows in the range go on after the same whole keys."""
+    at = 0
+    try:
+        while at < query.depth:
+            at = ordered.end_of(query.start, at)
+    except PeerError:
+        return False
+    return at == query.depth and query.end <= ordered.subtree(query.start[:at])[1]
 
 
 def answer(state: AppliedState, query: Query) -> wire.RowValues | wire.RowPage:

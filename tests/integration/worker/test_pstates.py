@@ -231,12 +231,16 @@ def test_workers_refuse_what_they_could_not_apply_or_answer(cluster: Cluster) ->
         answer = append_changes(cluster, 0, payload)
         assert isinstance(answer, wire.Failed), answer
         assert why in answer.why
-    group, task = cluster.key_of(0), TaskId(0)
+    group, task, row = cluster.key_of(0), TaskId(0), ordered.encode("cat")
     asked: list[tuple[wire.ToWorker, str]] = [
         (wire.ReadRows(1, group, task, "nothing", (b"a",)), f"module {MODULE} has no PState nothing"),
         (wire.ReadRows(2, group, task, "counts", (b"",)), "a key is empty"),
         (wire.ReadRows(3, group, task, "counts", (bytes(512),)), "longer than 511"),
         (wire.ScanRows(4, group, task, "counts", bytes(512), b"\xff", 1), "longer than 511"),
+        (wire.ScanKeys(4, group, task, "counts", row, b"\xff", 3, 1, tell=True), "no path ends 3 bytes into"),
+        (wire.ScanKeys(4, group, task, "counts", row, b"\xff", 5, 1, tell=True), "no path ends 5 bytes into"),
+        (wire.ScanKeys(4, group, task, "counts", b"", b"\xff\xff", 0, 1, tell=True), "no path ends 0 bytes"),
+        (wire.ScanKeys(4, group, task, "counts", row, b"\xff", -1, 1, tell=True), "no path ends -1 bytes"),
         (wire.ReadRows(5, group, TaskId(99), "counts", (b"a",)), "task 99 is not in this group"),
         (wire.ReadRows(6, group, task, "counts", (b"a",) * 10_001), "ask for fewer at a time"),
     ]
@@ -245,7 +249,6 @@ def test_workers_refuse_what_they_could_not_apply_or_answer(cluster: Cluster) ->
             reply = caller.ask(message)
             assert isinstance(reply, wire.Failed), reply
             assert why in reply.why
-        row = ordered.encode("cat")
         reply = caller.ask(wire.ReadRows(7, group, task, "counts", (row,)))
         assert isinstance(reply, wire.RowValues)
 
@@ -266,3 +269,19 @@ def test_what_was_applied_outlives_its_leader_and_is_the_same_everywhere(
     change(cluster, "kept", SHAPES["kept"], {"key 7": lambda editor: editor.set("key 7", value=-7)})
     assert dict(kept.items()) == values | {"key 7": -7}
     cluster.check_replicas_agree()
+
+
+def test_a_leader_that_was_replaced_while_it_slept_answers_nothing(start: Callable[..., Cluster]) -> None:
+    cluster = start(tasks=1, groups=1, depots=DEPOTS, pstates=SPECS)
+    put(cluster, "kept", SHAPES["kept"], {"a": 1})
+    asleep, epoch = cluster.leader(), cluster.record().epoch
+    question = wire.ReadRows(1, cluster.key_of(), TaskId(0), "kept", (ordered.encode("a"),))
+    with Wire(asleep.address) as caller:
+        assert caller.ask(question) == wire.RowValues(1, (b"\x01",))
+        asleep.pause()
+        cluster.wait_led_by(set(cluster.workers) - {asleep.name}, above_epoch=epoch)
+        put(cluster, "kept", SHAPES["kept"], {"a": 2})
+        caller.send(question)
+        asleep.resume()
+        assert isinstance(caller.receive(), wire.Refused)
+    assert cluster.connect().pstate(MODULE, "kept").get("a") == 2

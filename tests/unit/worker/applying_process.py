@@ -6,12 +6,13 @@ import random
 import sys
 from pathlib import Path
 
+from stretto.pstate.changes import Changes
 from stretto.replog.frame import Kind
 from tests.unit.worker.entries import TASKS, Log, open_state
 
 
 def make_log(chance: random.Random, *, frames: int) -> Log:
-    """Always the same for the same seed: producers that come and go, and batches of all sizes."""
+    """Always the same for the same seed: producers, batches of all sizes, changes of rows."""
     log = Log()
     log.add(Kind.EPOCH)
     sequences: dict[int, dict[int, int]] = {}
@@ -23,6 +24,11 @@ def make_log(chance: random.Random, *, frames: int) -> Log:
             producer = chance.choice(list(sequences))
             del sequences[producer]
             log.add(Kind.PRODUCER_EXPIRE, producer=producer)
+        elif chance.random() < 0.2:
+            keys = [b"%05d" % chance.randrange(5_000) for _ in range(chance.choice([1, 20, 200]))]
+            ranges = ((min(keys), max(keys) + b"x"),) if chance.random() < 0.3 else ()
+            puts = tuple((key, b"%d" % number) for key in keys)
+            log.state(Changes(ranges, tuple(keys[:2]), puts), task=chance.choice(TASKS))
         else:
             producer = chance.choice(list(sequences))
             task = chance.choice(TASKS)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from stretto.ordered import EVERYTHING
+from stretto.pstate.changes import Changes
+from stretto.pstate.changes import pack as pack_changes
 from stretto.records import pack
 from stretto.replog.core.producers import ProducerTable
 from stretto.replog.folder import OsFolder
@@ -87,6 +90,9 @@ class Log:
             payload=pack(depot, records),
         )
 
+    def state(self, changes: Changes, *, task: int = 0, pstate: str = "counts", producer: int = 0) -> Frame:
+        return self.add(Kind.STATE, task=task, producer=producer, payload=pack_changes({pstate: changes}))
+
     def new_epoch(self) -> Frame:
         self.epoch += 1
         return self.add(Kind.EPOCH)
@@ -111,6 +117,15 @@ class Log:
         return replog
 
 
+_row_keys = st.sampled_from([b"a", b"ab", b"b", b"c", b"d"])
+changes_of_rows = st.builds(
+    Changes,
+    st.lists(st.sampled_from([(b"a", b"b"), (b"ab", b"d"), EVERYTHING]), max_size=1).map(tuple),
+    st.lists(_row_keys, max_size=2).map(tuple),
+    st.dictionaries(_row_keys, st.binary(max_size=3), max_size=3).map(lambda rows: tuple(rows.items())),
+)
+
+
 @st.composite
 def logs(draw: st.DrawFn, *, max_frames: int = 25) -> Log:
     """Any mix of entries, also such as a careful leader would not admit (closed producers, gaps)."""
@@ -118,7 +133,11 @@ def logs(draw: st.DrawFn, *, max_frames: int = 25) -> Log:
     log.add(Kind.EPOCH)
     for number in range(draw(st.integers(0, max_frames))):
         producer = draw(st.integers(0, 3))
-        match draw(st.sampled_from(["depot", "depot", "depot", "open", "expire", "epoch", "marker"])):
+        match draw(
+            st.sampled_from(
+                ["depot", "depot", "depot", "state", "state", "open", "expire", "epoch", "marker"]
+            )
+        ):
             case "depot":
                 log.depot(
                     [b"%d-%d" % (number, index) for index in range(draw(st.integers(1, 4)))],
@@ -127,6 +146,12 @@ def logs(draw: st.DrawFn, *, max_frames: int = 25) -> Log:
                     producer=producer,
                     sequence=draw(st.integers(0, 20)),
                     timestamp_ms=draw(st.integers(0, 30)),
+                )
+            case "state":
+                log.state(
+                    draw(changes_of_rows),
+                    task=draw(st.sampled_from(TASKS)),
+                    pstate=draw(st.sampled_from(["counts", "seen"])),
                 )
             case "open":
                 log.add(Kind.PRODUCER_OPEN, producer=producer or 1)
