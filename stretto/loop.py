@@ -21,6 +21,10 @@ from stretto.clock import boot_time_ms
 RECEIVES_MAX = 256
 """Messages taken from one socket in a turn, so that no socket starves the others."""
 
+# Plain numbers: pyzmq's enums take longer to look at than a socket.
+_EVENTS = int(zmq.EVENTS)
+_IN = int(zmq.POLLIN)
+
 
 class Loop:
     def __init__(self) -> None:
@@ -85,7 +89,7 @@ class Loop:
             for socket, _ in ready:
                 receive_one = self._sockets.get(socket)
                 if receive_one is not None:
-                    self._receive(receive_one)
+                    self._receive(socket, receive_one)
             self._run_timers()
             self._end_turn()
 
@@ -109,9 +113,9 @@ class Loop:
             function, args = self._calls.popleft()
             function(*args)
 
-    def _receive(self, receive_one: Callable[[], bool]) -> None:
+    def _receive(self, socket: zmq.Socket[bytes] | int, receive_one: Callable[[], bool]) -> None:
         for _ in range(RECEIVES_MAX):
-            if not receive_one():
+            if not receive_one() or not _may_have_more(socket):
                 return
 
     def _end_turn(self) -> None:
@@ -125,3 +129,10 @@ class Loop:
         while timers and timers[0][0] <= self.now:
             _, _, function, args = heapq.heappop(timers)
             function(*args)
+
+
+def _may_have_more(socket: zmq.Socket[bytes] | int) -> bool:
+    """To ask a socket costs less than the exception of a receive in vain."""
+    if isinstance(socket, int):
+        return True
+    return not socket.closed and bool(int(socket.getsockopt(_EVENTS)) & _IN)
