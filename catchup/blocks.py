@@ -1,11 +1,11 @@
 """Images as lists of hashed blocks: how lists are made, compared and sent.
 
-**Hash.** The first 16 bytes of SHA-256. Of what ``hashlib`` has it is by far the fastest where processors
-know it (three times BLAKE2b), it needs no further dependency, and nobody can make two blocks with one hash.
+**Hash.** The first 16 bytes of SHA-256. Where processors know it, it is the fastest of those in ``hashlib``
+that nobody can make two blocks of one hash for; it needs no further dependency.
 
 **Block size.** LMDB changes pages of 4 KiB, here and there. Blocks of 8 KiB send at most twice the pages that
-changed; the hashes cost 0.2% of the first round; and hashing is within a tenth of its speed for large
-blocks, which 4 KiB is not. A list is bounded: larger images have larger blocks.
+changed, which is within what a later round may cost, and the hashes are 0.2% of the first round. A list is
+bounded: larger images have larger blocks. ``docs/ARCHITECTURE.md`` has the figures.
 
 **Lists.** The complete list is all hashes, in order. Against a list that the other side has, only what
 differs is sent: an index (u32) and a hash for each. Either way the result must match the image's digest.

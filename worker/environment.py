@@ -163,6 +163,13 @@ class Environment:
             self._require_sound()
             return self._env.info()["last_txnid"]
 
+    @property
+    def size_bytes(self) -> int:
+        """Of an image of the latest state, or a little more."""
+        with self._gate.shared():
+            self._require_sound()
+            return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+
     def close(self) -> None:
         """After the reads that are running."""
         with self._gate.exclusive():

@@ -10,13 +10,14 @@ import os
 import shutil
 import weakref
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from stretto.catchup import blocks, messages
 from stretto.catchup.messages import Run
 from stretto.errors import StorageError
 from stretto.types import TaskId
-from stretto.worker.hashing import hashes_of
+from stretto.worker.hashing import SMALL_BYTES, copy_and_hash, hashes_of
 from stretto.worker.state import AppliedState
 from stretto.worker.taskstate import offset_of_image
 
@@ -64,13 +65,18 @@ def make_image(
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             try:
-                state.image(ask.task, fd)
+                expected_bytes = state.size_bytes(ask.task)
+                block_bytes = blocks.block_bytes_for(expected_bytes)
+                if expected_bytes <= SMALL_BYTES:
+                    state.image(ask.task, fd)
+                    hashes = hashes_of(fd, os.fstat(fd).st_size, block_bytes)
+                else:
+                    hashes = copy_and_hash(partial(state.image, ask.task), fd, block_bytes)
                 offset = offset_of_image(path, ask.task)
             finally:
                 path.unlink()
             size_bytes = os.fstat(fd).st_size
-            block_bytes = blocks.block_bytes_for(size_bytes)
-            hashes = hashes_of(fd, size_bytes, block_bytes)
+            _check_hashed(hashes, blocks.blocks_in(size_bytes, block_bytes))
         except BaseException:
             os.close(fd)
             raise
@@ -93,6 +99,11 @@ def make_image(
         applied=offset,
     )
     return SpooledImage(fd, described, transaction, hashes, listed)
+
+
+def _check_hashed(hashes: bytes, count: int) -> None:
+    if len(hashes) != count * blocks.HASH_BYTES:
+        raise StorageError(f"an image of {count} blocks was not hashed completely")
 
 
 def remove_spools(folder: Path) -> None:

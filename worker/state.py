@@ -263,6 +263,10 @@ class AppliedState:
             state.advance(self._applied)
         state.environment.copy(fd)
 
+    def size_bytes(self, task: TaskId) -> int:
+        """Of a task's file, without what lies unused at its end."""
+        return self._task(task).environment.size_bytes
+
     def transaction(self, task: TaskId) -> int:
         """Changes with the task's file; an image is not older than what was read here before."""
         state = self._task(task)

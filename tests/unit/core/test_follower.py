@@ -436,6 +436,17 @@ def test_a_state_that_does_not_come_is_asked_for_again_from_the_hello_on() -> No
     assert subject.replica.role_name is RoleName.NEAR
 
 
+def test_a_state_that_keeps_coming_is_not_asked_for_again() -> None:
+    subject = new_follower((W0, W2), epoch=4, log=entries(0, 3), applied=2)
+    fetch = only(out_of_reach(subject), effects.FetchState)
+    assert (fetch.leader, fetch.epoch, fetch.attempt) == (W0, 4, 1)
+    subject.tick(after=SETTINGS.state_timeout_ms - 1)
+    subject.step(events.TransferProgressed(epoch=Epoch(4), attempt=1))
+    assert subject.tick(after=SETTINGS.state_timeout_ms - 1) == []
+    subject.step(events.TransferProgressed(epoch=Epoch(4), attempt=0))
+    assert len(sent(subject.tick(after=1), messages.Hello)) == 1
+
+
 def test_a_failed_transfer_begins_again_at_once() -> None:
     subject = new_follower((W0, W2), epoch=4, log=entries(0, 3), applied=2)
     out_of_reach(subject)

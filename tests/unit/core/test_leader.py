@@ -567,6 +567,61 @@ def test_a_running_transfer_pins_the_log() -> None:
     assert subject.role.needed_by_others() == 30
 
 
+def transferring() -> LeaderSubject:
+    """Its log is pinned for W2 from 30 on, and 30 more entries are applied since."""
+    subject = leader_with_long_log()
+    subject.hello(W2, attempt=2)
+    subject.receive(messages.FetchState(Epoch(2), incarnation_of(W2), attempt=2), W2)
+    for request in range(30):
+        subject.append(request)
+        subject.persisted()
+        subject.confirm(W1)
+        subject.see(record(2, W0, (W0, W1)))
+        subject.applied()
+    return subject
+
+
+def pin_moved(start: int | None, *, life: int = 1, epoch: int = 2) -> events.PinMoved:
+    offset = None if start is None else Offset(start)
+    return events.PinMoved(to=W2, epoch=Epoch(epoch), incarnation=incarnation_of(W2, life), start=offset)
+
+
+def test_a_pin_moves_forward_with_the_rounds_and_goes_with_the_transfer() -> None:
+    subject = transferring()
+    for moved, kept in ((35, 35), (32, 35), (None, 40)):
+        subject.step(pin_moved(moved))
+        assert subject.role.needed_by_others() == kept
+
+
+def test_a_pin_is_moved_only_for_the_incarnation_and_in_the_epoch_that_it_was_set_for() -> None:
+    subject = transferring()
+    subject.step(pin_moved(35, life=2))
+    subject.step(pin_moved(35, epoch=1))
+    assert subject.role.needed_by_others() == 30
+
+
+def test_a_pin_that_keeps_too_much_is_released_and_the_log_says_what_to_raise() -> None:
+    subject = transferring()
+    subject.step(events.OptionsChanged(settings=settings(max_pinned=29)))
+    happened = subject.step(events.StateSynced(end=subject.replica.applied))
+    assert only(happened, effects.StopServing).to == W2
+    note = only(happened, effects.Note)
+    assert note.event == "pin_released"
+    assert "replication.far.horizon.max.pinned.entries" in note.fields["advice"]
+    assert subject.role.needed_by_others() == 40
+
+
+def test_a_follower_that_took_the_state_is_within_reach_of_the_log_that_is_kept_for_it() -> None:
+    subject = transferring()
+    subject.step(pin_moved(35))
+    (lineage,) = sent(subject.hello(W2, attempt=3, end=36), messages.Lineage, to=W2)
+    assert lineage.near_lag == subject.replica.apply_offset - 35
+    subject.confirm(W2, 36, attempt=3, resume=True)
+    assert subject.role.needed_by_others() == 36
+    subject.confirm(W2, 55, attempt=3)
+    assert subject.role.followers[W2].pinned is None
+
+
 @pytest.mark.parametrize(("life", "attempt"), [(2, 1), (1, 2)])
 def test_a_request_for_the_state_of_an_earlier_life_or_attempt_is_ignored(life: int, attempt: int) -> None:
     subject = serving_leader()
