@@ -188,6 +188,14 @@ class _Cluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
         folder = self._folder
         self._zookeeper = self._stack.enter_context(EmbeddedZooKeeper(folder / "zookeeper"))
         self._operator = KazooClient(self._zookeeper.address)
@@ -218,7 +226,6 @@ class _Cluster:
         self._stack.callback(self._client.close)
         self._producer = self._client.producer(MODULE, DEPOT)
         self._batch = [os.urandom(RECORD_BYTES)] * RECORDS
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
