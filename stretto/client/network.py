@@ -248,7 +248,9 @@ class Network:
         self.loop.call_after(within_ms, once)
         awaited = self._awaited.setdefault(group, _Awaited())
         awaited.waiting.append(once)
-        if self.view.leader_address(group) is None and not self._refreshing:
+        address = self.view.leader_address(group)
+        if (address is None or self._connections.is_down(address)) and not self._refreshing:
+            # Perhaps all its replicas have moved: then none of those we know can tell.
             self.refresh(lambda: None)
         self._ask_for_news(group)
 

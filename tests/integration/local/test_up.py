@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -31,6 +32,8 @@ READY_SECONDS = 90.0
 class Up:
     """The command in a process of its own; its output goes to a file."""
 
+    started: ClassVar[list[subprocess.Popen[bytes]]] = []
+
     def __init__(self, folder: Path, *more: str) -> None:
         self.data_dir = folder / "data"
         self._output = folder / f"up-{len(list(folder.glob('up-*')))}.out"
@@ -41,6 +44,7 @@ class Up:
                 stderr=output,
                 start_new_session=True,
             )
+        Up.started.append(self.process)
 
     @property
     def output(self) -> str:
@@ -102,6 +106,10 @@ def _is_alive(pid: int) -> bool:
 def folder(tmp_path: Path) -> Iterator[Path]:
     """Whatever a failed test leaves running there is killed."""
     yield tmp_path
+    while Up.started:
+        process = Up.started.pop()
+        process.kill()
+        process.wait()
     for path in [*tmp_path.glob("data/run"), *tmp_path.glob("data/node-*/run")]:
         for pid in _pids(path).values():
             with contextlib.suppress(ProcessLookupError):

@@ -190,3 +190,34 @@ def test_a_lost_connection_is_noticed_at_once(worker: FakeWorker, client: Client
     assert not lost.is_set()
     worker._loop.call_soon(worker._endpoint.close)
     assert lost.wait(10), "what was under way on a lost connection stays unanswered"
+
+
+class Directory(FakeWorker):
+    """Knows where the worker is, and is no worker itself."""
+
+    def __init__(self, worker: FakeWorker) -> None:
+        self.told = worker.address
+        super().__init__()
+
+    def _metadata(self, request: int) -> wire.Metadata:
+        told = super()._metadata(request)
+        return wire.Metadata(request, {WORKER: self.told}, told.groups)
+
+
+def test_workers_that_have_all_moved_are_found_through_the_addresses_given_at_first() -> None:
+    first = FakeWorker()
+    directory = Directory(first)
+    client = connect([directory.address])
+    try:
+        client.producer(MODULE, "d", linger_ms=0).append(b"before", task=0).result(10)
+        first.close()
+        second = FakeWorker()
+        directory.told = second.address
+        try:
+            client.producer(MODULE, "d", linger_ms=0).append(b"after", task=0).result(20)
+            assert [records for *_, records in second.taken] == [[b"after"]]
+        finally:
+            second.close()
+    finally:
+        client.close()
+        directory.close()
