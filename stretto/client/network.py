@@ -35,11 +35,12 @@ NEWS_MS = 2_000
 NEWS_AGAIN_MS = 50
 PATIENCE_MS = 5
 PATIENCE_MS_MAX = 200
+EAGER_ATTEMPTS = 8
 
 
 def patience_ms(attempt: int) -> int:
-    """Before the same leader is tried once more."""
-    return min(PATIENCE_MS << min(attempt, 10), PATIENCE_MS_MAX)
+    """Before the same leader is tried once more: often at first, since a new one is ready in a moment."""
+    return min(PATIENCE_MS << min(max(0, attempt - EAGER_ATTEMPTS), 10), PATIENCE_MS_MAX)
 
 
 @dataclass
