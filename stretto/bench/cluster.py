@@ -317,6 +317,8 @@ def launch(folder: Path) -> Result:
     with running(folder) as made:
         took = made.launch(LARGE_GROUPS)
         made.settled()
+        # Once more: the last leaders may have moved after the groups were asked, before the conductor was.
+        made.settled()
         before = {group.key: (group.leader, group.epoch) for group in made.groups()}
         run = msgspec.json.decode((made.local.folder / "run" / "conductor.json").read_bytes(), type=RunFile)
         os.kill(run.pid, signal.SIGKILL)
