@@ -87,6 +87,8 @@ class LocalCluster:
         self._children = Children(self._loop, folder / "run", self._exited)
         self._daemons = {daemon.name: daemon for daemon in self._commands()}
         self._stopping = False
+        #: Daemons that stay down when they die.
+        self._held: set[str] = set()
         self._failure: BaseException | None = None
         #: Told of every death and restart, in words.
         self.tell: Callable[[str], None] = lambda _: None
@@ -209,6 +211,8 @@ class LocalCluster:
         daemon = self._daemons.get(child.worker)
         if daemon is None:
             return
+        if daemon.name in self._held:
+            return
         lived_ms = self._loop.now - child.started_ms
         daemon.restarts = 0 if lived_ms > CALM_MS else daemon.restarts + 1
         delay_ms = min(RESTART_MS_MAX, RESTART_MS * 2 ** (daemon.restarts - 1)) if daemon.restarts else 0
@@ -217,6 +221,14 @@ class LocalCluster:
             f"its log is {self.log_of(daemon.name)}"
         )
         self._loop.call_after(delay_ms, self._start, daemon.name)
+
+    def hold(self, name: str) -> None:
+        """From any thread: leave this daemon down when it dies, until :meth:`release`."""
+        self._held.add(name)
+
+    def release(self, name: str) -> None:
+        self._held.discard(name)
+        self._loop.call_soon(self._start, name)
 
     # Stopping, from any thread: supervisors first, so that workers can still hand over.
 

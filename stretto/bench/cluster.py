@@ -127,8 +127,10 @@ class Running:
             found[str(file.worker)] = file
         return found
 
-    def supervisor_of(self, worker: str) -> int:
-        node = next(each.node for each in self.module().processes if each.worker == worker)
+    def node_of(self, worker: str) -> str:
+        return next(each.node for each in self.module().processes if each.worker == worker)
+
+    def supervisor_of(self, node: str) -> int:
         path = self.local.folder / "run" / f"{node}.json"
         return msgspec.json.decode(path.read_bytes(), type=RunFile).pid
 
@@ -191,7 +193,12 @@ class Pulse:
 
 
 def _gaps(
-    made: Running, repeats: int, strike: Callable[[GroupView], None], *, spread: bool = True
+    made: Running,
+    repeats: int,
+    strike: Callable[[GroupView], None],
+    *,
+    spread: bool = True,
+    after: Callable[[], None] = lambda: None,
 ) -> list[float]:
     """The longest gap around each strike against the group of task 0."""
     pulse = Pulse(made.client)
@@ -205,6 +212,7 @@ def _gaps(
             strike(group)
             struck = time.monotonic()
             made.until("appends go on", partial(pulse.beats_after, struck))
+            after()
             made.settled(spread=spread)
             gaps.append(pulse.longest_gap_ms(since))
     finally:
@@ -231,16 +239,19 @@ def failover(folder: Path) -> Result:
 
 
 def node_loss(folder: Path) -> Result:
-    """Kill -9 of the leader's worker and of its supervisor at once: only the session's expiry tells."""
+    """Kill -9 of the leading worker and its supervisor, which stays down: only the session's expiry tells."""
     with running(folder) as made:
         made.launch(4)
+        lost: list[str] = []
 
         def strike(group: GroupView) -> None:
             pid = made.runs()[str(group.leader)].pid
-            os.kill(made.supervisor_of(str(group.leader)), signal.SIGKILL)
+            lost.append(made.node_of(str(group.leader)))
+            made.local.hold(lost[-1])
+            os.kill(made.supervisor_of(lost[-1]), signal.SIGKILL)
             os.kill(pid, signal.SIGKILL)
 
-        gaps = _gaps(made, 3, strike)
+        gaps = _gaps(made, 3, strike, after=lambda: made.local.release(lost[-1]))
     return Result(
         value=max(gaps),
         unit="ms",
