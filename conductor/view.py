@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from stretto.conductor.creation import plans
 from stretto.errors import UsageError
+from stretto.nearest import did_you_mean
 from stretto.replog.core.record import GroupRecord
 from stretto.types import Incarnation, WorkerId
 from stretto.worker.plan import GroupPlan
@@ -105,14 +105,7 @@ def named(kind: str, name: str, known: Collection[str]) -> str:
     """``name``, if there is one; raises UnknownName with the nearest that there is."""
     if name in known:
         return name
-    close = get_close_matches(name, list(known), n=1)
-    if close:
-        advice = f"did you mean {close[0]}?"
-    elif known:
-        advice = f"there are {', '.join(sorted(known)[:8])}" + (", ..." if len(known) > 8 else "")
-    else:
-        advice = "there are none yet"
-    raise UnknownName(f"there is no {kind} {name}; {advice}")
+    raise UnknownName(f"there is no {kind} {name}; {did_you_mean(name, known)}")
 
 
 def read(mirror: Mirror, paths: Paths) -> View:

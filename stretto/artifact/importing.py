@@ -18,9 +18,9 @@ from types import ModuleType
 import msgspec
 
 from stretto.artifact.describe import Described, NotDescribed, Report
-from stretto.artifact.sources import did_you_mean
 from stretto.errors import DeclarationError
 from stretto.module import Module, declarations
+from stretto.nearest import did_you_mean
 from stretto.zk.records import DepotSpec, PStateSpec
 
 
@@ -61,10 +61,10 @@ def _described(imported: ModuleType, name: str, label: str) -> Report:
     if name:
         found = getattr(imported, name, None)
         if found is None:
-            return NotDescribed(f"{label} has no class {name!r}{did_you_mean(name, modules)}")
+            return NotDescribed(f"{label} has no class {name!r}; {did_you_mean(name, modules)}")
         if not isinstance(found, type) or not issubclass(found, Module) or found is Module:
             also = did_you_mean(name, modules)
-            return NotDescribed(f"{name} in {label} is no module: it must derive from stretto.Module{also}")
+            return NotDescribed(f"{name} in {label} is no module: it must derive from stretto.Module; {also}")
         chosen = found
     elif not modules:
         return NotDescribed(f"{label} defines no module; write a class that derives from stretto.Module")

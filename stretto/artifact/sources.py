@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.machinery import PathFinder
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from stretto.artifact.archive import Entry
 from stretto.errors import UsageError
+from stretto.nearest import did_you_mean
 
 _FORMS = "write FILE.py:Name, a package as pkg.mod:Name or FOLDER:Name, or a wheel as FILE.whl:pkg.mod:Name"
 
@@ -146,7 +146,7 @@ def _require(module: str, names: list[str], where: str) -> None:
         if name.endswith(".py")
     }
     if module not in modules:
-        raise UsageError(f"{where} has no module {module!r}{did_you_mean(module, modules)}")
+        raise UsageError(f"{where} has no module {module!r}; {did_you_mean(module, modules)}")
 
 
 def _files(top: Path) -> list[Path]:
@@ -190,12 +190,3 @@ def _nearest_file(file: Path) -> str:
     others = [path.name for path in file.parent.glob(f"*{file.suffix}")] if file.parent.is_dir() else []
     close = get_close_matches(file.name, others, 1)
     return f"did you mean {file.parent / close[0]}?" if close else "check the path"
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """How a sentence about an unknown name ends."""
-    known = sorted(names)
-    close = get_close_matches(name, known, 1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; there is {', '.join(known[:10])}" if known else ""
