@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test lint format sim bench demo lock clean java
+.PHONY: help setup test soak lint format sim bench demo lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,8 +15,13 @@ help: ## Show this list
 
 setup: $(STAMP) ## Create .venv with everything pinned; instant when nothing changed
 
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10
+
 test: setup ## Run the test suite
-	@$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10 $(PYTEST_ARGS)
+	@$(PYTEST) -m "not soak" $(PYTEST_ARGS)
+
+soak: setup ## Run the tests that take long
+	@$(PYTEST) -m soak --timeout 600 $(PYTEST_ARGS)
 
 lint: setup ## Check style, formatting and types
 	@$(BIN)/ruff check .

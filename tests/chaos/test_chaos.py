@@ -13,6 +13,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from stretto.zk.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import Cluster, WorkerProcess
 from tests.integration.load import Load, check_history
@@ -66,6 +68,7 @@ class Chaos:
         self._cluster.wait_healed()
 
 
+@pytest.mark.soak
 def test_no_promise_is_broken_whatever_happens_to_one_worker_at_a_time(
     tmp_path: Path, zookeeper: EmbeddedZooKeeper
 ) -> None:

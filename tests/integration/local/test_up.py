@@ -221,6 +221,7 @@ def check_taken_port(folder: Path, conductor: str) -> None:
         assert len(refused.output.splitlines()) == 1
 
 
+@pytest.mark.soak
 def test_the_demo_loses_nothing_with_a_key_of_the_environment(tmp_path: Path) -> None:
     key = tmp_path / "cluster.key"
     subprocess.run([sys.executable, "-m", "stretto", "keys", "generate", str(key)], check=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 from stretto import admin, wire
 from stretto.client.calls import ask
@@ -117,6 +118,7 @@ def replicas_or_none(cluster: Cluster, worker: WorkerProcess) -> tuple[admin.Rep
     return views if views and all(view.incarnation is not None for view in views) else None
 
 
+@pytest.mark.soak
 def test_options_change_under_load_while_workers_die(cluster: Cluster) -> None:
     with Load(cluster.connect()) as load:
         wait_for_more(load)

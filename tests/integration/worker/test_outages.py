@@ -115,6 +115,7 @@ def all_said(cluster: Cluster, event: str) -> bool:
     return all(worker.said(event) for worker in cluster.workers.values())
 
 
+@pytest.mark.soak
 def test_an_ensemble_that_loses_its_leader_costs_no_record(
     start: Callable[..., Cluster], tmp_path: Path
 ) -> None:
