@@ -112,6 +112,11 @@ def reached_epoch_start(confirmed: Offset, epoch_start: Offset) -> bool:
     return confirmed >= epoch_start
 
 
+def holds_overdue(confirmed: Offset, overdue_end: Offset) -> bool:
+    """An entry that has waited too long is held by newcomers too: who lacks it would have to leave again."""
+    return confirmed >= overdue_end
+
+
 def registrations_to_check(newcomers: tuple[Registration, ...]) -> tuple[Registration, ...]:
     """The change commits only while that very incarnation of the newcomer is registered."""
     return newcomers
@@ -390,6 +395,7 @@ class Guards:
     confirmed_by_hello: Callable[[Offset], Offset | None] = confirmed_by_hello
     reached_apply_offset: Callable[[Offset, Offset], bool] = reached_apply_offset
     reached_epoch_start: Callable[[Offset, Offset], bool] = reached_epoch_start
+    holds_overdue: Callable[[Offset, Offset], bool] = holds_overdue
     registrations_to_check: Callable[[tuple[Registration, ...]], tuple[Registration, ...]] = (
         registrations_to_check
     )

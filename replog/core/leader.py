@@ -251,8 +251,9 @@ class Leader:
         for progress in self.followers.values():
             progress.pump(self)
 
-    def head_end(self) -> Offset:
-        return self._undecided[0][0] if self._undecided else Offset(0)
+    def overdue_end(self) -> Offset:
+        """End of the entry next to be applied, if it has waited too long; else 0, which everybody holds."""
+        return self._undecided[0][0] if self.head_expired() else Offset(0)
 
     def head_expired(self) -> bool:
         """The entry next to be applied has waited too long."""

@@ -90,6 +90,7 @@ class Membership:
     def _ready(self) -> dict[Member, Registration]:
         """Followers outside the ISR that hold all it takes, by a confirmation of this epoch."""
         guards = self.replica.guards
+        overdue_end = self.leader.overdue_end()
         ready = {}
         for progress in self.leader.followers.values():
             member = progress.member
@@ -98,6 +99,8 @@ class Membership:
                 continue
             if not guards.reached_apply_offset(confirmed, self.replica.apply_offset):
                 continue
+            if not guards.holds_overdue(confirmed, overdue_end):
+                continue
             if guards.reached_epoch_start(confirmed, self.leader.epoch_start):
                 ready[member] = progress.registration
         return ready
@@ -105,7 +108,7 @@ class Membership:
     def _lost(self) -> frozenset[Member]:
         """Members that are gone, that came back with another disk, or that kept an entry waiting too long."""
         leader = self.leader
-        expired = leader.head_expired()
+        overdue_end = leader.overdue_end()
         lost = set()
         for member in self.committed:
             if member == self.replica.member:
@@ -115,7 +118,7 @@ class Membership:
                 left = member.worker == leader.gone_predecessor
             else:
                 left = progress.gone or progress.storage != member.storage
-            if left or (expired and leader.end_of(member) < leader.head_end()):
+            if left or leader.end_of(member) < overdue_end:
                 lost.add(member)
         return frozenset(lost)
 

@@ -131,6 +131,18 @@ class Checkers:
         if first != me:
             raise Violation(f"epoch {epoch} is led by {first} and by {me}")
 
+    def proposed(self, node: Node, replica: Replica, record: GroupRecord) -> None:
+        """A leader that takes in whom it would have to drop again exchanges members for ever."""
+        role = replica.role
+        if not isinstance(role, Leader) or record.epoch != role.epoch:
+            return
+        for member in sorted(set(record.isr) - role.membership.committed):
+            if self._held_end.get(member.storage, 0) < role.overdue_end():
+                raise Violation(
+                    f"{node.worker} takes {member.worker} into the ISR, which lacks an entry that has waited "
+                    f"too long and would have to leave at once"
+                )
+
     def committed(self, before: GroupRecord | None, after: GroupRecord, who: WorkerId | None) -> None:
         """A change of the record reached the metastore."""
         if before is None:

@@ -87,6 +87,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("4", "confirmed_by_hello", "entry is by a confirmation of this epoch", lambda claimed: claimed),
     _mutant("4", "reached_apply_offset", "a newcomer has reached the apply offset", _always(True)),
     _mutant("4", "reached_epoch_start", "a newcomer has reached the epoch's start", _always(True)),
+    _mutant("4", "holds_overdue", "a newcomer holds what has waited too long", _always(True)),
     _mutant("4", "registrations_to_check", "the newcomer's incarnation is registered", _always(())),
     _mutant("4, 10", "isr_change_version", "ISR changes are conditional on the version", _always(None)),
     _mutant("5", "may_stand", "only a listed storage id may stand", _always(True), "anybody_may_stand"),

@@ -283,6 +283,7 @@ class Node(Machine):
             case effects.Cut(start=start):
                 self._cut(start)
             case effects.CompareAndSet(token=token, version=version, record=record, must_exist=must_exist):
+                simulation.checkers.proposed(self, replica, record)
                 if self.session is not None:
                     simulation.metastore.compare_and_set(self.session, token, version, record, must_exist)
             case effects.ReadRecord(token=token, sync=sync):

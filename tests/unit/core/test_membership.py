@@ -209,6 +209,14 @@ def test_a_newcomer_below_the_apply_offset_does_not_enter() -> None:
     assert workers(only(subject.confirm(W2, 2), effects.CompareAndSet)) == [W0, W1, W2]
 
 
+def test_a_newcomer_that_lacks_the_overdue_entry_replaces_nobody() -> None:
+    subject = waiting_for(W1, subject=serving_leader((W0, W1)))
+    assert every(subject.tick(after=LAG_MS), effects.CompareAndSet) == []
+    assert subject.role.stalled
+    assert every(subject.join(W2, 1), effects.CompareAndSet) == []
+    assert workers(only(subject.confirm(W2, 2), effects.CompareAndSet)) == [W0, W2]
+
+
 def test_a_newcomer_below_the_start_of_the_epoch_does_not_enter() -> None:
     """The new leader may not know yet how far its predecessor let entries be applied."""
     subject = new_leader((W0, W1), epoch=2, log=entries(0, 4, epoch=1), applied=1)
