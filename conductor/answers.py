@@ -40,6 +40,8 @@ def module(view: View, found: Module) -> admin.ModuleView:
         replication_factor=spec.replication_factor,
         depots=spec.depots,
         pstates=spec.pstates,
+        topologies=spec.topologies,
+        queries=spec.queries,
         processes=tuple(
             admin.WorkerView(
                 worker=placed.worker,

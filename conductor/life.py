@@ -14,6 +14,7 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
+from stretto.admin import ModuleManifest
 from stretto.conductor.assignment import assign
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import Module, View
@@ -23,7 +24,7 @@ from stretto.replog.core.record import GroupRecord, Member
 from stretto.types import Epoch
 from stretto.zk.options import begin_module, forget_module
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec, encode
+from stretto.zk.records import ModuleSpec, ModuleState, encode
 
 
 class Life:
@@ -40,9 +41,7 @@ class Life:
         module: str,
         *,
         artifact: str,
-        entry: str,
-        depots: tuple[DepotSpec, ...],
-        pstates: tuple[PStateSpec, ...],
+        manifest: ModuleManifest,
         tasks: int,
         threads: int,
         workers: int,
@@ -72,9 +71,11 @@ class Life:
             workers=workers,
             replication_factor=factor,
             state=ModuleState.LAUNCHING,
-            entry=entry,
-            depots=depots,
-            pstates=pstates,
+            entry=manifest.entry,
+            depots=manifest.depots,
+            pstates=manifest.pstates,
+            topologies=manifest.topologies,
+            queries=manifest.queries,
         )
         groups = self._paths.groups(module, assignment.generation)
         change = self._client.transaction()

@@ -304,9 +304,7 @@ class Conductor:
             self._view,
             call.module,
             artifact=call.artifact,
-            entry=call.manifest.entry,
-            depots=call.manifest.depots,
-            pstates=call.manifest.pstates,
+            manifest=call.manifest,
             tasks=call.tasks,
             threads=call.threads,
             workers=call.workers,
@@ -341,7 +339,7 @@ class Conductor:
             if level.depot is not None:
                 named("depot", level.depot, [depot.name for depot in spec.depots])
             if level.topology is not None:
-                named("topology", level.topology, ())
+                named("topology", level.topology, [each.name for each in spec.topologies])
             if level.pstate is not None:
                 named("PState", level.pstate, [pstate.name for pstate in spec.pstates])
         return Level.of(level.module, depot=level.depot, topology=level.topology, pstate=level.pstate)

@@ -7,9 +7,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stretto.client import connect, connect_async
     from stretto.module import Depot, Module, PState
+    from stretto.topology.functions import microbatch, query, step, stream
 
 __version__ = "0.1.0"
-__all__ = ["Depot", "Module", "PState", "__version__", "connect", "connect_async"]
+__all__ = [
+    "Depot",
+    "Module",
+    "PState",
+    "__version__",
+    "connect",
+    "connect_async",
+    "microbatch",
+    "query",
+    "step",
+    "stream",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +34,8 @@ def __getattr__(name: str) -> Any:
         import stretto.module  # noqa: PLC0415
 
         return getattr(stretto.module, name)
+    if name in ("microbatch", "query", "step", "stream"):
+        import stretto.topology.functions  # noqa: PLC0415
+
+        return getattr(stretto.topology.functions, name)
     raise AttributeError(f"module 'stretto' has no attribute {name!r}")

@@ -13,7 +13,7 @@ import msgspec
 
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec, Operation, PStateSpec
+from stretto.zk.records import DepotSpec, Operation, PStateSpec, QuerySpec, TopologySpec
 
 Result = TypeVar("Result")
 
@@ -46,6 +46,8 @@ class ModuleManifest(msgspec.Struct, frozen=True, kw_only=True):
     """``module.path:ClassName``, as an importer of the artifact writes it."""
     depots: tuple[DepotSpec, ...]
     pstates: tuple[PStateSpec, ...] = ()
+    topologies: tuple[TopologySpec, ...] = ()
+    queries: tuple[QuerySpec, ...] = ()
 
 
 class Launch(Call[None], frozen=True, kw_only=True):
@@ -85,6 +87,8 @@ class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     replication_factor: int
     depots: tuple[DepotSpec, ...]
     pstates: tuple[PStateSpec, ...]
+    topologies: tuple[TopologySpec, ...] = ()
+    queries: tuple[QuerySpec, ...] = ()
     processes: tuple[WorkerView, ...]
     groups: int
     led: int
@@ -329,6 +333,8 @@ class ModuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     depots: tuple[DepotSpec, ...] | None
     """None: it was not launched but made by hand, and takes records for any depot."""
     pstates: tuple[PStateSpec, ...] = ()
+    topologies: tuple[TopologySpec, ...] = ()
+    queries: tuple[QuerySpec, ...] = ()
 
 
 class Describe(Call[ModuleDescription], frozen=True, kw_only=True):

@@ -4,6 +4,15 @@
         sentences = Depot(partition_by="user")
         counts = PState(dict[str, int])
 
+        @stream(sentences)
+        def split(self, sentence: Sentence) -> None:
+            for word in sentence.text.split():
+                self.count.at(word)(word)
+
+        @step
+        def count(self, word: str) -> None:
+            self.counts.increment(word)
+
 The declarations are gathered and checked when the class statement runs, so that a module that loads is sound,
 and an error names class, attribute and line. A module is called like its class, unless the class statement
 says otherwise: ``class WordCount(Module, name="word-count")``. What it declares is kept apart from its
@@ -12,17 +21,23 @@ attributes (:func:`declarations`), so that no name is taken from the person who 
 
 from __future__ import annotations
 
-import inspect
+import builtins
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, overload
 
+from stretto.declaration import Declaration, Place, class_statement, place_outside
 from stretto.errors import DeclarationError, UsageError
-from stretto.pstate.tree import compile_type
+from stretto.pstate.edit import Editor
+from stretto.pstate.tree import Entries, Members, compile_type
 from stretto.pstate.types import Type, describe
+from stretto.topology.bound import run_of
+from stretto.topology.checks import RESERVED, Functions, check_functions
+from stretto.topology.functions import Function
+from stretto.types import TaskId
 
 T = TypeVar("T")
 
@@ -34,24 +49,6 @@ NAME_CHARACTERS_MAX = 100
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*", re.ASCII)
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A line of somebody's source."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
-
-
-class Declaration:
-    """What a module is made of, and where that is written."""
-
-    def __init__(self) -> None:
-        self.place = _place_outside()
 
 
 class Depot(Declaration):
@@ -81,12 +78,25 @@ class PState(Declaration, Generic[T]):
         super().__init__()
         self.annotation = annotation
 
+    @overload
+    def __get__(self, instance: None, owner: builtins.type) -> PState[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: builtins.type) -> Editor: ...
+    def __get__(self, instance: object | None, owner: builtins.type) -> PState[T] | Editor:
+        """In a function of the module, what the task has of it."""
+        return self if instance is None else run_of(instance).pstate(self.name, instance)
+
     @cached_property
     def type(self) -> Type:
         """As data. Raises UsageError for what no PState can be."""
         described = describe(self.annotation)
         compile_type(described, self.annotation)
         return described
+
+    @cached_property
+    def root(self) -> Entries | Members:
+        """What leads to its rows; values are of the author's own classes."""
+        return compile_type(self.type, self.annotation)
 
     def __repr__(self) -> str:
         return f"PState({self.annotation!r})"
@@ -99,16 +109,33 @@ class Declarations:
     name: str
     depots: Mapping[str, Depot]
     pstates: Mapping[str, PState[Any]]
+    functions: Functions
 
 
 class Module:
-    """Base of every module."""
+    """Base of every module. Its functions run on a task each, and ``self`` is the module there."""
 
     __declarations__: ClassVar[Declarations]
+
+    task: TaskId
+    """The task that runs this."""
+    tasks: int
+    """How many there are."""
 
     def __init_subclass__(cls, *, name: str | None = None, **others: object) -> None:
         super().__init_subclass__(**others)
         cls.__declarations__ = _declare(cls, cls.__name__ if name is None else name)
+
+    def __init__(self) -> None:
+        raise UsageError(
+            f"{type(self).__name__} is not made by hand, but on every task that runs it; "
+            f"try it with stretto.testing.module({type(self).__name__})"
+        )
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise UsageError(
+            f"{type(self).__name__} keeps nothing in attributes, and {name!r} would be lost; use a PState"
+        )
 
 
 def declarations(module: type[Module]) -> Declarations:
@@ -130,15 +157,16 @@ def check_module_name(name: str) -> str:
 
 
 def _declare(module: type[Module], name: str) -> Declarations:
-    here = _place_of_class(module)
+    statement = class_statement(module)
+    here = Place(statement.f_code.co_filename, statement.f_lineno) if statement else place_outside()
     try:
         check_module_name(name)
     except UsageError as error:
         raise DeclarationError(f"{here}: {module.__name__}: {error}") from None
-    declared: dict[str, Depot | PState[Any]] = {}
+    declared: dict[str, Declaration] = {}
     for base in reversed(module.__mro__):
         for attribute, value in vars(base).items():
-            if isinstance(value, Depot | PState):
+            if isinstance(value, Declaration):
                 _check(module, attribute, value, declared)
                 declared[attribute] = value
             else:
@@ -146,59 +174,57 @@ def _declare(module: type[Module], name: str) -> Declarations:
                 if isinstance(value, type) and issubclass(value, Declaration):
                     why = f"{value.__name__} is the class; declare with {value.__name__}(...)"
                     raise DeclarationError(f"{here}: {module.__name__}.{attribute}: {why}")
-    if len(declared) > OBJECTS_MAX:
-        raise DeclarationError(
-            f"{here}: {module.__name__}: {len(declared)} depots and PStates are beyond the limit of "
-            f"{OBJECTS_MAX}; gather records of several kinds in one"
-        )
     depots = {name: each for name, each in declared.items() if isinstance(each, Depot)}
     pstates = {name: each for name, each in declared.items() if isinstance(each, PState)}
-    return Declarations(name=name, depots=MappingProxyType(depots), pstates=MappingProxyType(pstates))
+    count = len(depots) + len(pstates)
+    if count > OBJECTS_MAX:
+        raise DeclarationError(
+            f"{here}: {module.__name__}: {count} depots and PStates are beyond the limit of "
+            f"{OBJECTS_MAX}; gather records of several kinds in one"
+        )
+    for unusable in ("__init__", "__new__"):
+        if any(unusable in vars(base) for base in module.__mro__ if base not in (Module, object)):
+            raise DeclarationError(
+                f"{here}: {module.__name__}: a module has no {unusable}: it is made anew for every batch, on "
+                "every task; keep what lasts in a PState"
+            )
+    return Declarations(
+        name=name,
+        depots=MappingProxyType(depots),
+        pstates=MappingProxyType(pstates),
+        functions=check_functions(module, declared, statement.f_locals if statement else {}),
+    )
 
 
 def _check(
     module: type[Module],
     attribute: str,
-    declared: Depot | PState[Any],
-    others: Mapping[str, Depot | PState[Any]],
+    declared: Declaration,
+    others: Mapping[str, Declaration],
 ) -> None:
     def refuse(why: str) -> DeclarationError:
         return DeclarationError(f"{declared.place}: {module.__name__}.{attribute}: {why}")
 
-    kind = type(declared).__name__
+    is_function = isinstance(declared, Function)
+    kind = type(declared).__name__.lower() if is_function else type(declared).__name__
     if not _ATTRIBUTE.fullmatch(attribute) or len(attribute) > NAME_CHARACTERS_MAX:
         raise refuse(
             f"the name of a {kind} begins with a letter and goes on with letters, digits and '_', "
             f"{NAME_CHARACTERS_MAX} at most"
         )
+    if attribute in RESERVED:
+        raise refuse(f"self.{attribute} is something else in every module; choose another name")
     if attribute == "zookeeper":
         raise refuse("this name is ZooKeeper's own; choose another")
     for name, other in others.items():
         if other is declared and name != attribute:
-            raise refuse(f"this is the same {kind} as {name!r}; give each a {kind}(...) of its own")
+            own = "a function" if is_function else f"a {kind}(...)"
+            raise refuse(f"this is the same {kind} as {name!r}; give each {own} of its own")
     try:
         if isinstance(declared, PState):
             declared.type  # noqa: B018 - raises
     except UsageError as error:
         raise refuse(str(error)) from None
-    field: object = getattr(declared, "partition_by", None)
+    field: object = declared.partition_by if isinstance(declared, Depot) else None
     if field is not None and (not isinstance(field, str) or not field):
         raise refuse(f"partition_by names a field of the records, as text, or is None; it is {field!r}")
-
-
-def _place_outside() -> Place:
-    """Where this module was called from."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__") == __name__:
-        frame = frame.f_back
-    return Place("?", 0) if frame is None else Place(frame.f_code.co_filename, frame.f_lineno)
-
-
-def _place_of_class(module: type[Module]) -> Place:
-    """The class statement that is running now."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") == module.__module__:
-            return Place(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-    return _place_outside()

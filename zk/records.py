@@ -7,7 +7,7 @@ type, makes the znode damaged, which is told with its path.
 from __future__ import annotations
 
 import enum
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -89,6 +89,26 @@ class PStateSpec(msgspec.Struct, frozen=True, kw_only=True):
     type: Type
 
 
+class TopologySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that takes records, with the steps that it hops to: what a worker drives."""
+
+    name: str
+    kind: Literal["stream", "microbatch"]
+    depots: tuple[str, ...]
+    pstates: tuple[str, ...] = ()
+    """Those that it writes; no other topology does."""
+    retry: Literal["individual", "all-after", "none"] = "individual"
+    batch: bool = False
+    """Its function takes many records at once, and is not asked which of them made a hop."""
+
+
+class QuerySpec(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    parameters: tuple[str, ...] = ()
+    key: str | None = None
+    """The parameter whose argument chooses the task; None asks all of them."""
+
+
 class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What was launched; the code itself is never in the metastore."""
 
@@ -103,6 +123,8 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Where the module's class is in the artifact."""
     depots: tuple[DepotSpec, ...] = ()
     pstates: tuple[PStateSpec, ...] = ()
+    topologies: tuple[TopologySpec, ...] = ()
+    queries: tuple[QuerySpec, ...] = ()
 
 
 class PlacedWorker(msgspec.Struct, frozen=True, array_like=True):

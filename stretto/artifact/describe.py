@@ -21,7 +21,6 @@ import msgspec
 from stretto.admin import ModuleManifest
 from stretto.artifact.archive import unpack
 from stretto.errors import ModuleError
-from stretto.zk.records import DepotSpec, PStateSpec
 
 TIMEOUT_SECONDS = 30.0
 _LAST_WORDS_BYTES = 4_096
@@ -30,10 +29,7 @@ _LAST_WORDS_BYTES = 4_096
 class Described(msgspec.Struct, frozen=True, tag=True):
     """What the importing process found."""
 
-    name: str
-    entry: str
-    depots: tuple[DepotSpec, ...]
-    pstates: tuple[PStateSpec, ...]
+    manifest: ModuleManifest
 
 
 class NotDescribed(msgspec.Struct, frozen=True, tag=True):
@@ -64,8 +60,8 @@ def describe(
         code = Path(folder).resolve() / "code"
         unpack(archive, code)
         match _import(code, module, name, label, timeout):
-            case Described(name=found, entry=entry, depots=depots, pstates=pstates):
-                return ModuleManifest(name=found, entry=entry, depots=depots, pstates=pstates)
+            case Described(manifest=manifest):
+                return manifest
             case NotDescribed(why=why, traceback=traceback):
                 here = f"{code}/"
                 raise ModuleError(why.replace(here, shown_folder), traceback.replace(here, shown_folder))

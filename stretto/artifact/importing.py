@@ -17,11 +17,12 @@ from types import ModuleType
 
 import msgspec
 
+from stretto.admin import ModuleManifest
 from stretto.artifact.describe import Described, NotDescribed, Report
 from stretto.errors import DeclarationError
 from stretto.module import Module, declarations
 from stretto.nearest import did_you_mean
-from stretto.zk.records import DepotSpec, PStateSpec
+from stretto.zk.records import DepotSpec, PStateSpec, QuerySpec, TopologySpec
 
 
 def main(folder: str, module: str, name: str, label: str, answer: str) -> None:
@@ -73,14 +74,34 @@ def _described(imported: ModuleType, name: str, label: str) -> Report:
         return NotDescribed(f"{label} defines {listed}; say which, as {label}:{next(iter(modules))}")
     else:
         (chosen,) = modules.values()
-    declared = declarations(chosen)
-    return Described(
-        declared.name,
-        f"{imported.__name__}:{name or chosen.__name__}",
-        tuple(
+    return Described(manifest(chosen, f"{imported.__name__}:{name or chosen.__name__}"))
+
+
+def manifest(module: type[Module], entry: str) -> ModuleManifest:
+    declared = declarations(module)
+    functions = declared.functions
+    return ModuleManifest(
+        name=declared.name,
+        entry=entry,
+        depots=tuple(
             DepotSpec(name=name, partition_by=depot.partition_by) for name, depot in declared.depots.items()
         ),
-        tuple(PStateSpec(name=name, type=pstate.type) for name, pstate in declared.pstates.items()),
+        pstates=tuple(PStateSpec(name=name, type=pstate.type) for name, pstate in declared.pstates.items()),
+        topologies=tuple(
+            TopologySpec(
+                name=name,
+                kind=topology.declared.kind,
+                depots=topology.depots,
+                pstates=topology.writes,
+                retry=topology.declared.retry,
+                batch=topology.declared.batch,
+            )
+            for name, topology in functions.topologies.items()
+        ),
+        queries=tuple(
+            QuerySpec(name=name, parameters=query.signature.parameters, key=query.declared.key)
+            for name, query in functions.queries.items()
+        ),
     )
 
 

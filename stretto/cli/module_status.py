@@ -12,7 +12,7 @@ from rich.text import Text
 from stretto import admin
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, Watch, reach
 from stretto.cli.output import paragraphs, sentences, show, table
-from stretto.zk.records import DepotSpec
+from stretto.zk.records import DepotSpec, TopologySpec
 
 
 def module_status(
@@ -78,6 +78,7 @@ def render_one(view: admin.ModuleView) -> RenderableType:
     facts.add_row("depots", "\n".join(_depot(depot) for depot in view.depots) or "-")
     pstates = [f"{pstate.name}: {pstate.type}" for pstate in view.pstates]
     facts.add_row("PStates", Text("\n".join(pstates) or "-"))
+    facts.add_row("topologies", "\n".join(_topology(topology) for topology in view.topologies) or "-")
     processes = table("worker", "node", "address")
     for process in view.processes:
         where = Text(process.address) if process.address else Text("not registered", style="bold red")
@@ -99,6 +100,11 @@ def _led(view: admin.ModuleView) -> str:
 def _running(view: admin.ModuleView) -> str:
     registered = sum(process.address is not None for process in view.processes)
     return f"{registered} of {len(view.processes)}"
+
+
+def _topology(topology: TopologySpec) -> str:
+    writes = f", writes {' '.join(topology.pstates)}" if topology.pstates else ""
+    return f"{topology.name}: {topology.kind} of {' '.join(topology.depots)}{writes}"
 
 
 def _depot(depot: DepotSpec) -> str:

@@ -70,7 +70,13 @@ def _described(cluster: Cluster, module: str) -> admin.ModuleDescription:
 def _ask(cluster: Cluster, module: str) -> admin.ModuleDescription:
     try:
         [view] = cluster.ask(admin.Modules(module=module), timeout=CONDUCTOR_SECONDS)
-        return admin.ModuleDescription(tasks=view.tasks, depots=view.depots, pstates=view.pstates)
+        return admin.ModuleDescription(
+            tasks=view.tasks,
+            depots=view.depots,
+            pstates=view.pstates,
+            topologies=view.topologies,
+            queries=view.queries,
+        )
     except RetriableError:
         return describe(cluster.network, module)
 

@@ -85,6 +85,8 @@ def worker(
                 tasks=assignment.tasks,
                 depots=None if spec is None else spec.depots,
                 pstates=() if spec is None else spec.pstates,
+                topologies=() if spec is None else spec.topologies,
+                queries=() if spec is None else spec.queries,
             ),
             plans=tuple(plan for plan in plans(module, assignment) if me in plan.replicas),
             address=address,

@@ -14,7 +14,7 @@ from stretto import ordered
 from stretto.errors import UsageError
 from stretto.ordered import Range, shown, subtree
 from stretto.pstate.changes import Changes
-from stretto.pstate.overlay import Overlay, Rows, beginnings
+from stretto.pstate.overlay import Overlay, Rows, Undo, beginnings
 from stretto.pstate.tree import (
     ABSENT,
     Elements,
@@ -41,7 +41,7 @@ class View:
 
     def get(self, *path: Any, default: Any = None) -> Any:
         """The value, dict, set or list under these keys; a list's elements have their positions as keys."""
-        place = locate(self._root, path)
+        place = self._locate(path)
         if place.node is None:
             raise UsageError(f"{shown(path[-1])} is a member of a set; ask whether it is there")
         if isinstance(place.node, Leaf):
@@ -52,14 +52,14 @@ class View:
 
     def contains(self, *path: Any) -> bool:
         """Whether there is anything under these keys, or this member in that set."""
-        place = locate(self._root, path)
+        place = self._locate(path)
         if place.node is None or isinstance(place.node, Leaf):
             return self._rows.get(place.path) is not None
         return next(self._rows.keys(*subtree(place.path)), None) is not None
 
     def keys(self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None) -> Iterator[Any]:
         """Of a dict, or the members of a set, ascending: from ``start`` on, below ``end``, so beginning."""
-        place = locate(self._root, path)
+        place = self._locate(path)
         low, high = key_range(place, start=start, end=end, prefix=prefix)
         for beginning in beginnings(self._rows, low, high, len(place.path)):
             yield ordered.decode_at(beginning, len(place.path))[0]
@@ -68,7 +68,7 @@ class View:
         self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None
     ) -> Iterator[tuple[Any, Any]]:
         """The same keys of a dict, each with what is under it."""
-        place = locate(self._root, path)
+        place = self._locate(path)
         if not isinstance(place.node, Entries):
             raise UsageError("only a dict has items; a set has keys, and a list is read whole or by position")
         low, high = key_range(place, start=start, end=end, prefix=prefix)
@@ -76,10 +76,13 @@ class View:
 
     def count(self, *path: Any) -> int:
         """How many entries, members or elements."""
-        place = locate(self._root, path)
+        place = self._locate(path)
         if isinstance(place.node, Elements):
             return self._length(place.path)
         return sum(1 for _ in self.keys(*path))
+
+    def _locate(self, path: tuple[Any, ...]) -> Place:
+        return locate(self._root, path)
 
     def _length(self, path: bytes) -> int:
         last = self._rows.last(*subtree(path))
@@ -89,8 +92,8 @@ class View:
 class Editor(View):
     """The same, to be changed. Others see what it did once an entry with its :meth:`changes` is applied."""
 
-    def __init__(self, root: Entries | Members, rows: Rows) -> None:
-        self._overlay = Overlay(rows)
+    def __init__(self, root: Entries | Members, rows: Rows, undo: Undo | None = None) -> None:
+        self._overlay = Overlay(rows, undo)
         super().__init__(root, self._overlay)
 
     def changes(self) -> Changes:
@@ -111,7 +114,7 @@ class Editor(View):
 
     def delete(self, *path: Any) -> None:
         """What is under these keys, if there is anything; without any, all that the task has."""
-        place = locate(self._root, path)
+        place = self._target(path)
         if isinstance(place.parent, Elements):
             raise UsageError(
                 "an element of a list cannot be deleted: those behind it would move; truncate it"
@@ -138,7 +141,7 @@ class Editor(View):
 
     def append(self, *path: Any, value: Any) -> int:
         """To the list there, which may be none yet. Returns the element's position."""
-        place = locate(self._root, path)
+        place = self._target(path)
         if not isinstance(place.node, Elements):
             raise UsageError("only a list can be appended to")
         index = self._length(place.path)
@@ -147,7 +150,7 @@ class Editor(View):
 
     def truncate(self, *path: Any, length: int) -> None:
         """Keep the first elements of a list."""
-        place = locate(self._root, path)
+        place = self._target(path)
         if not isinstance(place.node, Elements):
             raise UsageError("only a list can be truncated")
         if length < 0:
@@ -165,15 +168,19 @@ class Editor(View):
         self._overlay.delete(self._member(path))
 
     def _member(self, path: tuple[Any, ...]) -> bytes:
-        place = locate(self._root, path)
+        place = self._target(path)
         if place.node is not None:
             raise UsageError("only a set has members; the path ends elsewhere")
         return place.path
 
+    def _target(self, path: tuple[Any, ...]) -> Place:
+        """Of a change."""
+        return self._locate(path)
+
     def _below_the_root(self, path: tuple[Any, ...]) -> Place:
         if not path:
             raise UsageError("give the key to change: a PState is changed key by key")
-        return locate(self._root, path)
+        return self._target(path)
 
     def _require_element(self, place: Place, index: Any) -> None:
         if self._overlay.get(place.path) is None:

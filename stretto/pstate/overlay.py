@@ -6,15 +6,20 @@ their entries; and what the batch itself does so far is one more layer. An :clas
 it can lie on another one.
 
 Ranges that an overlay deletes hide what is below it. What is put afterwards lies above them.
+
+Overlays may share a list in which each notes what it changed, so that :func:`take_back` can undo all of it.
+Who clears the list makes a savepoint.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
 
 from stretto import ordered
+from stretto.invariants import check
 from stretto.ordered import Range
 from stretto.pstate.changes import Changes
 from stretto.pstate.tree import Row
@@ -56,11 +61,25 @@ def beginnings(rows: Rows, start: bytes, end: bytes, depth: int) -> Iterator[byt
             return
 
 
+Undo: TypeAlias = "list[tuple[Overlay, bytes | None, object]]"
+"""What was where before it was changed: of a key, or of a range as None."""
+
+_NOTHING: Final = object()
+
+
+def take_back(undo: Undo) -> None:
+    """All changes that are noted, the latest first."""
+    while undo:
+        overlay, key, before = undo.pop()
+        overlay.restore(key, before)
+
+
 class Overlay:
     """Changes, and what the rows below are with them. Iterations in progress may or may not see new ones."""
 
-    def __init__(self, below: Rows) -> None:
+    def __init__(self, below: Rows, undo: Undo | None = None) -> None:
         self._below = below
+        self._undo = undo
         #: What is put and, as None, deleted here.
         self._rows: dict[bytes, bytes | None] = {}
         #: The keys of ``_rows``; sorted when somebody needs them so.
@@ -78,19 +97,38 @@ class Overlay:
         self._set(key, None)
 
     def _set(self, key: bytes, value: bytes | None) -> None:
-        if key not in self._rows:
+        rows = self._rows
+        before = rows.get(key, _NOTHING)
+        if before is _NOTHING:
             self._keys.append(key)
             self._sorted = False
-        self._rows[key] = value
+        if self._undo is not None:
+            self._undo.append((self, key, before))
+        rows[key] = value
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        for key in self._keys_in(start, end):
-            del self._rows[key]
+        gone = {key: self._rows.pop(key) for key in self._keys_in(start, end)}
+        if self._undo is not None:
+            self._undo.append((self, None, _Range(gone, self._hidden)))
         self._keys = [key for key in self._keys if not start <= key < end]
         apart = [(low, high) for low, high in self._hidden if high < start or low > end]
         touching = [(low, high) for low, high in self._hidden if high >= start and low <= end]
         merged = (min([start, *(low for low, _ in touching)]), max([end, *(high for _, high in touching)]))
         self._hidden = tuple(sorted([*apart, merged]))
+
+    def restore(self, key: bytes | None, before: object) -> None:
+        """The state before the latest change that is noted."""
+        if isinstance(before, _Range):
+            self._rows.update(before.rows)
+            self._hidden = before.hidden
+        elif before is _NOTHING:
+            check(key is not None and key in self._rows, "a change that was noted is not there", key=key)
+            del self._rows[key]  # type: ignore[arg-type]
+        else:
+            self._rows[key] = before  # type: ignore[index,assignment]
+            return
+        self._keys = list(self._rows)
+        self._sorted = False
 
     def add(self, changes: Changes) -> None:
         """Of an entry that comes after all that is here."""
@@ -185,6 +223,14 @@ class Overlay:
             self._keys.sort()
             self._sorted = True
         return self._keys
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """What a deletion of a range found."""
+
+    rows: dict[bytes, bytes | None]
+    hidden: tuple[Range, ...]
 
 
 class NoRows:

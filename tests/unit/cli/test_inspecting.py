@@ -13,7 +13,7 @@ from stretto.client.status import GroupState, GroupStatus, ReplicaStatus
 from stretto.pstate.types import describe
 from stretto.types import Epoch, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec, Operation, PStateSpec
+from stretto.zk.records import DepotSpec, Operation, PStateSpec, TopologySpec
 
 W0, W1, W2 = (WorkerId(f"counts-{number}") for number in range(3))
 
@@ -43,6 +43,9 @@ def module(**changes: object) -> admin.ModuleView:
         "replication_factor": 2,
         "depots": (DepotSpec(name="events", partition_by="user"), DepotSpec(name="clicks")),
         "pstates": (PStateSpec(name="visits", type=describe(dict[str, list[int]])),),
+        "topologies": (
+            TopologySpec(name="note", kind="stream", depots=("events", "clicks"), pstates=("visits",)),
+        ),
         "processes": (
             admin.WorkerView(worker=W0, node="node-1", address="127.0.0.1:7001"),
             admin.WorkerView(worker=W1, node="node-2", address=None),
@@ -67,7 +70,7 @@ def test_modules() -> None:
 def test_one_module() -> None:
     assert shown(module_status.render_one(module())) == expected("""
         module         counts
-        ───────────────────────────────────────────
+        ───────────────────────────────────────────────────────────
         state          running
         artifact       1f3a
         tasks          8
@@ -77,6 +80,7 @@ def test_one_module() -> None:
         depots         events, by user
                        clicks
         PStates        visits: dict[str, list[int]]
+        topologies     note: stream of events clicks, writes visits
 
         worker     node     address
         ──────────────────────────────────

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.pstate.changes import Changes, pack, parse
-from stretto.pstate.overlay import NoRows, Overlay, Rows
+from stretto.pstate.overlay import NoRows, Overlay, Rows, Undo, take_back
 
 keys = st.binary(min_size=1, max_size=2).map(lambda key: bytes(byte % 4 for byte in key))
 values = st.binary(max_size=2)
@@ -98,3 +98,22 @@ def test_what_is_undone_leaves_no_puts() -> None:
     assert overlay.changes() == Changes(deletes=(b"a",), puts=((b"b", b"2"),))
     overlay.delete_range(b"a", b"c")
     assert overlay.changes() == Changes(ranges=((b"a", b"c"),))
+
+
+@settings(deadline=None)
+@given(st.dictionaries(keys, values), steps, steps, steps)
+def test_what_is_taken_back_leaves_no_trace(
+    below: dict[bytes, bytes], kept: list[Step], undone: list[Step], later: list[Step]
+) -> None:
+    undo: Undo = []
+    model = dict(below)
+    overlay = Overlay(Plain(below), undo)
+    carry_out(kept, overlay, model)
+    undo.clear()
+    before = overlay.changes()
+    carry_out(undone, overlay, dict(model))
+    take_back(undo)
+    assert overlay.changes() == before
+    check_same(overlay, model, b"", b"\xff")
+    carry_out(later, overlay, model)
+    check_same(overlay, model, b"", b"\xff")

@@ -1,0 +1,16 @@
+"""Topologies: a module's functions, and what runs them. Nothing here knows a socket, a file or a clock.
+
+A *topology* is a function that takes the records of depots, and the steps that it hops to, on this task or
+on another. What they did to the PStates of a task comes out as changes of rows, what is to run elsewhere as
+calls; who drives them makes both last. The same code runs in executors and in :mod:`stretto.testing`.
+
+| module | holds |
+|---|---|
+| ``functions`` | the decorators, and what they make of a function |
+| ``signatures`` | what a function takes, and how that is decoded |
+| ``reach`` | which steps a function hops to and which PStates it writes, as its code says |
+| ``checks`` | what a module's functions may be; the errors that name the line |
+| ``work`` | what goes into a run and what comes out of it |
+| ``bound`` | ``self`` in a function: PStates and steps of one task during one run |
+| ``runner`` | the run itself |
+"""

@@ -1,0 +1,284 @@
+"""Running a module's functions on one task: work and rows in, an outcome out.
+
+A record, or a call, is a unit: it happens whole, with all the steps that it leads to on its own task, before
+the next one begins; or it fails, and then nothing of it has happened. A function that takes many at once is
+given all of them as one unit; if that fails each is run by itself, so that only what fails is lost.
+
+What a person's function raises is a failure in the outcome. What else is raised is an error of the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from stretto.errors import StrettoError, UsageError
+from stretto.module import Module, declarations
+from stretto.nearest import did_you_mean
+from stretto.replog.frame import Buffer
+from stretto.topology.bound import RUN, RowsOf, Run
+from stretto.topology.checks import CheckedQuery
+from stretto.topology.signatures import RecordSignature, StepSignature
+from stretto.topology.tracebacks import trimmed
+from stretto.topology.work import Answer, Calls, Failure, Outcome, Records, StepCall, Work
+from stretto.types import TaskId
+
+_ERROR_CHARACTERS_MAX = 500
+#: What a person's code may raise; sys.exit() too.
+_RAISED = (Exception, SystemExit)
+
+_json = msgspec.json.Encoder().encode
+_msgpack = msgspec.msgpack.Encoder().encode
+
+
+class _Stop(Exception):
+    """Something failed, and the run ends before it."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+class TaskRunner:
+    """Of one task of a module. It keeps nothing between runs."""
+
+    def __init__(self, module: type[Module], task: TaskId, tasks: int) -> None:
+        self._module = module
+        self._task = task
+        self._tasks = tasks
+        declared = declarations(module)
+        self._functions = declared.functions
+        self._roots = {name: pstate.root for name, pstate in declared.pstates.items()}
+
+    def run(
+        self, work: Work, rows: RowsOf, *, stop_at_failure: bool = False, skip: Container[int] = ()
+    ) -> Outcome:
+        """Run what is not in ``skip``, in order; with ``stop_at_failure``, only up to what fails first."""
+        topologies = self._functions.topologies
+        topology = topologies.get(work.topology)
+        if topology is None:
+            raise UsageError(
+                f"there is no topology {work.topology}; {did_you_mean(work.topology, topologies)}"
+            )
+        run, bound = self.bind(work.topology, rows)
+        batch = _Batch(run, bound, self._functions.steps, stop_at_failure, skip)
+        match work:
+            case Records(records=records):
+                return batch.outcome(len(records), partial(batch.run_records, topology.signature, records))
+            case Calls(calls=calls):
+                return batch.outcome(len(calls), partial(batch.run_calls, calls))
+
+    def query(self, name: str, args: bytes, rows: RowsOf) -> Answer:
+        """What a query's function returns for these arguments, MessagePack of a tuple, on this task."""
+        query = self._query(name)
+        return self._answer(
+            name, rows, lambda bound: query.signature.function(bound, *query.signature.decode(args))
+        )
+
+    def combine(self, name: str, args: bytes, parts: Sequence[bytes]) -> Answer:
+        """What a query without a key answers, out of what it returned on every task, in their order."""
+        query = self._query(name)
+
+        def combined(bound: Module) -> Any:
+            if query.combination is None or query.parts is None:
+                return [msgspec.Raw(part) for part in parts]
+            decoded = [query.parts.decode(part) for part in parts]
+            return query.combination(bound, decoded, *query.signature.decode(args))
+
+        return self._answer(name, None, combined)
+
+    def _query(self, name: str) -> CheckedQuery:
+        found = self._functions.queries.get(name)
+        if found is None:
+            raise UsageError(f"there is no query {name}; {did_you_mean(name, self._functions.queries)}")
+        return found
+
+    def _answer(self, name: str, rows: RowsOf | None, function: Callable[[Module], Any]) -> Answer:
+        _, bound = self.bind(name, rows, hops=False)
+        try:
+            return Answer(_msgpack(function(bound)))
+        except _RAISED as error:
+            return Answer(failure=failure_of(0, error))
+
+    def bind(self, what: str, rows: RowsOf | None, *, hops: bool = True) -> tuple[Run, Module]:
+        """The module on this task, for one run of what is called so."""
+        run = Run(
+            what=what,
+            task=self._task,
+            tasks=self._tasks,
+            roots=self._roots,
+            writers=self._functions.writers,
+            steps=self._functions.steps if hops else None,
+            rows=rows,
+        )
+        bound = object.__new__(self._module)
+        bound.__dict__.update({RUN: run, "task": self._task, "tasks": self._tasks})
+        return run, bound
+
+
+class _Batch:
+    """One run of a topology."""
+
+    def __init__(
+        self,
+        run: Run,
+        bound: Module,
+        steps: Mapping[str, StepSignature],
+        stop_at_failure: bool,
+        skip: Container[int],
+    ) -> None:
+        self._run = run
+        self._bound = bound
+        self._steps = steps
+        self._stop_at_failure = stop_at_failure
+        self._skip = skip
+        self._results: list[tuple[int, bytes]] = []
+        self._failures: list[Failure] = []
+
+    def outcome(self, count: int, everything: Callable[[], None]) -> Outcome:
+        try:
+            everything()
+            done = count
+        except _Stop as stop:
+            done = stop.index
+        changes = {name: editor.changes() for name, editor in self._run.editors.items()}
+        return Outcome(
+            changes={name: changed for name, changed in changes.items() if changed},
+            hops={task: calls for task, calls in self._run.hops.items() if calls},
+            results=self._results,
+            failures=sorted(self._failures, key=lambda failure: failure.index),
+            done=done,
+        )
+
+    def run_records(self, signature: RecordSignature, records: Sequence[Buffer]) -> None:
+        if signature.batch:
+            given = [(index, record) for index, record in enumerate(records) if index not in self._skip]
+            self._run_many(signature.function, signature.decode, given, with_results=True)
+            return
+        run, bound, skip = self._run, self._bound, self._skip
+        decode, function = signature.decode, signature.function
+        for index, record in enumerate(records):
+            if index in skip:
+                continue
+            run.origin = index
+            try:
+                result = function(bound, decode(record))
+                if run.pending:
+                    self._run_pending()
+                if result is not None:
+                    self._results.append((index, _json(result)))
+            except _RAISED as error:
+                self._fail(error)
+            run.undo.clear()
+
+    def run_calls(self, calls: Sequence[StepCall]) -> None:
+        at = 0
+        while at < len(calls):
+            signature = self._steps.get(calls[at].step)
+            end = at + 1
+            if signature is not None and signature.batch:
+                while end < len(calls) and calls[end].step == calls[at].step:
+                    end += 1
+                given = [(index, calls[index].args) for index in range(at, end) if index not in self._skip]
+                self._run_many(signature.function, signature.decode, given, with_results=False)
+            elif at not in self._skip:
+                self._run_call(at, calls[at])
+            at = end
+
+    def _run_call(self, index: int, call: StepCall) -> None:
+        self._run.origin = index
+        try:
+            self._run.pending.append(call)
+            self._run_pending()
+        except _RAISED as error:
+            self._fail(error)
+        self._run.undo.clear()
+
+    def _run_pending(self) -> None:
+        """The steps of this task that what runs now led to, and those that they lead to."""
+        pending = self._run.pending
+        while pending:
+            call = pending.popleft()
+            signature = self._steps.get(call.step)
+            if signature is None:
+                raise UsageError(f"there is no step {call.step}; {did_you_mean(call.step, self._steps)}")
+            if not signature.batch:
+                signature.function(self._bound, *signature.decode(call.args))
+                continue
+            many = [signature.decode(call.args)]
+            while pending and pending[0].step == call.step:
+                many.append(signature.decode(pending.popleft().args))
+            signature.function(self._bound, many)
+
+    def _run_many(
+        self,
+        function: Callable[..., Any],
+        decode: Callable[[Any], Any],
+        given: Iterable[tuple[int, Any]],
+        *,
+        with_results: bool,
+    ) -> None:
+        values: dict[int, Any] = {}
+        undecoded: list[tuple[int, UsageError]] = []
+        for index, data in given:
+            try:
+                values[index] = decode(data)
+            except UsageError as error:
+                undecoded.append((index, error))
+                if self._stop_at_failure:
+                    break
+        if values:
+            self._run_at_once(function, values, with_results=with_results)
+        for index, refused in undecoded:
+            self._run.origin = index
+            self._fail(refused)
+
+    def _run_at_once(
+        self, function: Callable[..., Any], values: dict[int, Any], *, with_results: bool
+    ) -> None:
+        self._run.origin = next(iter(values))
+        try:
+            returned = function(self._bound, list(values.values()))
+            self._run_pending()
+            if with_results and returned is not None:
+                self._results += _results(returned, values)
+        except _RAISED as error:
+            if len(values) == 1:
+                self._fail(error)
+            else:
+                self._run.take_back()
+                for index, value in values.items():
+                    self._run_at_once(function, {index: value}, with_results=with_results)
+        self._run.undo.clear()
+
+    def _fail(self, error: BaseException) -> None:
+        index = self._run.origin
+        self._run.take_back()
+        self._failures.append(failure_of(index, error))
+        if self._stop_at_failure:
+            raise _Stop(index)
+
+
+def _results(returned: Any, values: dict[int, Any]) -> list[tuple[int, bytes]]:
+    if not isinstance(returned, list | tuple) or len(returned) != len(values):
+        raise UsageError(
+            f"with batch a function returns None, or a list with a result for each of {len(values)} records"
+        )
+    given = zip(values, returned, strict=True)
+    return [(index, _json(result)) for index, result in given if result is not None]
+
+
+def failure_of(index: int, error: BaseException) -> Failure:
+    """What a person's function raised, as they are told of it."""
+    try:
+        sentence = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - theirs as well
+        sentence = "its text cannot be made"
+    if not isinstance(error, StrettoError):
+        sentence = f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
+    if len(sentence) > _ERROR_CHARACTERS_MAX:
+        sentence = sentence[: _ERROR_CHARACTERS_MAX - 3] + "..."
+    return Failure(index, sentence, trimmed(error))
