@@ -22,6 +22,7 @@ attributes (:func:`declarations`), so that no name is taken from the person who 
 from __future__ import annotations
 
 import builtins
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar, overload
 
 from stretto.declaration import Declaration, Place, class_statement, place_outside
 from stretto.errors import DeclarationError, UsageError
+from stretto.partition import Custom, Global, HashBy
 from stretto.pstate.edit import Editor
 from stretto.pstate.tree import Entries, Members, compile_type
 from stretto.pstate.types import Type, describe
@@ -38,6 +40,7 @@ from stretto.topology.bound import run_of
 from stretto.topology.checks import RESERVED, Functions, check_functions
 from stretto.topology.functions import Function
 from stretto.types import TaskId
+from stretto.zk.records import DepotSpec
 
 T = TypeVar("T")
 
@@ -55,12 +58,32 @@ class Depot(Declaration):
     """An append-only, partitioned log of records: what goes into a module.
 
     ``partition_by`` names the field of a record whose value chooses the task, so that records that agree in
-    it stay in order; see :mod:`stretto.partition`. Without it, batches go to the tasks in turn.
+    it stay in order. It may also be ``hash_by("one", "more")``, ``GLOBAL`` (task 0 has them all, in one
+    order), or a function of a record and the number of tasks; see :mod:`stretto.partition`. Without it,
+    batches go to the tasks in turn.
     """
 
-    def __init__(self, *, partition_by: str | None = None) -> None:
+    def __init__(self, *, partition_by: str | HashBy | Global | Custom | None = None) -> None:
         super().__init__()
         self.partition_by = partition_by
+
+    @property
+    def custom(self) -> Custom | None:
+        by = self.partition_by
+        return by if callable(by) else None
+
+    @property
+    def spec(self) -> DepotSpec:
+        """What others have to know of it."""
+        match self.partition_by:
+            case None | str() as field:
+                return DepotSpec(name=self.name, partition_by=field)
+            case HashBy(fields=fields):
+                return DepotSpec(name=self.name, partition_by=fields)
+            case Global():
+                return DepotSpec(name=self.name, rule="global")
+            case _:
+                return DepotSpec(name=self.name, rule="custom")
 
     def __repr__(self) -> str:
         return f"Depot(partition_by={self.partition_by!r})"
@@ -225,6 +248,23 @@ def _check(
             declared.type  # noqa: B018 - raises
     except UsageError as error:
         raise refuse(str(error)) from None
-    field: object = declared.partition_by if isinstance(declared, Depot) else None
-    if field is not None and (not isinstance(field, str) or not field):
-        raise refuse(f"partition_by names a field of the records, as text, or is None; it is {field!r}")
+    if isinstance(declared, Depot) and not _is_partitioning(declared.partition_by):
+        raise refuse(
+            "partition_by names a field of the records, as text, or is hash_by(...), GLOBAL, a function that "
+            f"takes a record and the number of tasks, or None; it is {declared.partition_by!r}"
+        )
+
+
+def _is_partitioning(by: object) -> bool:
+    if by is None or isinstance(by, Global):
+        return True
+    if isinstance(by, HashBy):
+        fields: tuple[object, ...] = by.fields
+        return bool(fields) and all(isinstance(field, str) and field for field in fields)
+    if not callable(by):
+        return isinstance(by, str) and bool(by)
+    try:
+        inspect.signature(by).bind(None, 1)
+    except (TypeError, ValueError):
+        return False
+    return True

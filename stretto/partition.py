@@ -3,11 +3,13 @@
 Records are bytes to everything but their producer and their reader. A *value* (what JSON can say) is a record
 as its JSON text in UTF-8: anybody can read it, and msgspec decodes it as fast as MessagePack.
 
-In a depot that is partitioned by a field, the task of a value follows from that field alone, the same in
-every process, on every machine and in every release: CRC32C of the field's value in MessagePack (shortest
+A depot is partitioned by a field, by several (:func:`hash_by`), by a function of its module, or not at all;
+or all its records go to one task (:data:`GLOBAL`). The task of a field's value follows from it alone, the
+same in every process, on every machine and in every release: CRC32C of the value in MessagePack (shortest
 form, as msgspec writes it; a float without a fraction is written as the integer it equals, because both are
 one number in JSON), times 0x9E3779B1 modulo 2^32, times the number of tasks, divided by 2^32. The factor is
-needed because a CRC is linear: keys that differ in a few bits only would leave some tasks empty.
+needed because a CRC is linear: keys that differ in a few bits only would leave some tasks empty. Several
+fields choose as the list of their values does.
 
 What a PState has under a key lies on the task that the key chooses in the same way (:func:`owner_of`): where
 the records are that name it in their field. Its keys may be more than JSON can say: bytes, dates, datetimes.
@@ -15,9 +17,11 @@ the records are that name it in their field. Its keys may be more than JSON can 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from crc32c import crc32c
@@ -25,6 +29,9 @@ from crc32c import crc32c
 from stretto.errors import UsageError
 from stretto.types import TaskId
 from stretto.zk.records import DepotSpec
+
+if TYPE_CHECKING:
+    from stretto.module import Depot
 
 _MIX = 0x9E3779B1
 _WHOLE_MAX = 2.0**63
@@ -42,11 +49,45 @@ class Placement(NamedTuple):
     """None where the producer chooses."""
 
 
-class Partitioner:
-    """Places the values of one depot."""
+@dataclass(frozen=True, slots=True)
+class HashBy:
+    """Fields of a record that choose its task together."""
 
-    def __init__(self, depot: DepotSpec, tasks: int) -> None:
-        self._depot = depot
+    fields: tuple[str, ...]
+
+
+class Global:
+    """All records on task 0."""
+
+    def __repr__(self) -> str:
+        return "GLOBAL"
+
+
+GLOBAL: Final = Global()
+
+Custom: TypeAlias = Callable[[Any, int], int]
+"""Of a record and the number of tasks."""
+
+
+def hash_by(*fields: str) -> HashBy:
+    """``Depot(partition_by=hash_by("land", "city"))``: where the key ``(land, city)`` of a PState is."""
+    return HashBy(fields)
+
+
+class Partitioner:
+    """Places the values of one depot.
+
+    A depot whose task a function chooses is given as it is declared, ``Partitioner(Orders.placed, tasks)``:
+    what the cluster knows of it does not hold the function.
+    """
+
+    def __init__(self, depot: DepotSpec | Depot, tasks: int) -> None:
+        self._custom: Custom | None = None
+        if isinstance(depot, DepotSpec):
+            self._depot = depot
+        else:
+            self._depot = depot.spec
+            self._custom = depot.custom
         self._tasks = tasks
 
     def place(self, value: Any) -> Placement:
@@ -55,18 +96,47 @@ class Partitioner:
             record = _record_bytes(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"{_shown(value)} cannot be a record: {error}") from None
+        return Placement(record, self._task(value))
+
+    def _task(self, value: Any) -> TaskId | None:
+        if self._depot.rule == "global":
+            return TaskId(0)
+        if self._depot.rule == "custom":
+            return self._chosen(value)
         field = self._depot.partition_by
         if field is None:
-            return Placement(record, None)
-        if not isinstance(value, dict) or field not in value:
+            return None
+        if isinstance(field, str):
+            key = self._field(value, field)
+        else:
+            key = [self._field(value, each) for each in field]
+        try:
+            return task_of(key, self._tasks)
+        except UsageError as error:
+            raise UsageError(f"field {field!r} of {_shown(value)} chooses no task: {error}") from None
+
+    def _field(self, value: Any, field: str) -> Any:
+        try:
+            return value[field] if isinstance(value, dict) else getattr(value, field)
+        except (KeyError, AttributeError):
             raise UsageError(
                 f"depot {self._depot.name} is partitioned by {field!r}, "
                 f"a field that {_shown(value)} does not have; add it"
+            ) from None
+
+    def _chosen(self, value: Any) -> TaskId:
+        if self._custom is None:
+            raise UsageError(
+                f"a function of its module chooses the tasks of depot {self._depot.name}; append to it from "
+                f"Python, with the module: Partitioner(TheModule.{self._depot.name}, tasks)"
             )
-        try:
-            return Placement(record, task_of(value[field], self._tasks))
-        except UsageError as error:
-            raise UsageError(f"field {field!r} of {_shown(value)} chooses no task: {error}") from None
+        chosen = self._custom(value, self._tasks)
+        if type(chosen) is not int or not 0 <= chosen < self._tasks:
+            raise UsageError(
+                f"the function that partitions depot {self._depot.name} gave {_shown(chosen)} for "
+                f"{_shown(value)}; the tasks are 0 to {self._tasks - 1}"
+            )
+        return TaskId(chosen)
 
 
 def task_of(key: Any, tasks: int) -> TaskId:

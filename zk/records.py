@@ -80,8 +80,10 @@ class ModuleState(enum.StrEnum):
 
 class DepotSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
-    partition_by: str | None = None
-    """The field whose hash chooses the task; None spreads records evenly."""
+    partition_by: str | tuple[str, ...] | None = None
+    """The field, or fields, whose hash chooses the task; None spreads records evenly."""
+    rule: Literal["hash", "global", "custom"] = "hash"
+    """``global`` is task 0; ``custom`` is a function of the module, which only its importers have."""
 
 
 class PStateSpec(msgspec.Struct, frozen=True, kw_only=True):

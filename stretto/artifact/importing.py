@@ -22,7 +22,7 @@ from stretto.artifact.describe import Described, NotDescribed, Report
 from stretto.errors import DeclarationError
 from stretto.module import Module, declarations
 from stretto.nearest import did_you_mean
-from stretto.zk.records import DepotSpec, PStateSpec, QuerySpec, TopologySpec
+from stretto.zk.records import PStateSpec, QuerySpec, TopologySpec
 
 
 def main(folder: str, module: str, name: str, label: str, answer: str) -> None:
@@ -83,9 +83,7 @@ def manifest(module: type[Module], entry: str) -> ModuleManifest:
     return ModuleManifest(
         name=declared.name,
         entry=entry,
-        depots=tuple(
-            DepotSpec(name=name, partition_by=depot.partition_by) for name, depot in declared.depots.items()
-        ),
+        depots=tuple(depot.spec for depot in declared.depots.values()),
         pstates=tuple(PStateSpec(name=name, type=pstate.type) for name, pstate in declared.pstates.items()),
         topologies=tuple(
             TopologySpec(

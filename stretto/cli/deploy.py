@@ -283,4 +283,7 @@ def _next_steps(view: admin.ModuleView) -> str:
 
 
 def _example(depot: DepotSpec) -> str:
-    return f'{{"{depot.partition_by}": "..."}}' if depot.partition_by else '"any JSON"'
+    by = depot.partition_by
+    if by is None:
+        return '"any JSON"'
+    return "{" + ", ".join(f'"{field}": "..."' for field in ((by,) if isinstance(by, str) else by)) + "}"

@@ -108,4 +108,14 @@ def _topology(topology: TopologySpec) -> str:
 
 
 def _depot(depot: DepotSpec) -> str:
-    return depot.name + (f", by {depot.partition_by}" if depot.partition_by else "")
+    match depot.rule, depot.partition_by:
+        case "global", _:
+            return f"{depot.name}, all on task 0"
+        case "custom", _:
+            return f"{depot.name}, by a function"
+        case _, None:
+            return depot.name
+        case _, str() as field:
+            return f"{depot.name}, by {field}"
+        case _, fields:
+            return f"{depot.name}, by {' and '.join(fields)}"

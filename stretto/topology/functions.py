@@ -111,6 +111,7 @@ def stream(
     (``all-after``), or it is not tried again (``none``). With ``batch`` the function takes a list of records.
     ``writes`` names PStates that it changes in a way that its code does not show; see docs/MODULES.md.
     """
+    _refuse_functions("stream", depots)
     return lambda function: Topology(function, "stream", depots, retry=retry, batch=batch, writes=writes)
 
 
@@ -120,7 +121,17 @@ def microbatch(
     writes: Sequence[PState[Any]] = (),
 ) -> Callable[[Callable[[M, Any], object]], Topology]:
     """Run the function for the records of these depots, many at a time on all tasks, exactly once."""
+    _refuse_functions("microbatch", depots)
     return lambda function: Topology(function, "microbatch", depots, batch=batch, writes=writes)
+
+
+def _refuse_functions(decorator: str, given: tuple[object, ...]) -> None:
+    for each in given:
+        if isinstance(each, FunctionType):
+            place = Place(each.__code__.co_filename, each.__code__.co_firstlineno)
+            raise DeclarationError(
+                f"{place}: {each.__name__}: @{decorator} needs its depots: @{decorator}(depot)"
+            )
 
 
 @overload

@@ -10,6 +10,7 @@ What a person's function raises is a failure in the outcome. What else is raised
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ import msgspec
 from stretto.errors import StrettoError, UsageError
 from stretto.module import Module, declarations
 from stretto.nearest import did_you_mean
+from stretto.pstate.changes import CHANGES_BYTES_MAX
 from stretto.replog.frame import Buffer
 from stretto.topology.bound import RUN, RowsOf, Run
 from stretto.topology.checks import CheckedQuery
@@ -25,6 +27,9 @@ from stretto.topology.signatures import RecordSignature, StepSignature
 from stretto.topology.tracebacks import trimmed
 from stretto.topology.work import Answer, Calls, Failure, Outcome, Records, StepCall, Work
 from stretto.types import TaskId
+
+OUTCOME_BYTES_MAX = CHANGES_BYTES_MAX - 1024 * 1024
+"""Of the changes and hops of a run; the rest of an entry is for what its driver adds."""
 
 _ERROR_CHARACTERS_MAX = 500
 #: What a person's code may raise; sys.exit() too.
@@ -56,7 +61,23 @@ class TaskRunner:
     def run(
         self, work: Work, rows: RowsOf, *, stop_at_failure: bool = False, skip: Container[int] = ()
     ) -> Outcome:
-        """Run what is not in ``skip``, in order; with ``stop_at_failure``, only up to what fails first."""
+        """Run what is not in ``skip``, in order; with ``stop_at_failure``, only up to what fails first.
+
+        Less is done, from the beginning, if the outcome of all would be too large for an entry.
+        """
+        outcome = self._run(work, rows, stop_at_failure, skip)
+        count = len(work.records if isinstance(work, Records) else work.calls)
+        while (size := _size(outcome)) > OUTCOME_BYTES_MAX and count > 1:
+            count = max(1, count // 2)
+            outcome = self._run(_first(work, count), rows, stop_at_failure, skip)
+        if size <= OUTCOME_BYTES_MAX:
+            return outcome
+        error = UsageError(
+            f"it changes and sends {size} bytes, beyond the limit of {OUTCOME_BYTES_MAX}; take smaller steps"
+        )
+        return Outcome(failures=[failure_of(0, error)], done=0 if stop_at_failure else 1)
+
+    def _run(self, work: Work, rows: RowsOf, stop_at_failure: bool, skip: Container[int]) -> Outcome:
         topologies = self._functions.topologies
         topology = topologies.get(work.topology)
         if topology is None:
@@ -260,6 +281,23 @@ class _Batch:
         self._failures.append(failure_of(index, error))
         if self._stop_at_failure:
             raise _Stop(index)
+
+
+def _first(work: Work, count: int) -> Work:
+    if isinstance(work, Records):
+        return replace(work, records=work.records[:count])
+    return replace(work, calls=work.calls[:count])
+
+
+def _size(outcome: Outcome) -> int:
+    """About what its changes and its hops take."""
+    size = 0
+    for changes in outcome.changes.values():
+        size += sum(map(len, changes.deletes)) + sum(len(low) + len(high) for low, high in changes.ranges)
+        size += sum([len(key) + len(value) for key, value in changes.puts]) + 8 * len(changes.puts)
+    for calls in outcome.hops.values():
+        size += sum([len(call.args) for call in calls]) + 32 * len(calls)
+    return size
 
 
 def _results(returned: Any, values: dict[int, Any]) -> list[tuple[int, bytes]]:

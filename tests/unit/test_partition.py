@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.errors import UsageError
-from stretto.partition import Partitioner, owner_of, task_of
+from stretto.errors import DeclarationError, UsageError
+from stretto.module import Depot, Module
+from stretto.partition import GLOBAL, Partitioner, hash_by, owner_of, task_of
 from stretto.zk.records import DepotSpec
 
 numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -135,3 +138,58 @@ def test_a_long_value_is_cut_short_in_the_sentence() -> None:
     with pytest.raises(UsageError) as refused:
         Partitioner(DepotSpec(name="sentences", partition_by="user"), 8).place({"text": "x" * 10_000})
     assert len(str(refused.value)) < 200
+
+
+def by_length(record: str, tasks: int) -> int:
+    return len(record) % tasks
+
+
+class Depots(Module):
+    several = Depot(partition_by=hash_by("land", "city"))
+    one = Depot(partition_by=GLOBAL)
+    chosen = Depot(partition_by=by_length)
+
+
+def test_several_fields_choose_as_a_tuple_of_them_does() -> None:
+    record = {"city": "Bonn", "land": "de", "size": 3}
+    assert Partitioner(Depots.several, 64).place(record).task == owner_of(("de", "Bonn"), 64)
+    with pytest.raises(UsageError, match=r"partitioned by 'city', a field that .* does not have"):
+        Partitioner(Depots.several, 64).place({"land": "de"})
+
+
+def test_a_global_depot_has_all_on_one_task() -> None:
+    assert {Partitioner(Depots.one, 64).place(n).task for n in range(50)} == {0}
+
+
+def test_a_function_chooses_and_only_who_has_the_module_has_it() -> None:
+    assert Partitioner(Depots.chosen, 4).place("abcde").task == 1
+    with pytest.raises(
+        UsageError, match=r"from Python, with the module: Partitioner\(TheModule.chosen, tasks\)"
+    ):
+        Partitioner(Depots.chosen.spec, 4).place("abcde")
+
+
+@pytest.mark.parametrize("wrong", [4, -1, "1", None, True, 1.0])
+def test_a_function_that_chooses_no_task_is_told(wrong: Any) -> None:
+    class Wrong(Module):
+        depot = Depot(partition_by=lambda record, tasks: wrong)
+
+    with pytest.raises(
+        UsageError, match=r"the function that partitions depot depot gave .* the tasks are 0 to 3"
+    ):
+        Partitioner(Wrong.depot, 4).place("x")
+
+
+def test_objects_have_fields_too() -> None:
+    @dataclass
+    class Person:
+        user: str
+
+    partitioner = Partitioner(DepotSpec(name="people", partition_by="user"), 8)
+    assert partitioner.place(Person("ann")) == partitioner.place({"user": "ann"})
+
+
+@pytest.mark.parametrize("wrong", [hash_by(), hash_by(""), lambda record: 0, 7, "", ["user"]])
+def test_what_partitions_nothing_is_refused(wrong: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"Wrong.depot: partition_by names a field .* it is "):
+        type("Wrong", (Module,), {"depot": Depot(partition_by=wrong)})

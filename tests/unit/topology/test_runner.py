@@ -373,3 +373,34 @@ def test_a_topology_that_is_not_there_is_an_error_of_the_caller() -> None:
 def test_a_module_is_not_made_by_hand() -> None:
     with pytest.raises(UsageError, match=r"try it with stretto\.testing\.module\(WordCount\)"):
         WordCount()
+
+
+class Large(Module):
+    things = Depot()
+    blobs = PState(dict[int, bytes])
+
+    @stream(things)
+    def keep(self, size: int) -> None:
+        self.blobs.set(size, value=bytes(size))
+        if size % 2:
+            self.blobs.set(size + 1, value=bytes(size))
+
+
+def test_what_is_too_large_for_an_entry_is_done_in_parts_and_alone_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stretto.topology.runner.OUTCOME_BYTES_MAX", 10_000)
+    runner = TaskRunner(Large, TaskId(0), 1)
+    records = [str(size).encode() for size in (3_000, 3_002, 5_000, 7_001, 10)]
+
+    def done_from(at: int, **options: Any) -> Outcome:
+        return runner.run(Records("keep", "things", DepotOffset(at), records[at:]), nothing, **options)
+
+    first = done_from(0)
+    assert (first.done, len(first.changes["blobs"].puts)) == (2, 2)
+    assert done_from(2).done == 1
+    failed = done_from(3)
+    assert (failed.done, failed.changes) == (1, {})
+    assert "beyond the limit of 10000; take smaller steps" in failed.failures[0].error
+    assert done_from(3, stop_at_failure=True).done == 0
+    assert done_from(4).done == 1
