@@ -47,6 +47,7 @@ def module(view: View, found: Module) -> admin.ModuleView:
                 worker=placed.worker,
                 node=placed.node,
                 address=view.workers[placed.worker].address if placed.worker in view.workers else None,
+                paused=placed.worker in view.workers and view.workers[placed.worker].paused,
             )
             for placed in found.assignment.workers
         ),
@@ -65,6 +66,8 @@ def _problems(view: View, module: Module) -> list[str]:
             "its supervisor is not registered; start it"
             for node in sorted(left.keys() - view.nodes.keys())
         ]
+    if module.spec.is_paused:
+        problems.append(f"it takes no records until 'stretto deploy resume {module.name}'")
     missing = [placed for placed in module.assignment.workers if placed.worker not in view.workers]
     for node, count in sorted(Counter(placed.node for placed in missing).items()):
         why = "its supervisor is not registered" if node not in view.nodes else "see its supervisor's log"

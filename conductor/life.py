@@ -18,13 +18,16 @@ from stretto.admin import ModuleManifest
 from stretto.conductor.assignment import assign
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import Module, View
-from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.errors import RetriableError, UsageError
 from stretto.options import Level, parse
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.types import Epoch
 from stretto.zk.options import begin_module, forget_module
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import ModuleSpec, ModuleState, encode
+
+SETTLED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING)
+"""From where a module can be changed."""
 
 
 class Life:
@@ -126,6 +129,27 @@ class Life:
             return False
         return True
 
+    def pause(self, module: Module) -> None:
+        """Workers hear of it by their watch, or before they register; each says when it goes by it."""
+        if module.spec.is_paused:
+            return
+        if module.spec.state not in SETTLED:
+            raise RetriableError(f"module {module.name} is {module.spec.state}; wait until it is running")
+        self._must_enter(module, ModuleState.PAUSED)
+        self._operations.note("pause", module.name)
+
+    def resume(self, module: Module) -> None:
+        if module.spec.state in SETTLED:
+            return
+        if module.spec.state is not ModuleState.PAUSED:
+            raise RetriableError(f"module {module.name} is {module.spec.state}; wait until that is done")
+        self._must_enter(module, ModuleState.RUNNING)
+        self._operations.note("resume", module.name)
+
+    def _must_enter(self, module: Module, state: ModuleState) -> None:
+        if not self.enter(module, state):
+            raise RetriableError(f"module {module.name} changed meanwhile; try again")
+
     def _create_records(self, view: View, module: Module) -> None:
         """Of each group whose replicas have all registered their storage ids.
 
@@ -155,8 +179,8 @@ class Life:
                 answer.get()
 
     def destroy(self, module: Module) -> None:
-        if module.spec.state is not ModuleState.DESTROYING and not self.enter(module, ModuleState.DESTROYING):
-            raise StrettoError(f"module {module.name} changed meanwhile; try again")
+        if module.spec.state is not ModuleState.DESTROYING:
+            self._must_enter(module, ModuleState.DESTROYING)
         self._operations.note("destroy", module.name)
 
     def _finish_destruction(self, view: View, module: Module) -> None:

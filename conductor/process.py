@@ -273,6 +273,10 @@ class Conductor:
                 self._launch(call)
             case admin.Destroy(module=module):
                 self._life.destroy(now.module(module))
+            case admin.Pause(module=module):
+                self._life.pause(now.module(module))
+            case admin.Resume(module=module):
+                self._life.resume(now.module(module))
             case admin.AllowLeadership(node=node):
                 self._drain(now.drained - {now.node(node)}, f"leadership allow {node}")
             case admin.DisallowLeadership(node=node):

@@ -70,11 +70,23 @@ class Destroy(Call[None], frozen=True, kw_only=True):
     module: str
 
 
+class Pause(Call[None], frozen=True, kw_only=True):
+    """Take no more records and run no more topologies, until it is resumed; reads go on."""
+
+    module: str
+
+
+class Resume(Call[None], frozen=True, kw_only=True):
+    module: str
+
+
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerId
     node: str
     address: str | None
     """None while it is not registered."""
+    paused: bool = False
+    """It refuses records, as its module demands."""
 
 
 class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,6 +327,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     applied: Offset
     stalled: bool
     serving: bool
+    paused: bool = False
+    """It refuses records, as its module demands."""
     leaderless: bool = False
     """It found the leader of its epoch gone, and none has followed."""
     since_ms: int
@@ -365,6 +379,8 @@ AnyCall: TypeAlias = (
     FindConductor
     | Launch
     | Destroy
+    | Pause
+    | Resume
     | Modules
     | Nodes
     | Leadership

@@ -33,6 +33,15 @@ class OutcomeUnknown(RetriableError):
     """The append may or may not be applied later; retrying it with the same sequence is safe."""
 
 
+class ModulePaused(StrettoError):
+    """The module takes no records until somebody resumes it."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(
+            f"module {module} is paused and takes no records; resume it with 'stretto deploy resume {module}'"
+        )
+
+
 class FencedError(StrettoError):
     """The caller acts for an epoch or an incarnation that is over."""
 

@@ -56,7 +56,7 @@ class CallDesk:
     def _describe(self, sender: Connection, message: wire.Ask, module: str) -> None:
         config = self._worker.config
         if config.module == module:
-            self._answer(sender, message, config.description)
+            self._answer(sender, message, self._worker.description)
         else:
             why = f"worker {config.worker} serves module {config.module}, not {module}"
             self._refuse(sender, message, why)

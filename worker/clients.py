@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
 from stretto import wire
+from stretto.admin import ModuleDescription
 from stretto.errors import PeerError, StrettoError
 from stretto.nearest import did_you_mean
 from stretto.options import OptionSet
@@ -56,11 +57,15 @@ class Clients:
         self._numbers = itertools.count(1)
         self.parked = ParkedReads(worker.loop, self._read_again)
         self._module = worker.config.module
-        depots = worker.config.description.depots
+        self.described(worker.description)
+        self.options_changed(worker.options, worker.config.module)
+
+    def described(self, description: ModuleDescription) -> None:
+        """What the module has; what it has not is refused."""
+        depots = description.depots
         #: Names; None: any.
         self._depots = None if depots is None else frozenset(depot.name for depot in depots)
-        self._pstates = frozenset(pstate.name for pstate in worker.config.description.pstates)
-        self.options_changed(worker.options, worker.config.module)
+        self._pstates = frozenset(pstate.name for pstate in description.pstates)
 
     def options_changed(self, options: OptionSet, module: str) -> None:
         self._append_timeout_ms = options.per_depot("replication.append.timeout.millis", module)

@@ -48,7 +48,7 @@ from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
 from stretto.worker.transport import Connection, Transport
 from stretto.zk.metastore import Metastore
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import WorkerRegistration
+from stretto.zk.records import ModuleSpec, ModuleState, WorkerRegistration
 
 log = structlog.get_logger()
 
@@ -68,6 +68,8 @@ class WorkerConfig:
     data_dir: Path
     module: str
     description: ModuleDescription
+    artifact: str
+    """Digest of the module's code, as far as it was known at the start."""
     plans: tuple[GroupPlan, ...]
     """The groups of the module of which it holds a replica."""
     launch: str = ""
@@ -102,6 +104,10 @@ class Worker:
         )
         #: Those in force. Read before any group begins, and again before each session.
         self.options = OptionSet()
+        #: What the module is, and whether it takes records: as the spec says. Read as the options are.
+        self.description = config.description
+        self.is_paused = False
+        self._artifact = config.artifact
         self.catchup = CatchupDesk(self)
         self.clients = Clients(self)
         self.metadata = MetadataDesk(self)
@@ -180,6 +186,8 @@ class Worker:
             address=advertised(self.transport.address, self.config.advertise),
             launch=self.config.launch,
             members={str(key): storage.storage_id for key, storage in self._storages.items()},
+            artifact=self._artifact,
+            paused=self.is_paused,
         )
 
     def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
@@ -262,6 +270,9 @@ class Worker:
     def options_changed(self, options: OptionSet) -> None:
         self.loop.call_soon(self._options_changed, options)
 
+    def spec_changed(self, spec: ModuleSpec | None) -> None:
+        self.loop.call_soon(self._spec_changed, spec)
+
     def _options_changed(self, options: OptionSet) -> None:
         self.options = options
         self._retime()
@@ -273,6 +284,17 @@ class Worker:
             switch.want(self.option("replication.fsync"))
         for group in list(self.groups.values()):
             group.step(events.OptionsChanged(settings=self._settings()))
+
+    def _spec_changed(self, spec: ModuleSpec | None) -> None:
+        """Nothing to go by if the module was made by hand, or is gone."""
+        if spec is None or spec.state is ModuleState.DESTROYING:
+            return
+        if self.is_paused != spec.is_paused:
+            self.is_paused = spec.is_paused
+            log.info("module_paused" if self.is_paused else "module_resumed", worker=self.worker)
+            for group in list(self.groups.values()):
+                group.step(events.OptionsChanged(settings=self._settings()))
+            self.metastore.update_registration()
 
     def _retime(self) -> None:
         self._checkpoints.retime()
@@ -315,7 +337,8 @@ class Worker:
         self._session_ms = self.metastore.negotiated_timeout_ms or self._session_ms
         margin_ms = Millis(int(self._session_ms * LEASE_MARGIN))
         lease_ms = GUARDS.lease_duration(self._session_ms, LEASE_TICK_MS, margin_ms)
-        return settings_of(self.options, self.config.module).with_lease(lease_ms)
+        settings = settings_of(self.options, self.config.module)
+        return settings.with_lease(lease_ms).with_paused(self.is_paused)
 
     def _session_expired(self) -> None:
         self._incarnation = None

@@ -99,6 +99,7 @@ def replica_view(
         applied=replica.applied,
         stalled=leader is not None and _is_stalled(leader),
         serving=serving,
+        paused=replica.settings.paused,
         leaderless=_is_leaderless(replica),
         since_ms=now - since,
         why=why,

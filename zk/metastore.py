@@ -3,12 +3,11 @@
 Every method returns at once; answers and news go to the listener, as events of the core. The listener is
 called on kazoo's threads, one call at a time, in order; it only enqueues, and must neither block nor raise.
 
-A life in sessions: connect; read the options and tell them, for who is to go by them; register an ephemeral
-under a fresh incarnation (one of an earlier incarnation may still be there: it has another path); tell
-``session_started``; follow. While the connection is lost,
-nothing is told: SUSPENDED is not LOST. Back in time, everything is read again and watched again under the
-same incarnation. Expired: whatever was asked is answered as unknown, then ``session_expired`` is told, and
-it begins anew.
+A life in sessions: connect; read the module's spec and the options and tell them, for who is to go by them;
+register an ephemeral under a fresh incarnation (one of an earlier incarnation may still be there: it has
+another path); tell ``session_started``; follow. While the connection is lost, nothing is told: SUSPENDED is
+not LOST. Back in time, everything is read again and watched again under the same incarnation. Expired:
+whatever was asked is answered as unknown, then ``session_expired`` is told, and it begins anew.
 
 The lease is renewed by a small *write* every interval, one for the whole worker. It counts from when it was
 sent, and an answer never counts for another session than the one that sent it.
@@ -36,12 +35,14 @@ from stretto.replog.core.record import GroupRecord, Registration
 from stretto.types import Epoch, Incarnation, Millis, WorkerId
 from stretto.zk import outcomes
 from stretto.zk.directory import Found, WorkerDirectory
+from stretto.zk.followed import FollowedRecord
 from stretto.zk.following import FollowedGroup
 from stretto.zk.members import MemberSearch
 from stretto.zk.options import FollowedOptions
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import (
     ConductorRegistration,
+    ModuleSpec,
     ResignRequest,
     WorkerRegistration,
     ZnodeDamaged,
@@ -74,6 +75,9 @@ class MetastoreListener(Protocol):
     def options_changed(self, options: OptionSet) -> None:
         """Also before every ``session_started``, changed or not."""
 
+    def spec_changed(self, spec: ModuleSpec | None) -> None:
+        """Of the module; None if it was made by hand, or is gone. Also before every ``session_started``."""
+
 
 class Metastore:
     def __init__(
@@ -89,7 +93,7 @@ class Metastore:
         credentials: Credentials | None = None,
         lease_interval_ms: int | None = None,
     ) -> None:
-        """``options_of``: the module whose options are followed; without, no options are."""
+        """``options_of``: the module whose spec and options are followed; without, none are."""
         self.paths = paths
         self._hosts = hosts
         self._worker = worker
@@ -111,6 +115,9 @@ class Metastore:
         self._groups: dict[GroupKey, FollowedGroup] = {}
         self._registrations = WatchedRegistrations(self)
         self._options = None if options_of is None else FollowedOptions(self, options_of, self._options_read)
+        self._spec: FollowedRecord[ModuleSpec] | None = None
+        if options_of is not None:
+            self._spec = FollowedRecord(self, paths.spec(options_of), ModuleSpec, self._spec_read)
         self._directory: WorkerDirectory | None = None
         self._later: list[Callable[[], None]] = []
         self._silent_since = time.monotonic()
@@ -163,16 +170,27 @@ class Metastore:
         self._silent_since = time.monotonic()
         if self._is_registered:
             self._resume(session, new_session=False)
-        elif self._options is not None:
+        elif self._options is not None and self._spec is not None:
             self._options.restart(new_session=True)
+            self._spec.restart(new_session=True)
         else:
             self._register(session)
 
     def _options_read(self, options: OptionSet) -> None:
         if not self._closing.is_set():
             self._listener.options_changed(options)
-            if self._session is not None:
-                self._register(self._session)
+            self._register_if_told()
+
+    def _spec_read(self, spec: ModuleSpec | None) -> None:
+        if not self._closing.is_set():
+            self._listener.spec_changed(spec)
+            self._register_if_told()
+
+    def _register_if_told(self) -> None:
+        """By what was read in this session, a worker counts replicas and takes records."""
+        is_told = self._options is not None and self._options.is_told
+        if is_told and self._spec is not None and self._spec.is_told and self._session is not None:
+            self._register(self._session)
 
     def over(self, session: Session) -> None:
         if session is not self._session:
@@ -259,8 +277,9 @@ class Metastore:
         if self._registration_changed:
             self._write_registration()
         self._registrations.restart()
-        if self._options is not None and not new_session:
+        if self._options is not None and self._spec is not None and not new_session:
             self._options.restart(new_session=False)
+            self._spec.restart(new_session=False)
         if self._directory is not None:
             self._directory.restart()
         for followed in list(self._groups.values()):

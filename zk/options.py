@@ -206,6 +206,11 @@ class FollowedOptions:
         self._problem = ""
         self._watch = asker.watch(lambda _: self._read())
 
+    @property
+    def is_told(self) -> bool:
+        """In this session."""
+        return self._told is not None
+
     def restart(self, *, new_session: bool) -> None:
         """There is a connection (again): what was asked and watched before is void."""
         if new_session:

@@ -48,6 +48,10 @@ class WorkerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """Of the process: who started it knows it by this. Empty for one that was started by hand."""
     members: dict[str, StorageId] = {}
     """The storage id of the replica it holds of each group, by ``str(GroupKey)``."""
+    artifact: str = ""
+    """Digest of the code it goes by; that of the module's spec, or an earlier one for a moment."""
+    paused: bool = False
+    """It takes no records, as the module's spec demands."""
 
     def storage_of(self, group: GroupKey) -> StorageId | None:
         return self.members.get(str(group))
@@ -127,6 +131,11 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     pstates: tuple[PStateSpec, ...] = ()
     topologies: tuple[TopologySpec, ...] = ()
     queries: tuple[QuerySpec, ...] = ()
+
+    @property
+    def is_paused(self) -> bool:
+        """Neither records nor topologies change anything."""
+        return self.state is ModuleState.PAUSED
 
 
 class PlacedWorker(msgspec.Struct, frozen=True, array_like=True):

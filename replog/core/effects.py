@@ -112,6 +112,8 @@ class Refusal(enum.StrEnum):
     NO_LEASE = "no_lease"
     SEQUENCE_GAP = "sequence_gap"
     UNKNOWN_PRODUCER = "unknown_producer"
+    PAUSED = "paused"
+    """The module takes no records until somebody resumes it."""
 
 
 class Acked(msgspec.Struct, frozen=True, kw_only=True, gc=False):

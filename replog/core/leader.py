@@ -43,6 +43,9 @@ from stretto.types import Epoch, Millis, Offset, ProducerId, TaskId, WorkerId
 if TYPE_CHECKING:
     from stretto.replog.core.replica import Replica
 
+PAUSED_KINDS = (Kind.DEPOT, Kind.PRODUCER_OPEN)
+"""What clients of a paused module are refused."""
+
 
 class Leader:
     """One replica in one epoch it leads."""
@@ -149,6 +152,10 @@ class Leader:
                 return
             case UnknownProducer() if guards.refuses_unknown_producers():
                 self._refuse(event.request, Refusal.UNKNOWN_PRODUCER)
+                return
+            case NewBatch() if replica.settings.paused and event.kind in PAUSED_KINDS:
+                # Only here: what was stored before the pause is still acknowledged.
+                self._refuse(event.request, Refusal.PAUSED)
                 return
             case NewBatch() | DuplicateBatch() | SequenceGap() | UnknownProducer():
                 pass

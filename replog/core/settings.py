@@ -34,6 +34,8 @@ class Settings:
     """How long a follower waits for the leader's state before it asks again."""
     max_pinned: int = 10_000_000
     """``replication.far.horizon.max.pinned.entries``: how much of the log is kept for a transfer."""
+    paused: bool = False
+    """Of the module, not an option: no producer is admitted, and none appends anything new."""
     max_batch_bytes: int = 1 << 20
     max_in_flight_messages: int = 8
 
@@ -44,6 +46,9 @@ class Settings:
 
     def with_lease(self, lease_ms: Millis) -> Settings:
         return replace(self, lease_ms=lease_ms)
+
+    def with_paused(self, paused: bool) -> Settings:
+        return replace(self, paused=paused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

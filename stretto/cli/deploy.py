@@ -1,4 +1,4 @@
-"""``stretto deploy``: a module's life. Launch it, and destroy it.
+"""``stretto deploy``: a module's life. Launch it, pause and resume it, and destroy it.
 
 A launch is refused before any code is uploaded where that is possible: a shape that this cluster cannot run,
 code that does not load, a name that is taken. The conductor decides all of it again.
@@ -33,7 +33,7 @@ WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
 """What takes longer than this is told, with what it waits for."""
 
-app = typer.Typer(no_args_is_help=True, help="Launch and destroy modules.")
+app = typer.Typer(no_args_is_help=True, help="Launch, pause, resume and destroy modules.")
 
 
 @app.command()
@@ -135,6 +135,34 @@ def destroy(
         else:
             _await_gone(cluster, module, len(view.processes))
             typer.echo(f"{module} is gone{_kept(cluster, module)}")
+    return 0
+
+
+@app.command()
+def pause(module: ModuleName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, key: Key = None) -> int:
+    """Let a module take no more records and run no more topologies, until it is resumed. Reads go on.
+
+    Whoever appends is refused at once. It survives restarts.
+
+    Example: stretto deploy pause WordCount
+    """
+    with reach(bootstrap, key) as cluster:
+        cluster.ask(admin.Pause(module=module))
+        _await_workers(cluster, module, paused=True)
+    typer.echo(f"{module} is paused; 'stretto deploy resume {module}' lets it go on")
+    return 0
+
+
+@app.command()
+def resume(module: ModuleName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, key: Key = None) -> int:
+    """Let a module that was paused go on.
+
+    Example: stretto deploy resume WordCount
+    """
+    with reach(bootstrap, key) as cluster:
+        cluster.ask(admin.Resume(module=module))
+        _await_workers(cluster, module, paused=False)
+    typer.echo(f"{module} runs")
     return 0
 
 
@@ -243,6 +271,22 @@ def _await_gone(cluster: Cluster, module: str, processes: int) -> None:
     raise StrettoError(
         f"{module} is not gone after {WAIT_SECONDS:.0f} s: {why}; it goes on, "
         f"and 'stretto module-status {module}' shows it"
+    )
+
+
+def _await_workers(cluster: Cluster, module: str, *, paused: bool) -> None:
+    """Until all that are registered go by it."""
+    late: list[str] = []
+    for modules in _looks(cluster):
+        view = modules.get(module)
+        if view is None:
+            raise StrettoError(f"module {module} was destroyed meanwhile")
+        late = [each.worker for each in view.processes if each.address is not None and each.paused != paused]
+        if not late:
+            return
+    raise StrettoError(
+        f"workers {', '.join(late)} of {module} have not heard of it after {WAIT_SECONDS:.0f} s; "
+        "they do when they reach ZooKeeper again"
     )
 
 

@@ -21,6 +21,7 @@ from stretto.types import WorkerId
 _STYLES = {
     GroupState.RUNNING: "green",
     GroupState.CATCHING_UP: "yellow",
+    GroupState.PAUSED: "yellow",
     GroupState.ELECTING: "yellow",
     GroupState.LAUNCHING: "yellow",
 }

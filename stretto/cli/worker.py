@@ -88,6 +88,7 @@ def worker(
                 topologies=() if spec is None else spec.topologies,
                 queries=() if spec is None else spec.queries,
             ),
+            artifact="" if spec is None else spec.artifact,
             plans=tuple(plan for plan in plans(module, assignment) if me in plan.replicas),
             address=address,
             advertise=advertise,

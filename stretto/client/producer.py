@@ -18,7 +18,7 @@ from typing import Any, Self
 from stretto import wire
 from stretto.client.network import Network, patience_ms
 from stretto.clock import boot_time_ms
-from stretto.errors import OutcomeUnknown, RetriableError, StrettoError, UsageError
+from stretto.errors import ModulePaused, OutcomeUnknown, RetriableError, StrettoError, UsageError
 from stretto.records import RECORD_BYTES_MAX, pack
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import new_producer_id
@@ -374,6 +374,8 @@ class Producer:
                 self._pump(lane)
             case wire.Failed(why=why):
                 self._give_up(lane, batch, UsageError(why))
+            case wire.Refused(reason=Refusal.PAUSED):
+                self._paused(lane, batch)
             case wire.Refused(reason=Refusal.UNKNOWN_PRODUCER):
                 self._forgotten(lane, batch)
             case wire.Refused(reason=Refusal.SEQUENCE_GAP) if lane.has_gap and lane.in_flight[0] is batch:
@@ -441,6 +443,19 @@ class Producer:
         lane.refused.clear()
         lane.waiting.clear()
 
+    def _paused(self, lane: _Lane, batch: _Batch) -> None:
+        """The leader has not stored this batch, hence none after it, and does not take it. Later ones go out
+        under another id: a copy of these that is still on its way must not find its sequence awaited."""
+        if lane.identity is not None:
+            lane.identity.has_ended = True
+        under_way = list(lane.in_flight)
+        for each in [*under_way[under_way.index(batch) :], *lane.refused]:
+            self._finish(lane, each, ModulePaused(self._module))
+        lane.refused.clear()
+        # One by one: others are added meanwhile.
+        while lane.waiting:
+            self._finish(lane, lane.waiting.popleft(), ModulePaused(self._module))
+
     # Identities: admitted by each group once, and forgotten by it after a long silence.
 
     def _identity(self, lane: _Lane, group: GroupKey) -> _Identity:
@@ -487,6 +502,13 @@ class Producer:
                 identity.opening.discard(group)
                 identity.has_ended = True  # too old by now to be admitted
                 self._begin_anew(identity)
+            case wire.Refused(reason=Refusal.PAUSED):
+                identity.opening.discard(group)
+                for lane in identity.lanes:
+                    while lane.waiting:
+                        batch = lane.waiting.popleft()
+                        lost = OutcomeUnknown("the module was paused while the batch was under way")
+                        self._finish(lane, batch, lost if batch.times_sent else ModulePaused(self._module))
             case wire.Failed(why=why):
                 for lane in identity.lanes:
                     self._give_up(lane, None, UsageError(why))

@@ -31,6 +31,8 @@ class GroupState(enum.StrEnum):
     RUNNING = "running"
     CATCHING_UP = "catching up"
     """It serves, and replicas outside the ISR are on their way."""
+    PAUSED = "paused"
+    """It serves reads, and refuses records until its module is resumed."""
     STALLED = "stalled"
     """Fewer replicas than min-ISR can take an entry: appends are refused."""
     NO_LEASE = "no lease"
@@ -170,6 +172,8 @@ class _Evidence:
         ]
         if behind:
             return GroupState.CATCHING_UP, max(each.since_ms for each in behind), leading.why
+        if leading.paused:
+            return GroupState.PAUSED, None, leading.why
         return GroupState.RUNNING, leading.since_ms, leading.why
 
     def _runs(self, worker: WorkerId) -> bool:

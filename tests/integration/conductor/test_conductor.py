@@ -317,6 +317,34 @@ def test_a_destroyed_module_is_gone_when_its_workers_are(scene: Scene) -> None:
     assert scene.zk.exists(scene.paths.group(GroupKey("m", assignment.generation, 0))) is None
 
 
+def test_a_module_is_paused_and_resumed_by_any_conductor(scene: Scene) -> None:
+    conductor, stop = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    scene.ask(conductor, admin.Pause(module="m"))
+    scene.ask(conductor, admin.Pause(module="m"))
+    assert scene.state() == "paused"
+    with pytest.raises(StrettoError, match="module m is paused; wait until it is running"):
+        scene.ask(conductor, admin.Balance(module="m"))
+    stop()
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    [view] = scene.ask(conductor, admin.Modules(module="m"))
+    assert (view.state, view.problems) == (
+        "paused",
+        ("it takes no records until 'stretto deploy resume m'",),
+    )
+    scene.ask(conductor, admin.Resume(module="m"))
+    scene.ask(conductor, admin.Resume(module="m"))
+    assert scene.state() in ("running", "leadership-balancing")
+    what = [operation.what for operation in scene.ask(conductor, admin.Operations(module="m"))]
+    assert (what.count("pause"), what.count("resume")) == (1, 1)
+    scene.ask(conductor, admin.Destroy(module="m"))
+    for call in (admin.Pause(module="m"), admin.Resume(module="m")):
+        with pytest.raises(RetriableError, match="module m is destroying; wait"):
+            scene.ask(conductor, call)
+
+
 def test_a_module_that_cannot_be_destroyed_says_who_keeps_it(scene: Scene) -> None:
     conductor, _ = scene.conductor()
     scene.active(conductor)

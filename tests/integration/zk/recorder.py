@@ -13,6 +13,7 @@ from stretto.options import OptionSet
 from stretto.replog.core.events import Event
 from stretto.types import Incarnation, Millis
 from stretto.zk.paths import GroupKey
+from stretto.zk.records import ModuleSpec
 from tests.integration.zk.waiting import DEADLINE_SECONDS
 
 
@@ -44,7 +45,12 @@ class Tuned:
     options: OptionSet
 
 
-Heard: TypeAlias = Started | Expired | Renewed | Told | Tuned
+@dataclass(frozen=True)
+class Specified:
+    spec: ModuleSpec | None
+
+
+Heard: TypeAlias = Started | Expired | Renewed | Told | Tuned | Specified
 T = TypeVar("T")
 
 
@@ -67,6 +73,9 @@ class Recorder:
 
     def options_changed(self, options: OptionSet) -> None:
         self._hear(Tuned(options))
+
+    def spec_changed(self, spec: ModuleSpec | None) -> None:
+        self._hear(Specified(spec))
 
     def _hear(self, what: Heard) -> None:
         with self._condition:

@@ -10,7 +10,7 @@ import pytest
 from stretto import connect, wire
 from stretto.client import Client
 from stretto.endpoint import Connection, Endpoint
-from stretto.errors import OutcomeUnknown, UsageError
+from stretto.errors import ModulePaused, OutcomeUnknown, UsageError
 from stretto.loop import Loop
 from stretto.records import RecordBatch
 from stretto.replog.core.effects import Refusal
@@ -168,6 +168,66 @@ def test_what_was_sent_before_a_batch_that_can_never_be_taken_is_not_given_up(
     first.result(10)
     with pytest.raises(UsageError, match="never"):
         second.result(10)
+
+
+def paused(message: wire.AppendBatch) -> wire.ToClient | None:
+    return refused(message, Refusal.PAUSED)
+
+
+def test_a_paused_module_refuses_at_once_and_the_same_producer_goes_on_when_it_is_resumed(
+    worker: FakeWorker, client: Client
+) -> None:
+    producer = client.producer(MODULE, "d", linger_ms=0)
+    producer.append(b"0", task=0).result(10)
+    worker.answer = paused
+    for ack in [producer.append_batch([b"%d" % number], task=0) for number in range(1, 9)]:
+        with pytest.raises(ModulePaused, match="stretto deploy resume m"):
+            ack.result(10)
+    [(_, before, *_)] = worker.taken
+
+    def a_late_batch_finds_a_gap(message: wire.AppendBatch) -> wire.ToClient | None:
+        return refused(message, Refusal.SEQUENCE_GAP) if message.producer == before else None
+
+    worker.answer = a_late_batch_finds_a_gap
+    producer.append(b"9", task=0).result(10)
+    assert [record for *_, records in worker.taken for record in records] == [b"0", b"9"]
+
+
+def test_a_producer_that_finds_its_module_paused_is_not_admitted_before_it_is_resumed(
+    worker: FakeWorker, client: Client
+) -> None:
+    worker.answer = paused
+    producer = client.producer(MODULE, "d", linger_ms=0)
+    for number in range(3):
+        with pytest.raises(ModulePaused):
+            producer.append(b"%d" % number, task=0).result(10)
+    worker.answer = lambda _: None
+    producer.append(b"3", task=0).result(10)
+    assert [records for *_, records in worker.taken] == [[b"3"]]
+    assert len(worker.opened) == 1
+
+
+def test_what_was_stored_before_the_pause_is_acknowledged_and_what_follows_it_refused(
+    worker: FakeWorker, client: Client
+) -> None:
+    producer = client.producer(MODULE, "d", linger_ms=0)
+    producer.append(b"0", task=0).result(10)
+
+    def paused_from_the_third_on(message: wire.AppendBatch) -> wire.ToClient | None:
+        match message.sequence:
+            case 2:
+                return refused(message, Refusal.PAUSED)
+            case 3 | 4:
+                return refused(message, Refusal.SEQUENCE_GAP)
+            case _:
+                return None
+
+    worker.answer = paused_from_the_third_on
+    first, *others = [producer.append_batch([b"%d" % number], task=0) for number in range(1, 5)]
+    first.result(10)
+    for ack in others:
+        with pytest.raises(ModulePaused):
+            ack.result(10)
 
 
 def test_a_lost_connection_is_noticed_at_once(worker: FakeWorker, client: Client) -> None:

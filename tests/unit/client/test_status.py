@@ -157,3 +157,8 @@ def test_a_group_that_never_had_a_leader_is_launching(told: tuple[admin.ReplicaV
     status = judged(group(None, 0, ()), *told)
     assert status.state is GroupState.LAUNCHING
     assert status.since_ms == (5_000 if told else None)
+
+
+def test_a_group_of_a_paused_module_is_shown_as_paused() -> None:
+    status = judged(group(), replica(W0, "leader", paused=True), replica(W1), replica(W2))
+    assert status.state is GroupState.PAUSED

@@ -7,7 +7,7 @@ from stretto.invariants import InvariantViolation
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.effects import Acked, Refusal
 from stretto.replog.core.messages import RejectReason
-from stretto.replog.core.producers import new_producer_id
+from stretto.replog.core.producers import NO_PRODUCER, new_producer_id
 from stretto.replog.frame import Kind, payload
 from stretto.types import Epoch, Millis, Offset
 from tests.unit.core.group import (
@@ -666,3 +666,21 @@ def test_a_new_near_lag_is_what_followers_are_told() -> None:
     subject.step(events.OptionsChanged(settings=settings(max_near_lag=3)))
     (lineage,) = sent(subject.hello(W1, attempt=2), messages.Lineage)
     assert lineage.near_lag == 3
+
+
+def test_a_paused_module_admits_nobody_and_takes_nothing_new_but_acknowledges_what_it_has() -> None:
+    subject = serving_leader()
+    subject.open_producer()
+    subject.append(1, producer=PRODUCER)
+    subject.settle()
+    subject.step(events.OptionsChanged(settings=settings(paused=True)))
+    assert refusal(subject.append(2, producer=PRODUCER, sequence=1)) is Refusal.PAUSED
+    assert isinstance(replies(subject.append(3, producer=PRODUCER))[3], Acked)
+    opening = append_event(4, kind=Kind.PRODUCER_OPEN, producer=new_producer_id(0, 99))
+    assert refusal(subject.step(opening)) is Refusal.PAUSED
+    before = subject.replica.log_end
+    subject.step(append_event(5, kind=Kind.MARKER, producer=NO_PRODUCER))
+    assert subject.replica.log_end == before + 1
+    subject.step(events.OptionsChanged(settings=settings(paused=False)))
+    subject.append(6, producer=PRODUCER, sequence=1)
+    assert subject.replica.log_end == before + 2
