@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -47,6 +47,14 @@ class _Stop(Exception):
         self.index = index
 
 
+class _Rules(NamedTuple):
+    """Of a run."""
+
+    stop_at_failure: bool
+    skip: Container[int]
+    raising: bool
+
+
 class TaskRunner:
     """Of one task of a module. It keeps nothing between runs."""
 
@@ -59,25 +67,35 @@ class TaskRunner:
         self._roots = {name: pstate.root for name, pstate in declared.pstates.items()}
 
     def run(
-        self, work: Work, rows: RowsOf, *, stop_at_failure: bool = False, skip: Container[int] = ()
+        self,
+        work: Work,
+        rows: RowsOf,
+        *,
+        stop_at_failure: bool = False,
+        skip: Container[int] = (),
+        raising: bool = False,
     ) -> Outcome:
         """Run what is not in ``skip``, in order; with ``stop_at_failure``, only up to what fails first.
 
-        Less is done, from the beginning, if the outcome of all would be too large for an entry.
+        Less is done, from the beginning, if the outcome of all would be too large for an entry. With
+        ``raising`` an error of a function passes through, for tests.
         """
-        outcome = self._run(work, rows, stop_at_failure, skip)
+        rules = _Rules(stop_at_failure, skip, raising)
+        outcome = self._run(work, rows, rules)
         count = len(work.records if isinstance(work, Records) else work.calls)
         while (size := _size(outcome)) > OUTCOME_BYTES_MAX and count > 1:
             count = max(1, count // 2)
-            outcome = self._run(_first(work, count), rows, stop_at_failure, skip)
+            outcome = self._run(_first(work, count), rows, rules)
         if size <= OUTCOME_BYTES_MAX:
             return outcome
         error = UsageError(
             f"it changes and sends {size} bytes, beyond the limit of {OUTCOME_BYTES_MAX}; take smaller steps"
         )
+        if raising:
+            raise error
         return Outcome(failures=[failure_of(0, error)], done=0 if stop_at_failure else 1)
 
-    def _run(self, work: Work, rows: RowsOf, stop_at_failure: bool, skip: Container[int]) -> Outcome:
+    def _run(self, work: Work, rows: RowsOf, rules: _Rules) -> Outcome:
         topologies = self._functions.topologies
         topology = topologies.get(work.topology)
         if topology is None:
@@ -85,21 +103,23 @@ class TaskRunner:
                 f"there is no topology {work.topology}; {did_you_mean(work.topology, topologies)}"
             )
         run, bound = self.bind(work.topology, rows)
-        batch = _Batch(run, bound, self._functions.steps, stop_at_failure, skip)
+        batch = _Batch(run, bound, self._functions.steps, rules)
         match work:
             case Records(records=records):
                 return batch.outcome(len(records), partial(batch.run_records, topology.signature, records))
             case Calls(calls=calls):
                 return batch.outcome(len(calls), partial(batch.run_calls, calls))
 
-    def query(self, name: str, args: bytes, rows: RowsOf) -> Answer:
+    def query(self, name: str, args: bytes, rows: RowsOf, *, raising: bool = False) -> Answer:
         """What a query's function returns for these arguments, MessagePack of a tuple, on this task."""
         query = self._query(name)
-        return self._answer(
-            name, rows, lambda bound: query.signature.function(bound, *query.signature.decode(args))
-        )
 
-    def combine(self, name: str, args: bytes, parts: Sequence[bytes]) -> Answer:
+        def asked(bound: Module) -> Any:
+            return query.signature.function(bound, *query.signature.decode(args))
+
+        return self._answer(name, rows, asked, raising=raising)
+
+    def combine(self, name: str, args: bytes, parts: Sequence[bytes], *, raising: bool = False) -> Answer:
         """What a query without a key answers, out of what it returned on every task, in their order."""
         query = self._query(name)
 
@@ -109,7 +129,7 @@ class TaskRunner:
             decoded = [query.parts.decode(part) for part in parts]
             return query.combination(bound, decoded, *query.signature.decode(args))
 
-        return self._answer(name, None, combined)
+        return self._answer(name, None, combined, raising=raising)
 
     def _query(self, name: str) -> CheckedQuery:
         found = self._functions.queries.get(name)
@@ -117,11 +137,15 @@ class TaskRunner:
             raise UsageError(f"there is no query {name}; {did_you_mean(name, self._functions.queries)}")
         return found
 
-    def _answer(self, name: str, rows: RowsOf | None, function: Callable[[Module], Any]) -> Answer:
+    def _answer(
+        self, name: str, rows: RowsOf | None, function: Callable[[Module], Any], *, raising: bool
+    ) -> Answer:
         _, bound = self.bind(name, rows, hops=False)
         try:
             return Answer(_msgpack(function(bound)))
         except _RAISED as error:
+            if raising:
+                raise
             return Answer(failure=failure_of(0, error))
 
     def bind(self, what: str, rows: RowsOf | None, *, hops: bool = True) -> tuple[Run, Module]:
@@ -148,14 +172,14 @@ class _Batch:
         run: Run,
         bound: Module,
         steps: Mapping[str, StepSignature],
-        stop_at_failure: bool,
-        skip: Container[int],
+        rules: _Rules,
     ) -> None:
         self._run = run
         self._bound = bound
         self._steps = steps
-        self._stop_at_failure = stop_at_failure
-        self._skip = skip
+        self._stop_at_failure = rules.stop_at_failure
+        self._skip = rules.skip
+        self._raising = rules.raising
         self._results: list[tuple[int, bytes]] = []
         self._failures: list[Failure] = []
 
@@ -276,6 +300,8 @@ class _Batch:
         self._run.undo.clear()
 
     def _fail(self, error: BaseException) -> None:
+        if self._raising:
+            raise error
         index = self._run.origin
         self._run.take_back()
         self._failures.append(failure_of(index, error))

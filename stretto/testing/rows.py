@@ -1,0 +1,47 @@
+"""The rows of a PState in memory, for tests."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from stretto.pstate.changes import Changes
+from stretto.pstate.tree import Row
+
+
+class MemoryRows:
+    """As :class:`~stretto.pstate.overlay.Rows` has it; what is scanned is as of the beginning of the scan."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+
+    def apply(self, changes: Changes) -> None:
+        for start, end in changes.ranges:
+            low, high = bisect_left(self._keys, start), bisect_left(self._keys, end)
+            for key in self._keys[low:high]:
+                del self._rows[key]
+            del self._keys[low:high]
+        for key in changes.deletes:
+            if self._rows.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
+        for key, value in changes.puts:
+            if key not in self._rows:
+                insort(self._keys, key)
+            self._rows[key] = value
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._rows.get(key)
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
+        return iter([(key, self._rows[key]) for key in self._within(start, end)])
+
+    def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        return iter(self._within(start, end))
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        within = self._within(start, end)
+        return within[-1] if within else None
+
+    def _within(self, start: bytes, end: bytes) -> list[bytes]:
+        return self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]

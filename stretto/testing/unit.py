@@ -1,0 +1,310 @@
+"""A module with all its tasks in memory, run as a cluster runs it, one thing after the other.
+
+Streams take a record at a time, with all that it leads to on any task, before the next. Microbatches take all
+records that wait, in rounds over all tasks, and show nothing before they are done. There is no time, and
+nothing goes wrong but what the module's functions do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from heapq import merge
+from operator import itemgetter
+from typing import Any, Literal
+
+import msgspec
+
+from stretto import ordered
+from stretto.errors import UsageError
+from stretto.module import Depot, Module, declarations
+from stretto.nearest import did_you_mean
+from stretto.partition import Partitioner, owner_of
+from stretto.pstate.changes import pack, parse
+from stretto.pstate.edit import View
+from stretto.pstate.tree import Entries, Members
+from stretto.records import DepotOffset
+from stretto.testing.microbatch import Microbatch, Source
+from stretto.testing.rows import MemoryRows
+from stretto.topology.bound import RowsOf
+from stretto.topology.checks import CheckedTopology
+from stretto.topology.runner import TaskRunner
+from stretto.topology.work import Calls, Failure, Outcome, Records, StepCall
+from stretto.types import TaskId
+
+CALLS_MAX = 1_000_000
+"""That one record may lead to. Beyond it, steps hop to each other without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRecord:
+    """A record that a topology did not manage, and left out."""
+
+    topology: str
+    depot: str
+    task: int
+    offset: int
+    record: bytes
+    error: str
+    traceback: str
+
+
+@dataclass(slots=True)
+class Ran:
+    """What a run did."""
+
+    records: int = 0
+    """How many were taken by topologies."""
+    results: list[Any] = field(default_factory=list)
+    """What functions of streams returned, in order; None is no result."""
+    failures: list[FailedRecord] = field(default_factory=list)
+
+
+@contextmanager
+def module(
+    of: type[Module], *, tasks: int = 4, seed: int | None = None, microbatch_records: int | None = None
+) -> Iterator[ModuleUnderTest]:
+    """The module, with nothing in it.
+
+    ``tasks`` is a power of two. With ``seed`` the tasks take turns by chance, the same for the same seed: a
+    module whose functions rely on an order that a cluster does not give then does not come out the same with
+    every seed. ``microbatch_records`` is how many records of a task a microbatch takes at most.
+    """
+    yield ModuleUnderTest(of, tasks=tasks, seed=seed, microbatch_records=microbatch_records)
+
+
+class ModuleUnderTest:
+    """Its PStates are attributes: ``m.counts.get("the")``; one called like a method is ``m.pstate(name)``."""
+
+    def __init__(
+        self, of: type[Module], *, tasks: int, seed: int | None = None, microbatch_records: int | None = None
+    ) -> None:
+        if type(tasks) is not int or tasks < 1 or tasks & (tasks - 1):
+            raise UsageError(f"the number of tasks is a power of two; {tasks!r} is none")
+        self._declared = declarations(of)
+        self._tasks = [TaskId(task) for task in range(tasks)]
+        self._chance = None if seed is None else random.Random(seed)  # noqa: S311 - to be repeated
+        self._microbatch_records = microbatch_records
+        self._runners = [TaskRunner(of, task, tasks) for task in self._tasks]
+        self._partitioners = {
+            name: Partitioner(depot, tasks) for name, depot in self._declared.depots.items()
+        }
+        self._depots: dict[str, list[list[bytes]]] = {
+            name: [[] for _ in self._tasks] for name in self._declared.depots
+        }
+        self._rows = {name: [MemoryRows() for _ in self._tasks] for name in self._declared.pstates}
+        self._progress = {
+            (name, depot): [0] * tasks
+            for name, topology in self._declared.functions.topologies.items()
+            for depot in topology.depots
+        }
+        self._next_task = 0
+
+    # What a client does.
+
+    def append(self, depot: str | Depot, *values: Any, task: int | None = None) -> None:
+        """Each to the task that its depot's partitioning chooses, or to ``task``.
+
+        A value is what JSON can say, or a dataclass or struct; ``bytes`` are a record as it is.
+        """
+        name = depot.name if isinstance(depot, Depot) else depot
+        partitions = self._depots.get(name)
+        if partitions is None:
+            raise UsageError(f"{self._declared.name} has no depot {name}; {did_you_mean(name, self._depots)}")
+        for value in values:
+            record, chosen = (
+                (value, None) if isinstance(value, bytes) else self._partitioners[name].place(value)
+            )
+            if task is not None:
+                chosen = TaskId(task)
+            if chosen is None:
+                chosen = self._tasks[self._next_task]
+                self._next_task = (self._next_task + 1) % len(self._tasks)
+            partitions[chosen].append(record)
+
+    def pstate(self, name: str) -> PStateUnderTest:
+        if name not in self._rows:
+            raise UsageError(f"{self._declared.name} has no PState {name}; {did_you_mean(name, self._rows)}")
+        return PStateUnderTest(self._declared.pstates[name].root, list(self._rows[name]))
+
+    def __getattr__(self, name: str) -> PStateUnderTest:
+        try:
+            return self.pstate(name)
+        except UsageError as error:
+            raise AttributeError(str(error)) from None
+
+    def query(self, name: str, /, *args: Any, **named: Any) -> Any:
+        """What the query answers, as a client gets it: plain values."""
+        queries = self._declared.functions.queries
+        if name not in queries:
+            raise UsageError(f"{self._declared.name} has no query {name}; {did_you_mean(name, queries)}")
+        query = queries[name]
+        given = query.signature.arguments(args, named)
+        data = msgspec.msgpack.encode(given)
+        key = query.declared.key
+        if key is not None:
+            owner = owner_of(given[query.signature.parameters.index(key)], len(self._tasks))
+            return msgspec.msgpack.decode(self._ask(owner, name, data))
+        parts = [self._ask(task, name, data) for task in self._tasks]
+        answer = self._runners[0].combine(name, data, parts, raising=True)
+        return msgspec.msgpack.decode(answer.result)
+
+    def _ask(self, task: TaskId, name: str, args: bytes) -> bytes:
+        return (
+            self._runners[task]
+            .query(name, args, lambda pstate: self._rows[pstate][task], raising=True)
+            .result
+        )
+
+    # What a cluster does.
+
+    def run(self, *, failures: Literal["raise", "keep"] = "raise") -> Ran:
+        """Until every record that was appended has been taken by every topology of its depot.
+
+        What a function raises ends the run, unless failures are to be kept: then the record is left out, as
+        one that was tried often enough, and told in what is returned.
+        """
+        ran = Ran()
+        topologies = self._declared.functions.topologies
+        for name, topology in topologies.items():
+            if topology.declared.kind == "stream":
+                self._run_stream(name, topology, ran, raising=failures == "raise")
+        for name, topology in topologies.items():
+            if topology.declared.kind == "microbatch":
+                while self._run_microbatch(name, topology, ran, raising=failures == "raise"):
+                    pass
+        return ran
+
+    def _run_stream(self, name: str, topology: CheckedTopology, ran: Ran, *, raising: bool) -> None:
+        while waiting := [
+            (task, depot)
+            for task in self._tasks
+            for depot in topology.depots
+            if self._progress[name, depot][task] < len(self._depots[depot][task])
+        ]:
+            task, depot = self._chance.choice(waiting) if self._chance else waiting[0]
+            offset = self._progress[name, depot][task]
+            record = self._depots[depot][task][offset]
+            work = Records(name, depot, DepotOffset(offset), [record])
+            outcome = self._runners[task].run(work, self._applied(task), raising=raising)
+            failed = outcome.failures or self._carry_out_hops(name, outcome, raising=raising)
+            if not failed:
+                self._apply(task, outcome)
+                ran.results += [msgspec.json.decode(result) for _, result in outcome.results]
+            source = Source(depot, task, offset)
+            ran.failures += [_failed(name, source, record, failure) for failure in failed[:1]]
+            self._progress[name, depot][task] += 1
+            ran.records += 1
+
+    def _carry_out_hops(self, name: str, outcome: Outcome, *, raising: bool) -> list[Failure]:
+        """And those that they lead to. What one does is applied at once; behind one that fails all go on."""
+        waiting = deque(_by_task(outcome))
+        failures: list[Failure] = []
+        count = 0
+        while waiting:
+            task, calls = waiting.popleft()
+            count += len(calls)
+            if count > CALLS_MAX:
+                raise UsageError(
+                    f"a record of {name} leads to more than {CALLS_MAX} hops; do steps hop in a circle?"
+                )
+            done = self._runners[task].run(Calls(name, calls), self._applied(task), raising=raising)
+            self._apply(task, done)
+            failures += done.failures
+            waiting += _by_task(done)
+            if done.done < len(calls):
+                waiting.appendleft((task, calls[done.done :]))
+        return failures
+
+    def _run_microbatch(self, name: str, topology: CheckedTopology, ran: Ran, *, raising: bool) -> bool:
+        """False if there is nothing to do."""
+        ranges = {
+            (depot, task): (start, min(end, start + (self._microbatch_records or end)))
+            for depot in topology.depots
+            for task in self._tasks
+            if (start := self._progress[name, depot][task]) < (end := len(self._depots[depot][task]))
+        }
+        if not ranges:
+            return False
+        inputs = {
+            (depot, task): [(offset, self._depots[depot][task][offset]) for offset in range(start, end)]
+            for (depot, task), (start, end) in ranges.items()
+        }
+        done = Microbatch(
+            name, self._runners, self._applied, inputs, chance=self._chance, raising=raising
+        ).run()
+        for task, overlays in enumerate(done.overlays):
+            for pstate, overlay in overlays.items():
+                self._rows[pstate][task].apply(parse(pack({pstate: overlay.changes()}))[pstate])
+        for (depot, task), (start, end) in ranges.items():
+            self._progress[name, depot][task] = end
+            ran.records += end - start
+        for source, failure in done.failures.items():
+            record = self._depots[source.depot][source.task][source.offset]
+            ran.failures.append(_failed(name, source, record, failure))
+        return True
+
+    def _applied(self, task: TaskId) -> RowsOf:
+        return lambda pstate: self._rows[pstate][task]
+
+    def _apply(self, task: TaskId, outcome: Outcome) -> None:
+        for pstate, changes in parse(pack(outcome.changes)).items():
+            self._rows[pstate][task].apply(changes)
+
+
+class PStateUnderTest:
+    """A PState over all tasks: read as with :class:`stretto.client.PStateReader`."""
+
+    def __init__(self, root: Entries | Members, rows: list[MemoryRows]) -> None:
+        self._root = root
+        self._views = [View(root, each) for each in rows]
+
+    def get(self, *path: Any, default: Any = None) -> Any:
+        """What is under these keys; without any, all there is, as a dict or a set."""
+        if path:
+            return self._at(path).get(*path, default=default)
+        return dict(self.items()) if isinstance(self._root, Entries) else set(self.keys())
+
+    def contains(self, *path: Any) -> bool:
+        return self._at(path).contains(*path)
+
+    def keys(self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None) -> Iterator[Any]:
+        """Ascending; without a path, those of all tasks."""
+        views = [self._at(path)] if path else self._views
+        found = [
+            [(ordered.encode(key), key) for key in view.keys(*path, start=start, end=end, prefix=prefix)]
+            for view in views
+        ]
+        return (key for _, key in merge(*found, key=itemgetter(0)))
+
+    def items(
+        self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None
+    ) -> Iterator[tuple[Any, Any]]:
+        views = [self._at(path)] if path else self._views
+        found = [
+            [
+                (ordered.encode(key), (key, value))
+                for key, value in view.items(*path, start=start, end=end, prefix=prefix)
+            ]
+            for view in views
+        ]
+        return (item for _, item in merge(*found, key=itemgetter(0)))
+
+    def count(self, *path: Any) -> int:
+        return self._at(path).count(*path) if path else sum(view.count() for view in self._views)
+
+    def _at(self, path: tuple[Any, ...]) -> View:
+        if not path:
+            raise UsageError("give a key; get(), items(), keys() and count() do without")
+        return self._views[owner_of(path[0], len(self._views))]
+
+
+def _by_task(outcome: Outcome) -> list[tuple[TaskId, list[StepCall]]]:
+    return list(outcome.hops.items())
+
+
+def _failed(topology: str, source: Source, record: bytes, failure: Failure) -> FailedRecord:
+    return FailedRecord(topology, *source, record, failure.error, failure.traceback)

@@ -1,0 +1,274 @@
+"""The unit runner: a module without a cluster, and against models of what a cluster promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stretto.testing
+from stretto import Depot, Module, PState, microbatch, query, step, stream
+from stretto.errors import UsageError
+from stretto.partition import GLOBAL
+
+
+@dataclass
+class Move:
+    source: str
+    target: str
+    amount: int
+
+
+class Ledger(Module):
+    moves = Depot(partition_by="source")
+    batched_moves = Depot(partition_by="source")
+    names = Depot()
+    balances = PState(dict[str, int])
+    batched = PState(dict[str, int])
+    journal = PState(dict[str, list[int]])
+    seen = PState(dict[str, set[int]])
+
+    @stream(moves)
+    def move(self, move: Move) -> int:
+        self.journal.append(move.source, value=move.amount)
+        self.balances.increment(move.source, by=-move.amount)
+        self.receive.at(move.target)(move.target, move.amount)
+        if move.amount < 0:
+            raise ValueError("negative")
+        return move.amount
+
+    @step
+    def receive(self, name: str, amount: int) -> None:
+        if amount == 13:
+            raise ValueError("unlucky")
+        self.balances.increment(name, by=amount)
+
+    @microbatch(batched_moves, batch=True)
+    def move_all(self, moves: list[Move]) -> None:
+        for move in moves:
+            if move.amount < 0:
+                raise ValueError("negative")
+            self.batched.increment(move.source, by=-move.amount)
+            self.receive_all.at(move.target)(move.target, move.amount)
+
+    @step(batch=True)
+    def receive_all(self, calls: list[tuple[str, int]]) -> None:
+        for name, amount in calls:
+            if amount == 13:
+                raise ValueError("unlucky")
+            self.batched.increment(name, by=amount)
+
+    @stream(names)
+    def announce(self, name: str) -> None:
+        self.note.everywhere()(name)
+
+    @step
+    def note(self, name: str) -> None:
+        self.add.at(name)(name, self.task)
+
+    @step
+    def add(self, name: str, task: int) -> None:
+        self.seen.add(name, task)
+
+    @query(key="name")
+    def balance(self, name: str, scale: int = 1) -> int:
+        return int(self.balances.get(name, default=0)) * scale
+
+    @query
+    def richest(self, limit: int) -> list[tuple[int, str]]:
+        return sorted(((amount, name) for name, amount in self.balances.items()), reverse=True)[:limit]
+
+    @richest.combine
+    def richest_of_all(self, parts: list[list[tuple[int, str]]], limit: int) -> list[tuple[int, str]]:
+        return sorted((each for part in parts for each in part), reverse=True)[:limit]
+
+    @query
+    def sizes(self) -> int:
+        return self.balances.count()
+
+
+def test_five_lines_test_a_module() -> None:
+    with stretto.testing.module(Ledger, tasks=4) as m:
+        m.append("moves", {"source": "ann", "target": "bob", "amount": 3})
+        ran = m.run()
+        assert m.balances.get() == {"ann": -3, "bob": 3}
+    assert (ran.records, ran.results, ran.failures) == (1, [3], [])
+
+
+def test_pstates_are_read_over_all_tasks_in_the_order_of_keys() -> None:
+    with stretto.testing.module(Ledger, tasks=8) as m:
+        m.append(Ledger.moves, *(Move(f"from-{n}", f"to-{n % 5}", 2 * n) for n in range(20)))
+        m.run()
+        assert list(m.balances.keys(prefix="to")) == [f"to-{n}" for n in range(5)]
+        assert dict(m.balances.items(start="to-3", end="to-4")) == {"to-3": 2 * (3 + 8 + 13 + 18)}
+        assert m.balances.count() == 25
+        assert m.journal.get("from-7") == [14]
+        assert m.journal.count("from-7") == 1
+        assert m.balances.get("nobody", default=5) == 5
+        assert m.balances.contains("to-1")
+        assert not m.pstate("balances").contains("to-9")
+
+
+def test_queries_answer_with_and_without_a_key() -> None:
+    with stretto.testing.module(Ledger, tasks=4) as m:
+        m.append("moves", *(Move("bank", name, 10 * n) for n, name in enumerate("abcdef", 1)))
+        m.run()
+        assert m.query("balance", "c") == 30
+        assert m.query("balance", name="c", scale=2) == 60
+        assert m.query("richest", 2) == [[60, "f"], [50, "e"]]
+        assert sum(m.query("sizes")) == 7
+        assert len(m.query("sizes")) == 4
+        with pytest.raises(UsageError, match="has no query richst; did you mean richest"):
+            m.query("richst", 1)
+
+
+def test_a_step_runs_everywhere_when_asked() -> None:
+    with stretto.testing.module(Ledger, tasks=4) as m:
+        m.append("names", "ann")
+        m.run()
+        assert m.seen.get() == {"ann": {0, 1, 2, 3}}
+
+
+def test_what_a_function_raises_passes_through() -> None:
+    with stretto.testing.module(Ledger) as m:
+        m.append("moves", Move("ann", "bob", -1))
+        with pytest.raises(ValueError, match="negative") as raised:
+            m.run()
+    assert raised.traceback[-1].name == "move"
+
+
+def test_failures_can_be_kept_and_leave_their_records_out() -> None:
+    with stretto.testing.module(Ledger) as m:
+        for depot in ("moves", "batched_moves"):
+            m.append(depot, *(Move("ann", f"t{n}", n) for n in (1, -2, 13, 4)), b"{}")
+        ran = m.run(failures="keep")
+        assert m.batched.get() == {"ann": -5, "t1": 1, "t4": 4}
+        assert m.balances.get() == {"ann": -5, "t1": 1, "t4": 4}
+        assert m.journal.get() == {"ann": [1, 4]}
+    errors = sorted((failed.topology, failed.error.split(":")[0]) for failed in ran.failures)
+    assert errors == [
+        (topology, error)
+        for topology in ("move", "move_all")
+        for error in ("ValueError", "ValueError", "the record is no Move in JSON")
+    ]
+    assert {failed.record for failed in ran.failures if failed.topology == "move_all"} == {
+        b"{}",
+        b'{"source":"ann","target":"t-2","amount":-2}',
+        b'{"source":"ann","target":"t13","amount":13}',
+    }
+
+
+def test_a_record_is_run_once_by_each_topology() -> None:
+    with stretto.testing.module(Ledger) as m:
+        m.append("moves", Move("ann", "bob", 1))
+        assert m.run().records == 1
+        assert m.run().records == 0
+        m.append("moves", Move("ann", "bob", 1))
+        m.run()
+        assert m.balances.get("bob") == 2
+
+
+@pytest.mark.parametrize("tasks", [0, 3, -4, "4", 1.0])
+def test_the_number_of_tasks_is_a_power_of_two(tasks: Any) -> None:
+    with (
+        pytest.raises(UsageError, match="the number of tasks is a power of two"),
+        stretto.testing.module(Ledger, tasks=tasks),
+    ):
+        pass
+
+
+def test_names_that_are_not_there_are_told() -> None:
+    with stretto.testing.module(Ledger) as m:
+        with pytest.raises(UsageError, match="has no depot move; did you mean moves"):
+            m.append("move", 1)
+        with pytest.raises(AttributeError, match="has no PState balance; did you mean balances"):
+            m.balance.get("x")
+
+
+def test_steps_that_hop_in_a_circle_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Circle(Module):
+        starts = Depot()
+
+        @stream(starts)
+        def start(self, record: int) -> None:
+            self.go.on(0)()
+
+        @step
+        def go(self) -> None:
+            self.go.on((self.task + 1) % self.tasks)()
+
+    monkeypatch.setattr("stretto.testing.unit.CALLS_MAX", 1_000)
+    with stretto.testing.module(Circle, tasks=2) as m:
+        m.append("starts", 1)
+        with pytest.raises(UsageError, match="leads to more than 1000 hops; do steps hop in a circle"):
+            m.run()
+
+
+class Ordered(Module):
+    """A line of numbers for each name, over a hop and a batch."""
+
+    numbers = Depot(partition_by=GLOBAL)
+    lines = PState(dict[str, list[int]])
+    lengths = PState(dict[str, int])
+
+    @stream(numbers)
+    def take(self, record: tuple[str, int]) -> None:
+        name, number = record
+        self.put.at(name)(name, number)
+
+    @step
+    def put(self, name: str, number: int) -> None:
+        at = self.lines.append(name, value=number)
+        if number == 7:
+            raise ValueError
+        self.lengths.set(name, value=at + 1)
+
+
+moves = st.lists(
+    st.builds(Move, st.sampled_from("abcd"), st.sampled_from("abcdef"), st.sampled_from([1, 5, 13, -2, 20])),
+    max_size=30,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(moves, st.sampled_from([1, 2, 8]), st.none() | st.integers(0, 99), st.none() | st.integers(1, 5))
+def test_a_microbatch_is_the_serial_model_without_what_fails(
+    given_moves: list[Move], tasks: int, seed: int | None, at_most: int | None
+) -> None:
+    model: Counter[str] = Counter()
+    touched = set()
+    for move in given_moves:
+        if move.amount >= 0 and move.amount != 13:
+            model[move.target] += move.amount
+            model[move.source] -= move.amount
+            touched |= {move.source, move.target}
+    with stretto.testing.module(Ledger, tasks=tasks, seed=seed, microbatch_records=at_most) as m:
+        m.append("batched_moves", *given_moves)
+        ran = m.run(failures="keep")
+        assert m.batched.get() == {name: model[name] for name in touched}
+        assert sum(m.batched.get().values()) == 0
+    assert len(ran.failures) == sum(move.amount in (13, -2) for move in given_moves)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30),
+    st.sampled_from([1, 4]),
+    st.none() | st.integers(0, 99),
+)
+def test_hops_from_one_task_keep_their_order(
+    records: list[tuple[str, int]], tasks: int, seed: int | None
+) -> None:
+    with stretto.testing.module(Ordered, tasks=tasks, seed=seed) as m:
+        m.append("numbers", *records)
+        m.run(failures="keep")
+        expected: dict[str, list[int]] = {}
+        for name, number in records:
+            if number != 7:
+                expected.setdefault(name, []).append(number)
+        assert m.lines.get() == expected
+        assert m.lengths.get() == {name: len(line) for name, line in expected.items()}
