@@ -24,6 +24,7 @@ RECEIVES_MAX = 256
 # Plain numbers: pyzmq's enums take longer to look at than a socket.
 _EVENTS = int(zmq.EVENTS)
 _IN = int(zmq.POLLIN)
+_OUT = int(zmq.POLLOUT)
 
 
 class Loop:
@@ -40,6 +41,7 @@ class Loop:
         self._poller = zmq.Poller()
         self._poller.register(self._wake, zmq.POLLIN)
         self._sockets: dict[Any, Callable[[], bool]] = {}
+        self._writers: dict[Any, Callable[[], None]] = {}
         self._running = False
         self._at_turn_end: list[Callable[[], None]] = []
 
@@ -74,6 +76,17 @@ class Loop:
     def unregister(self, socket: zmq.Socket[bytes] | int) -> None:
         if self._sockets.pop(socket, None) is not None:
             self._poller.unregister(socket)
+            self._writers.pop(socket, None)
+
+    def when_writable(self, descriptor: int, function: Callable[[], None]) -> None:
+        """Run it once, when a registered descriptor has room again."""
+        self._writers[descriptor] = function
+        self._poller.register(descriptor, zmq.POLLIN | zmq.POLLOUT)
+
+    def _write(self, descriptor: Any) -> None:
+        function = self._writers.pop(descriptor)
+        self._poller.register(descriptor, zmq.POLLIN)
+        function()
 
     def run(self) -> None:
         """Until :meth:`stop`."""
@@ -86,10 +99,12 @@ class Loop:
                     os.eventfd_read(self._wake)
             self._woken = False
             self._run_calls()
-            for socket, _ in ready:
+            for socket, events in ready:
                 receive_one = self._sockets.get(socket)
                 if receive_one is not None:
                     self._receive(socket, receive_one)
+                if events & _OUT and socket in self._writers:
+                    self._write(socket)
             self._run_timers()
             self._end_turn()
 

@@ -348,6 +348,25 @@ TABLE: tuple[Option, ...] = (
         doc="The most that one read returns, whatever it asks for; a single larger batch is returned whole.",
     ),
     Option(
+        name="executor.processes",
+        kind=int,
+        default=0,
+        unit="processes",
+        low=0,
+        high=256,
+        doc="Executors of a worker, which run the module's code; 0: one for each of its groups, and no more "
+        "than there are cores. Taken up when a worker starts.",
+    ),
+    Option(
+        name="executor.timeout.millis",
+        kind=int,
+        default=10_000,
+        unit="ms",
+        low=100,
+        high=_HOUR_MS,
+        doc="A function of a module that runs longer on one record is killed, with its executor.",
+    ),
+    Option(
         name="leadership.resign.timeout.millis",
         kind=int,
         default=10_000,

@@ -50,8 +50,8 @@ class ModuleCode:
         self._node = node
         self._key = key
         self._changed = changed
-        #: No code at all: modules whose assignment was made by hand.
-        self._here = {""}
+        #: Where it is unpacked. No code at all: modules whose assignment was made by hand.
+        self._here: dict[str, Path | None] = {"": None}
         #: Being looked for, and how often that has failed.
         self._missing: dict[str, int] = {}
         self._is_closed = False
@@ -64,6 +64,10 @@ class ModuleCode:
             self._pool.submit(self._get, digest)
         return digest in self._here
 
+    def path(self, digest: str) -> Path | None:
+        """Where that which is here is unpacked."""
+        return self._here[digest]
+
     def close(self) -> None:
         self._is_closed = True
         self._pool.shutdown(cancel_futures=True)
@@ -73,10 +77,11 @@ class ModuleCode:
         try:
             if not self.store.has(digest):
                 self._fetch(digest)
+            path = self.store.path(digest)
         except (StrettoError, OSError) as error:
             self._loop.call_soon(self._failed, digest, str(error))
         else:
-            self._loop.call_soon(self._came, digest)
+            self._loop.call_soon(self._came, digest, path)
 
     def _fetch(self, digest: str) -> None:
         addresses = self._others()
@@ -100,9 +105,9 @@ class ModuleCode:
             raise StrettoError("no other node is there to fetch it from; start those that have it")
         return addresses
 
-    def _came(self, digest: str) -> None:
+    def _came(self, digest: str, path: Path) -> None:
         del self._missing[digest]
-        self._here.add(digest)
+        self._here[digest] = path
         self._changed()
 
     def _failed(self, digest: str, why: str) -> None:

@@ -81,7 +81,7 @@ class Environment:
             used = file.stat().st_size if file.exists() else 0
             self._env = lmdb.open(
                 os.fspath(folder),
-                map_size=_map_size_for(used, map_bytes),
+                map_size=map_size_for(used, map_bytes),
                 metasync=False,
                 max_dbs=MAX_DBS,
                 max_readers=MAX_READERS,
@@ -155,6 +155,12 @@ class Environment:
                 self._env.copyfd(fd)
         except lmdb.Error as error:
             raise self._translated(error, "copy") from error
+
+    def clear_readers(self) -> int:
+        """Give back the slots of processes that died inside a read. Returns how many."""
+        with self._gate.shared():
+            self._require_sound()
+            return self._env.reader_check()
 
     @property
     def transaction(self) -> int:
@@ -309,7 +315,7 @@ class _Gate:
                 self._changed.notify_all()
 
 
-def _map_size_for(used_bytes: int, map_bytes: int) -> int:
+def map_size_for(used_bytes: int, map_bytes: int) -> int:
     size = map_bytes
     while size < 2 * used_bytes:
         size *= 2

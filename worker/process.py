@@ -39,6 +39,7 @@ from stretto.worker.calls import CallDesk
 from stretto.worker.catchup import CatchupDesk
 from stretto.worker.clients import Clients
 from stretto.worker.digests import Digests
+from stretto.worker.executors.pool import Code, Executors
 from stretto.worker.fsync import FsyncSwitch
 from stretto.worker.group import Group
 from stretto.worker.metadata import MetadataDesk
@@ -80,6 +81,8 @@ class WorkerConfig:
     root: str = "/stretto"
     key: ClusterKey | None = None
     session_timeout_ms: int = 10_000
+    code: Code | None = None
+    """Of the module, for the executors; None if it has none to run."""
 
 
 class Worker:
@@ -112,6 +115,7 @@ class Worker:
         self.clients = Clients(self)
         self.metadata = MetadataDesk(self)
         self.calls = CallDesk(self)
+        self.executors = Executors(self)
         self._plans = {plan.key: plan for plan in config.plans}
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
@@ -153,6 +157,7 @@ class Worker:
             self.metastore.follow(key)
         self._retime()
         self.metastore.watch_workers(self._workers_found)
+        self.executors.start(self.config.code)
         log.info("worker_started", worker=self.worker, address=self.address, groups=len(self._plans))
         self.loop.run()
         self._close()
@@ -237,6 +242,11 @@ class Worker:
         self._by_log.pop(group.log, None)
         self._storages[group.key] = storage
         self._by_log[storage.log] = group
+
+    def clear_readers(self) -> None:
+        """An executor was killed, perhaps in the middle of a read: no page that was freed since is lost."""
+        for group in self.groups.values():
+            self.applier.read(group.state.clear_readers, lambda _: None)
 
     def _committed(self, replog: Replog, end: Offset | StorageError) -> None:
         group = self._by_log.get(replog)
@@ -451,6 +461,7 @@ class Worker:
 
     def _close(self) -> None:
         self.metastore.close()
+        self.executors.close()
         self.catchup.close()
         self.applier.close()
         self.digests.close()

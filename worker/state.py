@@ -263,9 +263,18 @@ class AppliedState:
             state.advance(self._applied)
         state.environment.copy(fd)
 
+    def folder(self, task: TaskId) -> Path:
+        """Of the task's file, for other processes that read it."""
+        return self._task(task).environment.folder
+
     def size_bytes(self, task: TaskId) -> int:
         """Of a task's file, without what lies unused at its end."""
         return self._task(task).environment.size_bytes
+
+    def clear_readers(self) -> None:
+        """Of processes that died while they read the files."""
+        for task in self._tasks.values():
+            task.environment.clear_readers()
 
     def transaction(self, task: TaskId) -> int:
         """Changes with the task's file; an image is not older than what was read here before."""

@@ -268,6 +268,9 @@ class Supervisor:
         command += ["--zookeeper", config.zookeeper, "--root", config.root, "--cluster", config.cluster]
         command += ["--address", f"{self.address.rpartition(':')[0]}:0", "--launch", launch]
         command += ["--session-timeout-millis", str(config.session_timeout_ms)]
+        code = self._code.path(self._desired.artifact(post.module))
+        if code is not None:
+            command += ["--code", str(code)]
         if config.advertise is not None:
             host, colon, _ = config.advertise.rpartition(":")
             command += ["--advertise", host if colon else config.advertise]

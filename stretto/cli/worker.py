@@ -16,9 +16,11 @@ from stretto.endpoint import advertised
 from stretto.keys import ClusterKey, require_key
 from stretto.logs import configure
 from stretto.types import WorkerId
+from stretto.worker.executors.pool import Code
 from stretto.worker.process import Worker, WorkerConfig
 from stretto.zk.client import await_connection, close, new_client
 from stretto.zk.paths import Paths
+from stretto.zk.records import ModuleSpec
 
 
 def worker(
@@ -42,6 +44,9 @@ def worker(
     session_timeout_millis: Annotated[
         int, typer.Option(min=1_000, help="Of its metastore session.")
     ] = 10_000,
+    code: Annotated[
+        Path | None, typer.Option(help="Where the module's code is unpacked.", show_default=False)
+    ] = None,
     launch: Annotated[
         str, typer.Option(help="What its supervisor knows this process by.", show_default=False)
     ] = "",
@@ -95,6 +100,7 @@ def worker(
             root=root,
             key=cluster_key,
             session_timeout_ms=session_timeout_millis,
+            code=_code(code, spec),
         )
     )
     process.handle_signals()
@@ -103,3 +109,10 @@ def worker(
     typer.echo(f"worker {me} serves {len(process.config.plans)} groups of {module} at {process.address}")
     process.run()
     return 0
+
+
+def _code(folder: Path | None, spec: ModuleSpec | None) -> Code | None:
+    """For executors, which a module without functions does not need."""
+    if folder is None or spec is None or not (spec.topologies or spec.queries):
+        return None
+    return Code(folder.absolute(), spec.entry, spec.tasks)

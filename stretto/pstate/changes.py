@@ -14,6 +14,7 @@ Layout: MessagePack of ``[version, {name of the PState: [ranges, deletes, puts]}
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -46,6 +47,8 @@ class _Payload(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Payload).decode
+#: An array of two: the version, and the map whose size and content follow.
+_HEAD = bytes([0x92, CHANGES_VERSION])
 
 
 def pack(changes: Mapping[str, Changes]) -> bytes:
@@ -57,6 +60,38 @@ def pack(changes: Mapping[str, Changes]) -> bytes:
             "make smaller batches"
         )
     return payload
+
+
+class Packed(NamedTuple):
+    """A part of a payload: the changes of so many PStates, each behind its name."""
+
+    pstates: int
+    body: Buffer
+
+
+NO_CHANGES = Packed(0, b"")
+
+
+class TooMuch(UsageError):
+    """What a batch does is more than one entry holds."""
+
+
+def pack_part(changes: Mapping[str, Changes]) -> Packed:
+    """For who adds others' before it is a payload. Raises TooMuch beyond a limit."""
+    body = b"".join(_encode(name) + _encode(each) for name, each in changes.items())
+    if len(body) > CHANGES_BYTES_MAX // 2:
+        raise TooMuch(
+            f"the changes of a batch have {len(body)} bytes, beyond the limit of {CHANGES_BYTES_MAX // 2}; "
+            "make smaller batches"
+        )
+    return Packed(len(changes), body)
+
+
+def joined(*parts: Packed) -> bytes:
+    """The payload of these parts, none of which names a PState that another does."""
+    count = sum(part.pstates for part in parts)
+    size = bytes([0x80 | count]) if count < 16 else b"\xdf" + count.to_bytes(4, "big")
+    return b"".join((_HEAD, size, *(part.body for part in parts)))
 
 
 def parse(payload: Buffer) -> dict[str, Changes]:

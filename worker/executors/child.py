@@ -1,0 +1,197 @@
+"""The process of an executor.
+
+    python -P -m stretto.worker.executors.child DESCRIPTOR
+
+It imports the module it is told to, and answers one request after the other. It has no thread of its own and
+handles no signal: a person's function may do to this process whatever it likes, and what it may not do is
+prevented from outside. It reads LMDB and writes nothing; whatever a run changes goes to the worker as bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import socket
+import sys
+import time
+from traceback import StackSummary, TracebackException
+from typing import TYPE_CHECKING
+
+import lmdb
+import msgspec
+
+from stretto.errors import StrettoError
+from stretto.module import Module, declarations
+from stretto.pstate.changes import TooMuch, pack_part
+from stretto.records import DepotOffset, RecordBatch
+from stretto.replog.frame import Buffer
+from stretto.topology.runner import TaskRunner
+from stretto.topology.work import Calls, Failure, Outcome, Records, RowsFailed, StepCall
+from stretto.worker import depot as depots
+from stretto.worker.executors import protocol
+from stretto.worker.executors.lanes import Lanes, TaskFile
+
+if TYPE_CHECKING:
+    from stretto.types import TaskId
+
+RECEIVE_BYTES = 1 << 20
+BEGINNING_BYTES = 1_000
+"""Of a record that fails, to be shown to a person."""
+_PR_SET_PDEATHSIG = 1
+
+_encode_calls = msgspec.msgpack.Encoder().encode
+_decode_calls = msgspec.msgpack.Decoder(list[StepCall]).decode
+
+
+def main(descriptor: int) -> None:
+    _die_with_the_worker()
+    sys.argv = ["executor"]
+    sys.dont_write_bytecode = True
+    executor = Executor()
+    parser = protocol.Parser()
+    with socket.socket(fileno=descriptor) as channel:
+        channel.setblocking(True)
+        while data := channel.recv(RECEIVE_BYTES):
+            for header, *bodies in parser.feed(data):
+                answer = executor.asked(protocol.decode_to_child(header), bodies)
+                if answer is not None:
+                    channel.sendall(answer)
+    # Threads and exit handlers of the module have no say in when this ends.
+    os._exit(0)
+
+
+def _die_with_the_worker() -> None:
+    """Killed or crashed, it closes no socket that a busy function would notice."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+class Executor:
+    def __init__(self) -> None:
+        self._module: type[Module] | None = None
+        self._tasks = 0
+        self._runners: dict[TaskId, TaskRunner] = {}
+        self._lanes = Lanes(())
+
+    def asked(self, message: protocol.ToChild, bodies: list[bytes]) -> bytes | None:
+        match message:
+            case protocol.Load():
+                return protocol.framed(self._load(message))
+            case protocol.Forget(task=task, topology=topology):
+                self._lanes.forget(task, topology)
+                return None
+            case protocol.Run() | protocol.RunCalls():
+                try:
+                    return self._run(message, bodies)
+                except TooMuch as error:
+                    return protocol.framed(protocol.Failed(message.number, str(error), is_too_much=True))
+                except (StrettoError, RowsFailed, lmdb.Error, OSError) as error:
+                    return protocol.framed(protocol.Failed(message.number, str(error)))
+
+    # The module.
+
+    def _load(self, message: protocol.Load) -> protocol.Loaded | protocol.NotLoaded:
+        sys.path.insert(0, message.folder)
+        path, _, name = message.entry.partition(":")
+        try:
+            module: type[Module] = getattr(importlib.import_module(path), name)
+        except BaseException as error:  # noqa: BLE001 - whatever code does when it is imported
+            told = TracebackException.from_exception(error)
+            own = [frame for frame in told.stack if frame.filename.startswith(f"{message.folder}/")]
+            told.stack = StackSummary.from_list(own)
+            what = f"{message.entry} cannot be imported: {type(error).__name__}: {error}"
+            return protocol.NotLoaded(what, "".join(told.format()))
+        self._module = module
+        self._tasks = message.tasks
+        self._lanes = Lanes(declarations(module).pstates)
+        return protocol.Loaded()
+
+    def _runner(self, task: TaskId) -> TaskRunner:
+        runner = self._runners.get(task)
+        if runner is None:
+            assert self._module is not None, "asked to run before it was loaded"  # noqa: S101
+            runner = self._runners[task] = TaskRunner(self._module, task, self._tasks)
+        return runner
+
+    # Runs.
+
+    def _run(self, message: protocol.Request, bodies: list[bytes]) -> bytes:
+        lane = message.lane
+        began = time.monotonic_ns()
+        runner = self._runner(lane.task)
+        start, records = DepotOffset(0), list[Buffer]()
+        positions = self._lanes.positions(lane)
+        needed = (depots.PREFIX + message.depot,) if isinstance(message, protocol.Run) else ()
+        with self._lanes.batch(lane, message.file, message.applied, *needed) as (file, txn, rows):
+            if isinstance(message, protocol.RunCalls):
+                outcome = runner.run(Calls(lane.topology, _decode_calls(bodies[0])), rows)
+            else:
+                offset = positions.get(message.depot) if message.offset is None else message.offset
+                if not message.is_aside:
+                    positions[message.depot] = None
+                if offset is None:
+                    return protocol.framed(protocol.Ran(message.number, 0, 0), (b"",))
+                start, records = _records(file, txn, message, DepotOffset(offset))
+                work = Records(lane.topology, message.depot, start, records)
+                outcome = runner.run(work, rows, stop_at_failure=message.stop_at_failure, skip=message.skip)
+        changes = pack_part(outcome.changes)
+        self._lanes.ran(lane, message.batch, outcome.changes)
+        if isinstance(message, protocol.Run) and not message.is_aside and outcome.done == len(records):
+            positions[message.depot] = start + len(records)
+        answer = protocol.Ran(
+            message.number,
+            start,
+            start + outcome.done,
+            changes.pstates,
+            tuple(outcome.hops),
+            tuple(outcome.results),
+            tuple(_note(failure, records) for failure in outcome.failures),
+            (time.monotonic_ns() - began) // 1_000,
+        )
+        return protocol.framed(answer, (changes.body, *_packed_hops(outcome)))
+
+
+def _packed_hops(outcome: Outcome) -> list[bytes]:
+    return [_encode_calls(calls) for calls in outcome.hops.values()]
+
+
+def _note(failure: Failure, records: list[Buffer]) -> protocol.FailureNote:
+    beginning = bytes(records[failure.index][:BEGINNING_BYTES]) if records else b""
+    return protocol.FailureNote(failure.index, failure.error, failure.traceback, beginning)
+
+
+def _records(
+    file: TaskFile, txn: lmdb.Transaction[bytes], run: protocol.Run, offset: DepotOffset
+) -> tuple[DepotOffset, list[Buffer]]:
+    """Where they begin, which is beyond the offset asked for if the depot no longer has that."""
+    database = file.database(depots.PREFIX + run.depot)
+    if database is None:
+        return offset, []
+    found = depots.read(
+        txn,  # type: ignore[arg-type] # bytes are buffers too
+        database,
+        offset,
+        max_bytes=run.bytes_max,
+        max_records=run.records_max,
+    )
+    records: list[Buffer] = []
+    left = run.records_max
+    for stored in found.batches:
+        batch = RecordBatch.parse(stored.payload)
+        skipped = max(0, found.start - stored.base)
+        taken = min(batch.count - skipped, left)
+        if skipped or taken < batch.count:
+            batch = batch.slice(skipped, skipped + taken)
+        records += batch.records()
+        left -= taken
+        if left <= 0:
+            break
+    return found.start, records
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

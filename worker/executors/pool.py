@@ -1,0 +1,295 @@
+"""A worker's executors: which of them runs what, until when, and what becomes of it if it does not end.
+
+A group belongs to one executor, so its requests are run in the order in which they are made. Each is
+answered once: by the executor, or with :class:`Lost`. Only the first of those that wait there is running, so
+only its time runs; when it is over, the process is killed, and all that waited is lost with it. Who asked
+decides what to do: the first in the queue is the suspect, the others may be asked again as they are.
+
+They are started with the worker, whether it leads or not, so that a fail-over finds them warm.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+import structlog
+
+from stretto.replog.frame import Buffer
+from stretto.types import TaskId
+from stretto.worker.executors import protocol
+from stretto.worker.executors.process import ExecutorProcess
+
+if TYPE_CHECKING:
+    from stretto.worker.process import Worker
+    from stretto.zk.paths import GroupKey
+
+LOAD_MS = 60_000
+RESTART_MS = 100
+RESTART_MS_MAX = 10_000
+CALM_MS = 30_000
+"""After so long a life, a death is an accident and not a habit."""
+
+log = structlog.get_logger()
+
+
+class Why(enum.Enum):
+    """A request was lost."""
+
+    TIME_OUT = "time-out"
+    """It ran for too long."""
+    CRASH = "crash"
+    """The process ended while it ran."""
+    BYSTANDER = "bystander"
+    """Another one that ran before it did one of these."""
+    NOT_LOADED = "not loaded"
+    """The module cannot be imported here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    why: Why
+    sentence: str
+
+
+Reply: TypeAlias = protocol.Answer | Lost
+Then: TypeAlias = Callable[[Reply, list[bytes]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What executors run."""
+
+    folder: Path
+    entry: str
+    tasks: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    request: protocol.Request
+    bodies: Sequence[Buffer]
+    then: Then
+    timeout_ms: int
+
+
+class Executors:
+    """All methods are the loop's."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._numbers = itertools.count(1)
+        self._slots: list[_Slot] = []
+
+    def start(self, code: Code | None) -> None:
+        """Once, and again with other code: what runs then is lost."""
+        self.close()
+        if code is not None:
+            groups = len(self._worker.config.plans)
+            count = self._worker.option("executor.processes") or min(groups, os.cpu_count() or 1)
+            self._slots = [_Slot(self._worker, number, code) for number in range(count)]
+
+    @property
+    def problems(self) -> list[str]:
+        """Why some do not run; one sentence each."""
+        return [slot.problem for slot in self._slots if slot.problem]
+
+    def run(
+        self,
+        group: GroupKey,
+        request: protocol.Request,
+        then: Then,
+        *,
+        bodies: Sequence[Buffer] = (),
+        timeout_ms: int | None = None,
+    ) -> None:
+        """``then`` is called with the answer, later; the number of the request is given here."""
+        request = msgspec.structs.replace(request, number=next(self._numbers))
+        timeout_ms = timeout_ms or self._worker.option("executor.timeout.millis")
+        slot = self._slot(group)
+        if slot is None:
+            lost = Lost(Why.NOT_LOADED, "this worker runs no executors")
+            self._worker.loop.call_soon(then, lost, [])
+        else:
+            slot.run(_Waiting(request, bodies, then, timeout_ms))
+
+    def forget(self, group: GroupKey, task: TaskId, topology: str | None = None) -> None:
+        """What batches did that are not applied; without a topology, also the task's file."""
+        slot = self._slot(group)
+        if slot is not None:
+            slot.tell(protocol.Forget(task, topology))
+
+    def close(self) -> None:
+        for slot in self._slots:
+            slot.close()
+        self._slots.clear()
+
+    def _slot(self, group: GroupKey) -> _Slot | None:
+        return self._slots[group.group % len(self._slots)] if self._slots else None
+
+
+class _Slot:
+    """One executor over all its lives."""
+
+    def __init__(self, worker: Worker, number: int, code: Code) -> None:
+        self._worker = worker
+        self._loop = worker.loop
+        self._number = number
+        self._name = f"{worker.worker}/{number}"
+        self._code = code
+        self._process: ExecutorProcess | None = None
+        self._is_loaded = False
+        self._is_closed = False
+        #: Sent and not answered, in order; before it is loaded, to be sent.
+        self._queue: deque[_Waiting] = deque()
+        #: Of what it does now.
+        self._deadline: int | None = None
+        self._timer: int | None = None
+        self._has_timed_out = False
+        self._began_at = 0
+        self._failures = 0
+        self.problem = ""
+        self._start()
+
+    # From the pool.
+
+    def run(self, waiting: _Waiting) -> None:
+        if self.problem:
+            self._loop.call_soon(waiting.then, Lost(Why.NOT_LOADED, self.problem), [])
+            return
+        self._queue.append(waiting)
+        if self._is_loaded and self._process is not None:
+            self._process.send(waiting.request, waiting.bodies)
+            if len(self._queue) == 1:
+                self._time()
+
+    def tell(self, message: protocol.Forget) -> None:
+        if self._is_loaded and self._process is not None:
+            self._process.send(message)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+        self._lose(Lost(Why.BYSTANDER, "its executor was stopped"))
+
+    # Its life.
+
+    def _start(self) -> None:
+        if self._is_closed:
+            return
+        self._began_at = self._loop.now
+        self._is_loaded = self._has_timed_out = False
+        try:
+            self._process = ExecutorProcess(self._loop, self._name, heard=self._heard, died=self._died)
+        except OSError as error:
+            self._not_loaded(f"an executor cannot be started: {error.strerror}")
+            self._again()
+            return
+        code = self._code
+        self._process.send(protocol.Load(str(code.folder), code.entry, code.tasks))
+        self._allow(LOAD_MS)
+
+    def _died(self, how: str) -> None:
+        self._process = None
+        self._deadline = None
+        if self._is_closed:
+            return
+        seconds = (self._loop.now - self._began_at) / 1_000
+        if self._is_loaded:
+            log.warning("executor_died", executor=self._name, how=how, lived_seconds=round(seconds, 1))
+            self._blame(how)
+        elif not self.problem:
+            self._not_loaded(f"the module cannot be imported: its process ended with {how}")
+        self._worker.clear_readers()
+        self._again()
+
+    def _again(self) -> None:
+        if self._loop.now - self._began_at > CALM_MS:
+            self._failures = 0
+        delay_ms = min(RESTART_MS << self._failures, RESTART_MS_MAX) if self._failures else 0
+        self._failures = min(self._failures + 1, 16)
+        self._loop.call_after(delay_ms, self._start)
+
+    def _blame(self, how: str) -> None:
+        """The first of the queue was running."""
+        if self._queue:
+            first = self._queue.popleft()
+            if self._has_timed_out:
+                lost = Lost(Why.TIME_OUT, f"ran longer than {first.timeout_ms / 1_000:g} s, and was killed")
+            else:
+                lost = Lost(Why.CRASH, f"ended the process that ran it ({how})")
+            first.then(lost, [])
+        self._lose(Lost(Why.BYSTANDER, "what ran before it ended its executor"))
+
+    def _not_loaded(self, why: str, traceback: str = "") -> None:
+        log.error("module_not_loaded", executor=self._name, why=why, traceback=traceback)
+        self.problem = why
+        self._lose(Lost(Why.NOT_LOADED, why))
+
+    def _lose(self, lost: Lost) -> None:
+        queue, self._queue = self._queue, deque()
+        for waiting in queue:
+            waiting.then(lost, [])
+
+    # What it says.
+
+    def _heard(self, message: protocol.FromChild, bodies: list[bytes]) -> None:
+        match message:
+            case protocol.Loaded():
+                self._loaded()
+            case protocol.NotLoaded(why=why, traceback=traceback):
+                self._not_loaded(why, traceback)
+                if self._process is not None:
+                    self._process.kill()
+            case protocol.Ran() | protocol.Failed():
+                if self._queue and self._queue[0].request.number == message.number:
+                    waiting = self._queue.popleft()
+                    self._time()
+                    waiting.then(message, bodies)
+
+    def _loaded(self) -> None:
+        self._is_loaded = True
+        self.problem = ""
+        self._deadline = None
+        log.info("executor_ready", executor=self._name, after_ms=self._loop.now - self._began_at)
+        for waiting in self._queue:
+            if self._process is not None:
+                self._process.send(waiting.request, waiting.bodies)
+        self._time()
+
+    # Its time.
+
+    def _time(self) -> None:
+        """The first of the queue begins now."""
+        self._allow(self._queue[0].timeout_ms if self._queue else None)
+
+    def _allow(self, time_ms: int | None) -> None:
+        """One timer is enough: it looks again when it was too early."""
+        self._deadline = None if time_ms is None else self._loop.now + time_ms
+        if self._deadline is not None and (self._timer is None or self._deadline < self._timer):
+            self._timer = self._deadline
+            self._loop.call_at(self._timer, self._look, self._timer)
+
+    def _look(self, timer: int) -> None:
+        if timer != self._timer:
+            return
+        self._timer = None
+        if self._deadline is None or self._process is None:
+            return
+        if self._loop.now < self._deadline:
+            self._allow(self._deadline - self._loop.now)
+            return
+        self._has_timed_out = True
+        if not self._is_loaded:
+            self._not_loaded(f"importing the module took longer than {LOAD_MS // 1_000} s")
+        log.warning("executor_killed", executor=self._name, pid=self._process.pid, why="its time is over")
+        self._process.kill()

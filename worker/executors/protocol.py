@@ -1,0 +1,190 @@
+"""What a worker and an executor say to each other, over a pair of sockets.
+
+A message is parts: a header (MessagePack, one of the structs below), and bodies that travel beside it
+untouched. On the wire, little-endian::
+
+    number of parts u32   the length of each u32   the parts
+
+Requests are answered in their order, each once; :class:`Forget` is not answered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from stretto.replog.frame import Buffer
+from stretto.types import Epoch, TaskId
+
+MESSAGE_BYTES_MAX = 256 * 1024 * 1024
+PARTS_MAX = 1 << 20
+
+_U32 = struct.Struct("<I")
+
+
+class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Whose batches see one another: those of one topology on one task, in one attempt of one epoch.
+
+    An attempt ends when a batch that others may have seen turns out to have no effect.
+    """
+
+    topology: str
+    task: TaskId
+    epoch: Epoch
+    attempt: int
+
+
+class Load(msgspec.Struct, frozen=True, tag="load", gc=False):
+    """First of all, once: import the module. Answered with Loaded or NotLoaded."""
+
+    folder: str
+    """Where its code is unpacked."""
+    entry: str
+    """``module.path:ClassName``."""
+    tasks: int
+
+
+class Run(msgspec.Struct, frozen=True, tag="run", gc=False):
+    """Run a topology over records of a depot. The first body of the answer is the changes.
+
+    ``batch`` is its number in the lane; those below ``applied`` are in the task's file by now, and those
+    between them are laid over it. What the run changes joins them under its own number.
+    """
+
+    number: int
+    lane: Lane
+    file: str
+    """Folder of the task's LMDB file."""
+    batch: int
+    applied: int
+    depot: str
+    offset: int | None
+    """None: where the run before it ended. Nothing is run if that one failed to, or stopped at a failure."""
+    records_max: int
+    bytes_max: int
+    stop_at_failure: bool = False
+    skip: tuple[int, ...] = ()
+    """Positions in the batch of records that are not run."""
+    is_aside: bool = False
+    """Out of turn: whoever goes on does so from where it would have without this one."""
+
+
+class RunCalls(msgspec.Struct, frozen=True, tag="run_calls", gc=False):
+    """Run steps; the body is the calls, as hops carry them."""
+
+    number: int
+    lane: Lane
+    file: str
+    batch: int
+    applied: int
+
+
+class Forget(msgspec.Struct, frozen=True, tag="forget", gc=False):
+    """The lanes of a topology on a task are over, or those of all topologies on it."""
+
+    task: TaskId
+    topology: str | None = None
+
+
+class FailureNote(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a person's code did with one record, or one call: it raised."""
+
+    index: int
+    """In the batch."""
+    error: str
+    traceback: str = ""
+    beginning: bytes = b""
+    """Of the record."""
+
+
+class Loaded(msgspec.Struct, frozen=True, tag="loaded", gc=False):
+    pass
+
+
+class NotLoaded(msgspec.Struct, frozen=True, tag="not_loaded", gc=False):
+    why: str
+    traceback: str = ""
+
+
+class Ran(msgspec.Struct, frozen=True, tag="ran", gc=False):
+    """Its bodies: the changes (a part of a payload), then the calls for each of ``hops``."""
+
+    number: int
+    start: int
+    end: int
+    """Offsets of the records that it ran: ``[start, end)``. Of calls: how many, from 0 on."""
+    pstates: int = 0
+    """How many PStates the changes are of."""
+    hops: tuple[TaskId, ...] = ()
+    results: tuple[tuple[int, bytes], ...] = ()
+    """By position in the batch, as JSON; those that returned nothing are left out."""
+    failures: tuple[FailureNote, ...] = ()
+    elapsed_us: int = 0
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
+    """Neither the person's code nor a record is at fault: the request cannot be carried out here."""
+
+    number: int
+    why: str
+    is_too_much: bool = False
+    """It was, but did more than fits an entry."""
+
+
+Request: TypeAlias = Run | RunCalls
+ToChild: TypeAlias = Load | Request | Forget
+Answer: TypeAlias = Ran | Failed
+FromChild: TypeAlias = Loaded | NotLoaded | Answer
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_to_child = msgspec.msgpack.Decoder(ToChild).decode
+decode_from_child = msgspec.msgpack.Decoder(FromChild).decode
+
+
+def framed(message: ToChild | FromChild, bodies: Sequence[Buffer] = ()) -> bytes:
+    parts = (_encode(message), *bodies)
+    lengths = struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))
+    return b"".join((lengths, *parts))
+
+
+class Parser:
+    """Bytes in, as they come; whole messages out, each as its parts."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: Buffer) -> list[list[bytes]]:
+        self._buffer += data
+        messages: list[list[bytes]] = []
+        at = 0
+        while (found := self._one(at)) is not None:
+            parts, at = found
+            messages.append(parts)
+        if at:
+            del self._buffer[:at]
+        return messages
+
+    def _one(self, at: int) -> tuple[list[bytes], int] | None:
+        buffer = self._buffer
+        if len(buffer) < at + 4:
+            return None
+        count = _U32.unpack_from(buffer, at)[0]
+        if not 0 < count <= PARTS_MAX:
+            raise ValueError(f"a message of {count} parts")
+        begin = at + 4 + 4 * count
+        if len(buffer) < begin:
+            return None
+        lengths = struct.unpack_from(f"<{count}I", buffer, at + 4)
+        end = begin + sum(lengths)
+        if end - at > MESSAGE_BYTES_MAX:
+            raise ValueError(f"a message of {end - at} bytes")
+        if len(buffer) < end:
+            return None
+        parts = []
+        for length in lengths:
+            parts.append(bytes(memoryview(buffer)[begin : begin + length]))
+            begin += length
+        return parts, end
