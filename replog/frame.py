@@ -64,6 +64,8 @@ class Kind(enum.IntEnum):
     """Changes PStates of a task."""
     MARKER = 6
     """Names a point in the log that all replicas can stop at."""
+    MICROBATCH = 7
+    """A step of a microbatch on a task: primed, staged, committed, rolled."""
 
 
 _KINDS: dict[int, Kind] = {kind.value: kind for kind in Kind}

@@ -34,6 +34,7 @@ from stretto import records
 from stretto.errors import PeerError, StorageError, StrettoError
 from stretto.invariants import check
 from stretto.pstate import changes as state_changes
+from stretto.pstate.changes import Changes
 from stretto.pstate.overlay import NoRows
 from stretto.records import DepotOffset
 from stretto.replog.core.producers import NO_PRODUCER, ProducerTable, Sequences
@@ -43,6 +44,7 @@ from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.depot import Depot, DepotSlice
 from stretto.worker.environment import Environment, StateCorrupt
+from stretto.worker.microbatch import entries as microbatches
 from stretto.worker.pstate import StoredRows
 
 if TYPE_CHECKING:
@@ -154,7 +156,9 @@ class TaskState:
             if frame.header.kind is Kind.DEPOT:
                 self._append(txn, changed, frame)
             elif frame.header.kind is Kind.STATE:
-                self._change(txn, created, frame)
+                self._change(txn, created, frame.header, partial(state_changes.parse, payload(frame)))
+            elif frame.header.kind is Kind.MICROBATCH:
+                self._change(txn, created, frame.header, partial(self._microbatch, txn, created, frame))
         producers = self._changed_producers([frame.header for frame in frames])
         for producer, rows in producers.items():
             key = _PRODUCER + _U64.pack(producer)
@@ -185,16 +189,36 @@ class TaskState:
             changed[name] = depot
         depot.append(txn, batch, count, header.timestamp_ms)
 
-    def _change(self, txn: WriteTransaction, created: dict[str, Database], frame: Frame) -> None:
+    def _change(
+        self,
+        txn: WriteTransaction,
+        created: dict[str, Database],
+        header: Header,
+        changes: Callable[[], dict[str, Changes]],
+    ) -> None:
         try:
-            changes = state_changes.parse(payload(frame))
+            changed_by_name = changes()
         except PeerError as error:
-            raise StorageError(f"entry {frame.header.offset} cannot be applied here: {error}") from error
-        for name, changed in changes.items():
-            database = self._pstates.get(name) or created.get(name)
-            if database is None:
-                database = created[name] = self.environment.open_db(pstates.PREFIX + name, txn)
-            pstates.apply(txn, database, changed)
+            raise StorageError(f"entry {header.offset} cannot be applied here: {error}") from error
+        for name, changed in changed_by_name.items():
+            pstates.apply(txn, self._database(txn, created, name), changed)
+
+    def _microbatch(
+        self, txn: WriteTransaction, created: dict[str, Database], frame: Frame
+    ) -> dict[str, Changes]:
+        database = self._database(txn, created, microbatches.DATABASE)
+
+        def get(key: bytes) -> bytes | None:
+            found = txn.get(key, db=database)
+            return None if found is None else bytes(found)
+
+        return microbatches.resolve(microbatches.parse(payload(frame)), get)
+
+    def _database(self, txn: WriteTransaction, created: dict[str, Database], name: str) -> Database:
+        database = self._pstates.get(name) or created.get(name)
+        if database is None:
+            database = created[name] = self.environment.open_db(pstates.PREFIX + name, txn)
+        return database
 
     def _changed_producers(
         self, headers: Sequence[Header]

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from stretto.cli import sim_microbatch
 from stretto.errors import UsageError
 from stretto.sim.campaign import Summary, catch_all, cores, guards_of, run_seeds
 from stretto.sim.faults import Plan
@@ -35,12 +36,19 @@ def sim(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write every event and effect of one seed here.")
     ] = None,
+    microbatch: Annotated[
+        bool, typer.Option("--microbatch", help="The world of microbatches: many tasks, exactly once.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> int:
     """Run the replication core in a simulated world full of faults. Exits 1 if a rule was violated.
 
     Example: stretto sim --seeds 1000
     """
+    if microbatch:
+        if scenario is not None or steps != STEPS:
+            raise UsageError("--microbatch has seeds and mutants; leave out --scenario and --steps")
+        return sim_microbatch.run(seed, seeds, mutants=mutants, mutant=mutant, trace=trace, as_json=as_json)
     if mutant is not None and mutant not in [each.name for each in MUTANTS]:
         raise UsageError(f"there is no mutant {mutant!r}; 'stretto sim --mutants' lists them all")
     if mutants:

@@ -1,4 +1,4 @@
-"""The lint really bans what would make ``replog/core`` and the planners of the conductor impure."""
+"""The lint really bans what would make ``replog/core``, the conductor's planners and microbatches impure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,17 @@ BANNED_MODULES = [
 
 BANNED_CALLS = ["open('x')", "print('x')", "exec('x')", "eval('x')", "breakpoint()"]
 
-PLANNERS = ["conductor/assignment.py", "conductor/leadership.py", "conductor/spread.py"]
+PLANNERS = [
+    "conductor/assignment.py",
+    "conductor/leadership.py",
+    "conductor/spread.py",
+    "worker/microbatch/coordinator.py",
+    "worker/microbatch/entries.py",
+    "worker/microbatch/guards.py",
+    "worker/microbatch/machine.py",
+    "worker/microbatch/messages.py",
+    "worker/microbatch/participant.py",
+]
 
 PURITY_RULES = {"TID251", "PTH123", "T201", "S102", "S307", "T100"}
 
@@ -93,7 +103,7 @@ def test_the_ban_holds_in_every_planner(path: str) -> None:
     assert flagged_lines("import time\nimport kazoo\nopen('x')", path) == {1, 2, 3}
 
 
-@pytest.mark.parametrize("path", ["replog/x.py", "conductor/x.py"])
+@pytest.mark.parametrize("path", ["replog/x.py", "conductor/x.py", "worker/microbatch/x.py"])
 def test_the_ban_ends_at_the_core_and_the_planners(path: str) -> None:
     assert flagged_lines("import time\nopen('x')", path) == set()
 

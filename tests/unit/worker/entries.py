@@ -19,6 +19,8 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Frame, Header, Kind, encode
 from stretto.replog.log import Replog
 from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.worker.microbatch import entries as microbatches
+from stretto.worker.microbatch.entries import Batch, Span, Version
 from stretto.worker.state import AppliedState
 
 TASKS = (TaskId(0), TaskId(1), TaskId(2))
@@ -124,6 +126,22 @@ changes_of_rows = st.builds(
     st.lists(_row_keys, max_size=2).map(tuple),
     st.dictionaries(_row_keys, st.binary(max_size=3), max_size=3).map(lambda rows: tuple(rows.items())),
 )
+_versions = st.builds(Version, st.integers(1, 2), st.integers(0, 1))
+steps_of_microbatches: st.SearchStrategy[microbatches.Entry] = st.one_of(
+    st.builds(
+        microbatches.Prime,
+        st.just("t"),
+        st.builds(Batch, _versions, st.just({}), st.just((Span("events", TASKS[0], 0, 1),))),
+    ),
+    st.builds(microbatches.Commit, st.just("t"), _versions, st.just((TASKS[0],))),
+    st.builds(
+        microbatches.Stage,
+        st.just("t"),
+        _versions,
+        changes_of_rows.map(lambda changes: pack_changes({"counts": changes})),
+    ),
+    st.builds(microbatches.Roll, st.just("t"), _versions),
+)
 
 
 @st.composite
@@ -135,7 +153,10 @@ def logs(draw: st.DrawFn, *, max_frames: int = 25) -> Log:
         producer = draw(st.integers(0, 3))
         match draw(
             st.sampled_from(
-                ["depot", "depot", "depot", "state", "state", "open", "expire", "epoch", "marker"]
+                [
+                    *("depot", "depot", "depot", "state", "state", "open", "expire", "epoch", "marker"),
+                    *("microbatch", "microbatch"),
+                ]
             )
         ):
             case "depot":
@@ -152,6 +173,11 @@ def logs(draw: st.DrawFn, *, max_frames: int = 25) -> Log:
                     draw(changes_of_rows),
                     task=draw(st.sampled_from(TASKS)),
                     pstate=draw(st.sampled_from(["counts", "seen"])),
+                )
+            case "microbatch":
+                entry = draw(steps_of_microbatches)
+                log.add(
+                    Kind.MICROBATCH, task=draw(st.sampled_from(TASKS)), payload=microbatches.encode(entry)
                 )
             case "open":
                 log.add(Kind.PRODUCER_OPEN, producer=producer or 1)

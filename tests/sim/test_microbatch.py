@@ -1,0 +1,101 @@
+"""Microbatches in a world that goes wrong: seeds hold, and without any of the rules they do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from stretto import cli
+from stretto.sim.microbatch.campaign import catch
+from stretto.sim.microbatch.mutants import MUTANTS
+from stretto.sim.microbatch.simulation import run_seed
+from stretto.worker.microbatch.guards import Guards
+
+TRIED = (
+    "commits",
+    "retries",
+    "elections",
+    "zombies",
+    "left out",
+    "unknown outcomes",
+    "dead executors",
+    "stalls",
+)
+CAUGHT_SOON = ("runs_again", "all_staged", "is_staged", "is_committed", "all_rolled")
+
+
+def run(*args: str) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(("sim", "--microbatch", *args))
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code
+
+
+def checked(first: int, count: int) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        verdict = run_seed(seed)
+        assert verdict.violation is None, f"stretto sim --microbatch --seeds 1 --seed {seed}"
+        totals.update(verdict.totals)
+    return totals
+
+
+def test_a_few_seeds_take_effect_exactly_once_and_try_everything() -> None:
+    totals = checked(0, 12)
+    assert [name for name in TRIED if not totals[name]] == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(12, 412, 40))
+def test_many_seeds_take_effect_exactly_once(first: int) -> None:
+    assert checked(first, 40)["commits"] > 100
+
+
+@pytest.mark.parametrize("name", CAUGHT_SOON)
+def test_a_mutant_that_is_caught_soon(name: str) -> None:
+    assert catch(name).by is not None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [each.name for each in MUTANTS if each.name not in CAUGHT_SOON])
+def test_a_mutant_that_takes_its_time(name: str) -> None:
+    assert catch(name).by is not None, f"{name} survived; stretto sim --microbatch --mutants"
+
+
+def test_every_guard_has_a_mutant() -> None:
+    assert {field.name for field in dataclasses.fields(Guards)} == {each.guard for each in MUTANTS}
+
+
+def test_the_same_seed_is_the_same_story(tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    assert run("--seeds", "1", "--seed", "3", "--trace", str(first)) == 0
+    assert run("--seeds", "1", "--seed", "3", "--trace", str(second)) == 0
+    assert first.read_bytes() == second.read_bytes()
+    assert first.stat().st_size > 10_000
+
+
+def test_seeds_say_how_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--seeds", "2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("seed 0: ")
+    assert lines[-1] == "2 seeds, 0 violations"
+
+
+def test_a_violation_ends_with_the_command_that_shows_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--seeds", "1", "--mutant", "is_committed") == 1
+    command = "stretto sim --microbatch --seeds 1 --seed 0 --mutant is_committed"
+    assert f"reproduce with: {command}" in capsys.readouterr().out
+    assert run("--seeds", "1", "--mutant", "is_committed", "--json") == 1
+    (violation,) = json.loads(capsys.readouterr().out)["violations"]
+    assert violation["reproduce"] == command
+
+
+@pytest.mark.parametrize(
+    "args", [("--scenario", "kip"), ("--mutant", "nobody"), ("--seeds", "2", "--trace", "t.txt")]
+)
+def test_what_this_world_does_not_have_is_refused(args: tuple[str, ...]) -> None:
+    assert run(*args) == 2

@@ -1,0 +1,138 @@
+"""What entries of microbatches do to the state of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stretto.errors import StorageError
+from stretto.ordered import EVERYTHING
+from stretto.pstate.changes import Changes, pack
+from stretto.replog.frame import Kind
+from stretto.types import TaskId
+from stretto.worker.microbatch import entries
+from stretto.worker.microbatch.entries import Batch, Commit, Prime, Roll, Span, Stage, Version
+from stretto.worker.state import AppliedState
+from tests.unit.worker.entries import TASKS, Log, open_state
+
+T0 = TASKS[0]
+NAME = "transfers"
+
+
+class Scene:
+    """A task that entries are applied to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state: AppliedState = open_state(folder)
+        self._log = Log()
+
+    def apply(self, *applied: entries.Entry) -> None:
+        """All in one transaction."""
+        frames = [self._log.add(Kind.MICROBATCH, task=T0, payload=entries.encode(each)) for each in applied]
+        self.state.apply(frames)
+
+    def rows(self, pstate: str = "counts") -> dict[bytes, bytes]:
+        with self.state.reading_pstate(T0, pstate) as rows:
+            return dict(rows.scan(*EVERYTHING))
+
+    def batch(self) -> Batch | None:
+        return entries.batch_of(NAME, self.rows(entries.DATABASE).get)
+
+    def rolled(self) -> int:
+        return entries.rolled_of(NAME, self.rows(entries.DATABASE).get)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path / "state")
+    yield scene
+    scene.state.close()
+
+
+def batch(id_: int, version: int, end: int = 1) -> Batch:
+    return Batch(Version(id_, version), {}, (Span("requests", T0, 0, end),))
+
+
+def stage(id_: int, version: int, value: bytes) -> Stage:
+    return Stage(NAME, Version(id_, version), pack({"counts": Changes(puts=((b"a", value),))}))
+
+
+def test_what_is_staged_is_invisible_until_it_is_rolled(scene: Scene) -> None:
+    scene.apply(stage(1, 0, b"one"))
+    assert scene.rows() == {}
+    scene.apply(Roll(NAME, Version(1, 0)))
+    assert scene.rows() == {b"a": b"one"}
+    assert scene.rolled() == 1
+
+
+def test_what_is_rolled_is_staged_no_longer_and_takes_effect_once(scene: Scene) -> None:
+    scene.apply(stage(1, 0, b"one"), Roll(NAME, Version(1, 0)))
+    assert list(scene.rows(entries.DATABASE)) == [entries._key("rolled", NAME)]
+    before = scene.state.digest(T0)
+    scene.apply(Roll(NAME, Version(1, 0)))
+    assert scene.state.digest(T0) == before
+
+
+def test_another_version_than_the_staged_one_does_not_take_effect(scene: Scene) -> None:
+    scene.apply(stage(1, 0, b"one"), stage(1, 1, b"two"), Roll(NAME, Version(1, 0)))
+    assert scene.rows() == {}
+    scene.apply(Roll(NAME, Version(1, 1)))
+    assert scene.rows() == {b"a": b"two"}
+
+
+def test_a_version_that_was_staged_again_takes_effect_as_staged_last(scene: Scene) -> None:
+    scene.apply(stage(1, 0, b"one"), stage(1, 0, b"same"), Roll(NAME, Version(1, 0)))
+    assert scene.rows() == {b"a": b"same"}
+
+
+def test_a_record_is_followed_by_a_higher_version_and_once_committed_by_a_higher_id(scene: Scene) -> None:
+    scene.apply(Prime(NAME, batch(1, 0)), Prime(NAME, batch(1, 0, end=5)), Prime(NAME, batch(2, 0)))
+    assert scene.batch() == batch(1, 0)
+    scene.apply(Prime(NAME, batch(1, 1)), Prime(NAME, batch(1, 0)))
+    assert scene.batch() == batch(1, 1)
+    scene.apply(Commit(NAME, Version(1, 1), (T0,)), Prime(NAME, batch(1, 2)))
+    current = scene.batch()
+    assert current is not None
+    assert current.version == Version(1, 1)
+    assert current.committed
+    scene.apply(Prime(NAME, batch(2, 0)))
+    assert scene.batch() == batch(2, 0)
+
+
+def test_only_the_version_under_way_is_committed(scene: Scene) -> None:
+    scene.apply(Commit(NAME, Version(1, 0), (T0,)))
+    assert scene.batch() is None
+    scene.apply(Prime(NAME, batch(1, 0)), Prime(NAME, batch(1, 1)), Commit(NAME, Version(1, 0), (T0,)))
+    current = scene.batch()
+    assert current is not None
+    assert not current.committed
+
+
+def test_progress_goes_on_where_a_batch_ends() -> None:
+    spans = (Span("requests", T0, 3, 9), Span("refunds", TaskId(1), 0, 2))
+    first = Batch(Version(1, 0), {"requests": {T0: 3, TaskId(1): 4}}, spans)
+    assert first.progress_after() == {"requests": {T0: 9, TaskId(1): 4}, "refunds": {TaskId(1): 2}}
+    assert first.progress == {"requests": {T0: 3, TaskId(1): 4}}
+
+
+def test_topologies_do_not_meet(scene: Scene) -> None:
+    scene.apply(stage(1, 0, b"one"), Roll("another", Version(1, 0)))
+    assert scene.rows() == {}
+
+
+def test_what_is_staged_counts_in_the_digest_and_survives_a_restart(tmp_path: Path, scene: Scene) -> None:
+    empty = scene.state.digest(T0)
+    scene.apply(stage(1, 0, b"one"))
+    staged = scene.state.digest(T0)
+    assert staged != empty
+    scene.state.close()
+    scene.state = open_state(tmp_path / "state")
+    assert scene.state.digest(T0) == staged
+
+
+def test_a_malformed_entry_cannot_be_applied(scene: Scene) -> None:
+    frame = Log().add(Kind.MICROBATCH, task=T0, payload=b"\x93")
+    with pytest.raises(StorageError, match="an entry of a microbatch is malformed"):
+        scene.state.apply([frame])

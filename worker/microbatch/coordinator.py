@@ -1,0 +1,512 @@
+"""The side of task 0: which microbatch is under way, and what has to happen next.
+
+It acts on the record as it is applied, never on what it believes it wrote: after each entry, whatever came of
+it, the record is read again. So an entry whose outcome is not known does no harm. What it knows besides, it
+knows of the version that it primed itself; a version that another one primed is not continued.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from stretto.types import Epoch, TaskId
+from stretto.worker.microbatch import entries, machine, messages
+from stretto.worker.microbatch.entries import Batch, LeftOut, Source, Span, Version
+from stretto.worker.microbatch.guards import GUARDS, Guards
+from stretto.worker.microbatch.machine import Effect, Event, Settings
+
+TRACEBACKS_MAX = 100
+"""Of records that one microbatch leaves out; what is told of the others is the error alone."""
+
+
+class Phase(enum.StrEnum):
+    LOADING = "loading"
+    IDLE = "idle"
+    PRIMING = "priming"
+    RUNNING = "running"
+    STAGING = "staging"
+    COMMITTING = "committing"
+    ROLLING = "rolling"
+    WAITING = "waiting"
+    """A version came to nothing; the next one begins in a while."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """For people."""
+
+    version: Version | None
+    phase: Phase
+    lag: int | None
+    """Records that no committed microbatch has; None if it is not known yet."""
+    why: str
+    """Why the latest version that came to nothing did."""
+
+
+class Coordinator:
+    """Of one topology, in one epoch of task 0's leader."""
+
+    def __init__(
+        self,
+        topology: str,
+        depots: tuple[str, ...],
+        tasks: int,
+        settings: Settings,
+        guards: Guards = GUARDS,
+    ) -> None:
+        self.topology = topology
+        self.phase = Phase.LOADING
+        self.round = 0
+        self._depots = depots
+        self._tasks = [TaskId(task) for task in range(tasks)]
+        self._settings = settings
+        self._guards = guards
+        self._out: list[Effect] = []
+        self._now = 0
+        #: The record as it was last read.
+        self._batch: Batch | None = None
+        #: What is to be primed, until the record shows it.
+        self._next: Batch | None = None
+        #: The version that was primed here, whether that was applied or not.
+        self._mine: Version | None = None
+        self._begun = False
+        self._staged = False
+        #: The latest id that took effect on all its tasks.
+        self._rolled_id: int | None = None
+        #: Of the one Load or Append whose answer counts.
+        self._token = 0
+        #: Who owes an answer, and to what.
+        self._awaited: dict[TaskId, messages.ToParticipant] = {}
+        #: When each of them was last heard of, or asked first.
+        self._heard: dict[TaskId, int] = {}
+        #: By which epoch each task runs the version.
+        self._epochs: dict[TaskId, Epoch] = {}
+        #: Calls that the running round made, by the task that they are for.
+        self._calls: dict[TaskId, list[messages.Expected]] = {}
+        self._failures: list[messages.Failure] = []
+        #: First and end offset, by task and depot.
+        self._bounds: dict[TaskId, dict[str, tuple[int, int]]] = {}
+        self._rolled_max = 0
+        self._poll = 0
+        self._primed_at: int | None = None
+        self._input_since: int | None = None
+        self._attempts = 0
+        self._why = ""
+        self._resend_at: int | None = None
+        self._later: tuple[int, Callable[[], None]] | None = None
+
+    # The door.
+
+    def step(self, event: Event, now: int) -> list[Effect]:
+        self._now = now
+        self._out = []
+        match event:
+            case machine.Started():
+                self._load()
+            case machine.Loaded(token=token, batch=batch) if token == self._token:
+                self._loaded(batch)
+            case machine.Appended(token=token, applied=applied, why=why) if token == self._token:
+                self._appended(applied=applied, why=why)
+            case machine.Received(message=message):
+                self._received(message)
+            case machine.Tick():
+                self._tick()
+            case machine.SettingsChanged(settings=settings):
+                self._settings = settings
+            case _:
+                pass
+        return self._out
+
+    def next_deadline(self) -> int | None:
+        later = None if self._later is None else self._later[0]
+        return min((at for at in (self._resend_at, later) if at is not None), default=None)
+
+    @property
+    def progress(self) -> Progress:
+        version = None if self._batch is None else self._batch.version
+        return Progress(version=version, phase=self.phase, lag=self._lag(), why=self._why)
+
+    def _lag(self) -> int | None:
+        if len(self._bounds) < len(self._tasks):
+            return None
+        batch = self._batch
+        if batch is None:
+            done: dict[str, dict[TaskId, int]] = {}
+        else:
+            done = batch.progress_after() if batch.committed else batch.progress
+        return sum(
+            max(0, end - max(start, done.get(depot, {}).get(task, 0)))
+            for task, bounds in self._bounds.items()
+            for depot, (start, end) in bounds.items()
+        )
+
+    # What is applied.
+
+    def _load(self) -> None:
+        self._token += 1
+        self._out.append(machine.Load(token=self._token))
+
+    def _append(self, entry: entries.Entry) -> None:
+        self._token += 1
+        self._out.append(machine.Append(token=self._token, entry=entry))
+
+    def _appended(self, *, applied: bool, why: str) -> None:
+        if applied:
+            self._load()
+        else:
+            self._note("microbatch_entry_not_applied", why=why)
+            self._wait(self._load)
+
+    def _loaded(self, batch: Batch | None) -> None:
+        self._batch = batch
+        if batch is None:
+            self._idle()
+        elif batch.committed:
+            self._next = None
+            if self._rolled_id == batch.version.id:
+                self._idle()
+            else:
+                self._roll(batch)
+        elif self._next is not None and self._next.version > batch.version:
+            self._prime(self._next)
+        elif self._guards.begins_anew(batch.version == self._mine):
+            self._prime(_again(batch))
+        elif self._staged:
+            self._commit()
+        elif not self._begun:
+            self._begin(batch)
+
+    # Idle: waiting for input.
+
+    def _idle(self) -> None:
+        self.phase = Phase.IDLE
+        self._attempts = 0
+        self._next = None
+        self._later = None
+        self._input_since = None
+        self._poll += 1
+        self._awaited = {task: self._poll_of(task) for task in self._tasks}
+        self._ask_all()
+        self._look_for_input()
+
+    def _poll_of(self, task: TaskId) -> messages.Poll:
+        done = {} if self._batch is None else self._batch.progress_after()
+        known = self._bounds.get(task)
+        if known is None:
+            return messages.Poll(self._poll, {})
+        beyond = {
+            depot: max(done.get(depot, {}).get(task, 0), known.get(depot, (0, 0))[1])
+            for depot in self._depots
+        }
+        return messages.Poll(self._poll, beyond)
+
+    def _input(self, message: messages.Input) -> None:
+        self._bounds[message.task] = message.bounds
+        self._rolled_max = max(self._rolled_max, message.rolled)
+        if self.phase is Phase.IDLE and message.number == self._poll:
+            self._ask(message.task, self._poll_of(message.task))
+            self._look_for_input()
+
+    def _look_for_input(self) -> None:
+        if self._later is not None or not self._spans():
+            return
+        since = self._now if self._input_since is None else self._input_since
+        self._input_since = since
+        due = since + self._settings.gather_ms
+        if self._primed_at is not None:
+            due = max(due, self._primed_at + self._settings.interval_ms)
+        self._later = (due, self._prime_next)
+
+    def _spans(self) -> tuple[Span, ...]:
+        done = {} if self._batch is None else self._batch.progress_after()
+        found = []
+        for task in self._tasks:
+            for depot in self._depots:
+                first, end = self._bounds.get(task, {}).get(depot, (0, 0))
+                start = max(first, done.get(depot, {}).get(task, 0))
+                if start < end:
+                    found.append(Span(depot, task, start, min(end, start + self._settings.max_records)))
+        return tuple(found)
+
+    def _prime_next(self) -> None:
+        latest = 0 if self._batch is None else self._batch.version.id
+        progress = {} if self._batch is None else self._batch.progress_after()
+        # After an unclean election the record may be older than what took effect.
+        version = Version(max(latest, self._rolled_max) + 1, 0)
+        self._primed_at = self._now
+        self._prime(Batch(version, progress, self._spans()))
+
+    def _prime(self, batch: Batch) -> None:
+        self.phase = Phase.PRIMING
+        self._awaited = {}
+        self._resend_at = self._later = None
+        self._next = batch
+        self._mine = batch.version
+        self._begun = self._staged = False
+        self._append(entries.Prime(self.topology, batch))
+
+    # A version: rounds, staging, commit.
+
+    def _begin(self, batch: Batch) -> None:
+        self.phase = Phase.RUNNING
+        self.round = 0
+        self._next = None
+        self._mine = batch.version
+        self._begun = True
+        self._epochs = {}
+        self._failures = []
+        self._calls = {}
+        tasks = sorted({span.task for span in batch.spans})
+        self._awaited = {
+            task: messages.Begin(
+                batch.version,
+                _spans_of(batch, task),
+                tuple(_bare(each) for each in _left_out_of(batch, task)),
+            )
+            for task in tasks
+        }
+        self._ask_all()
+
+    def _received(self, message: messages.AnyMessage) -> None:
+        match message:
+            case messages.Input():
+                self._input(message)
+            case messages.Rolled():
+                self._rolled(message)
+            case messages.Ran() | messages.Broken() | messages.Working() | messages.Staged():
+                if self._mine == message.version and self._begun and message.task in self._awaited:
+                    self._heard[message.task] = self._now
+                    self._answered(message)
+            case _:
+                pass
+
+    def _answered(self, message: messages.Ran | messages.Broken | messages.Working | messages.Staged) -> None:
+        match message:
+            case messages.Ran() if self.phase is Phase.RUNNING and message.round == self.round:
+                self._ran(message)
+            case messages.Staged() if self.phase is Phase.STAGING:
+                if self._is_same_leader(message):
+                    del self._awaited[message.task]
+                    self._look_whether_staged()
+            case messages.Broken(failures=()) if self.phase in (Phase.RUNNING, Phase.STAGING):
+                self._abandon(message.why, task=message.task, smaller=message.too_large)
+            case messages.Broken() if self.phase is Phase.RUNNING and message.round == self.round:
+                self._failures.extend(message.failures)
+                del self._awaited[message.task]
+                self._look_whether_run()
+            case _:
+                pass
+
+    def _ran(self, message: messages.Ran) -> None:
+        if not self._is_same_leader(message):
+            return
+        self._epochs[message.task] = message.epoch
+        for target, count in message.sent:
+            expected = messages.Expected(message.task, message.epoch, count)
+            self._calls.setdefault(target, []).append(expected)
+        del self._awaited[message.task]
+        self._look_whether_run()
+
+    def _is_same_leader(self, message: messages.Ran | messages.Staged) -> bool:
+        if self._guards.same_leader(self._epochs.get(message.task), message.epoch):
+            return True
+        self._abandon("another leader took over", task=message.task)
+        return False
+
+    def _look_whether_run(self) -> None:
+        if self._awaited:
+            return
+        if self._failures:
+            self._abandon("functions of the module failed", failures=self._failures)
+        elif self._calls:
+            self._next_round()
+        else:
+            self._stage()
+
+    def _next_round(self) -> None:
+        assert self._mine is not None  # noqa: S101 - for the type checker
+        self.round += 1
+        self._awaited = {
+            task: messages.Go(self._mine, self.round, tuple(sorted(expected, key=_by_sender)))
+            for task, expected in sorted(self._calls.items())
+        }
+        self._calls = {}
+        self._ask_all()
+
+    def _stage(self) -> None:
+        batch = self._batch
+        assert batch is not None  # noqa: S101 - for the type checker
+        self.phase = Phase.STAGING
+        self._awaited = {
+            task: messages.Stage(batch.version, _spans_of(batch, task), _left_out_of(batch, task))
+            for task in sorted(self._epochs)
+        }
+        self._ask_all()
+        self._look_whether_staged()
+
+    def _look_whether_staged(self) -> None:
+        if self._guards.all_staged(self._awaited):
+            self._staged = True
+            self._commit()
+
+    def _commit(self) -> None:
+        batch = self._batch
+        assert batch is not None  # noqa: S101 - for the type checker
+        self.phase = Phase.COMMITTING
+        self._awaited = {}
+        self._resend_at = None
+        tasks = tuple(sorted(self._epochs))
+        self._append(entries.Commit(self.topology, batch.version, tasks))
+        if self._guards.is_committed(None, batch.version):
+            self._batch = msgspec.structs.replace(batch, tasks=tasks)
+            self._roll(self._batch)
+
+    # A version that comes to nothing.
+
+    def _abandon(
+        self,
+        why: str,
+        *,
+        task: TaskId | None = None,
+        failures: Iterable[messages.Failure] = (),
+        smaller: bool = False,
+    ) -> None:
+        batch = self._batch
+        assert batch is not None  # noqa: S101 - for the type checker
+        self._why = why if task is None else f"task {task}: {why}"
+        next_ = _again(_with_failures(batch, failures, self._settings.retries), smaller=smaller)
+        self._next = next_
+        newly = next_.left_out[len(batch.left_out) :]
+        self._note("microbatch_retried", version=str(next_.version), why=self._why, left_out=len(newly))
+        self.phase = Phase.WAITING
+        self._begun = False
+        self._awaited = {}
+        self._resend_at = None
+        if newly:
+            self._prime(next_)
+        else:
+            self._wait(lambda: self._prime(next_))
+
+    # A committed batch takes effect.
+
+    def _roll(self, batch: Batch) -> None:
+        self.phase = Phase.ROLLING
+        self._later = None
+        self._attempts = 0
+        self._awaited = {task: messages.Roll(batch.version) for task in batch.tasks or ()}
+        self._ask_all()
+        self._look_whether_rolled()
+
+    def _rolled(self, message: messages.Rolled) -> None:
+        self._bounds[message.task] = message.bounds
+        self._rolled_max = max(self._rolled_max, message.id)
+        batch = self._batch
+        if self.phase is Phase.ROLLING and batch is not None and message.id >= batch.version.id:
+            self._awaited.pop(message.task, None)
+            self._look_whether_rolled()
+
+    def _look_whether_rolled(self) -> None:
+        batch = self._batch
+        if batch is not None and self._guards.all_rolled(self._awaited):
+            self._rolled_id = batch.version.id
+            self._why = ""
+            self._idle()
+
+    # Asking, waiting.
+
+    def _ask_all(self) -> None:
+        for task in list(self._awaited):
+            self._ask(task, self._awaited[task])
+
+    def _ask(self, task: TaskId, message: messages.ToParticipant) -> None:
+        self._awaited[task] = message
+        self._heard[task] = self._now
+        self._out.append(machine.Send(task=task, message=message))
+        self._resend_at = self._now + self._resend_ms()
+
+    def _resend_ms(self) -> int:
+        # A poll is answered after a while in any case.
+        return self._settings.retry_ms + (self._settings.poll_ms if self.phase is Phase.IDLE else 0)
+
+    def _wait(self, then: Callable[[], None]) -> None:
+        delay = self._settings.retry_ms / 5 * 2**self._attempts
+        self._attempts = min(self._attempts + 1, 20)
+        self._later = (self._now + int(min(delay, self._settings.backoff_max_ms)), then)
+
+    def _tick(self) -> None:
+        if self._resend_at is not None and self._now >= self._resend_at:
+            self._resend()
+        if self._later is not None and self._now >= self._later[0]:
+            then = self._later[1]
+            self._later = None
+            then()
+
+    def _resend(self) -> None:
+        self._resend_at = self._now + self._resend_ms() if self._awaited else None
+        if self.phase in (Phase.RUNNING, Phase.STAGING):
+            silent = [
+                task for task in self._awaited if self._now - self._heard[task] > self._settings.patience_ms
+            ]
+            if silent:
+                self._abandon(f"no answer for {self._settings.patience_ms} ms", task=silent[0])
+                return
+        for task, message in self._awaited.items():
+            self._out.append(machine.Send(task=task, message=message))
+
+    def _note(self, event: str, **fields: Any) -> None:
+        self._out.append(machine.Note(event=event, fields={"topology": self.topology, **fields}))
+
+
+def _again(batch: Batch, *, smaller: bool = False) -> Batch:
+    """The same input as the next version, or the first half of it."""
+    version = Version(batch.version.id, batch.version.version + 1)
+    spans, left_out = batch.spans, batch.left_out
+    if smaller:
+        spans = tuple(
+            Span(span.depot, span.task, span.start, span.start + max(1, (span.end - span.start) // 2))
+            for span in spans
+        )
+        left_out = tuple(each for each in left_out if any(_in(span, each.source) for span in spans))
+    return msgspec.structs.replace(batch, version=version, spans=spans, left_out=left_out)
+
+
+def _with_failures(batch: Batch, failures: Iterable[messages.Failure], retries: int) -> Batch:
+    """With records counted that failed, and left out that failed too often."""
+    times = dict(batch.failed)
+    left_out = {each.source: each for each in batch.left_out}
+    for failure in failures:
+        if failure.source not in left_out:
+            # A record may have failed on several tasks at once.
+            times[failure.source] = dict(batch.failed).get(failure.source, 0) + 1
+            if times[failure.source] > retries:
+                del times[failure.source]
+                traceback = failure.traceback if len(left_out) < TRACEBACKS_MAX else ""
+                left_out[failure.source] = LeftOut(failure.source, retries + 1, failure.error, traceback)
+    return msgspec.structs.replace(
+        batch, failed=tuple(sorted(times.items())), left_out=tuple(left_out.values())
+    )
+
+
+def _in(span: Span, source: Source) -> bool:
+    return (span.depot, span.task) == source[:2] and span.start <= source.offset < span.end
+
+
+def _spans_of(batch: Batch, task: TaskId) -> tuple[Span, ...]:
+    return tuple(span for span in batch.spans if span.task == task)
+
+
+def _left_out_of(batch: Batch, task: TaskId) -> tuple[LeftOut, ...]:
+    return tuple(each for each in batch.left_out if each.source.task == task)
+
+
+def _bare(left_out: LeftOut) -> LeftOut:
+    return msgspec.structs.replace(left_out, error="", traceback="")
+
+
+def _by_sender(expected: messages.Expected) -> tuple[TaskId, Epoch]:
+    return expected.sender, expected.epoch

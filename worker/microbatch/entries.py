@@ -1,0 +1,182 @@
+"""What is replicated for a microbatch, and what an entry does to the rows of its task when it is applied.
+
+The rows are in a database of the task's file, ``$microbatch``, so they are covered by digests, copied with
+the state of the task, and change in one transaction with the PStates::
+
+    ("batch", topology)     on task 0: the latest batch                            Batch
+    ("staged", topology)    which (id, version) has staged changes here            Version
+    ("changes", topology)   those changes, as the payload of a STATE entry         bytes
+    ("rolled", topology)    the latest id whose changes took effect here           int
+
+An entry becomes changes of rows by what is stored, the same on every replica (:func:`resolve`). One that
+comes too late, because of what has been applied before it, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from stretto import ordered
+from stretto.errors import PeerError
+from stretto.pstate import changes as state_changes
+from stretto.pstate.changes import Changes
+from stretto.replog.frame import Buffer
+from stretto.types import TaskId
+from stretto.worker.microbatch.guards import GUARDS, Guards
+
+DATABASE = "$microbatch"
+
+Get: TypeAlias = Callable[[bytes], bytes | None]
+"""A row of :data:`DATABASE`."""
+
+
+class Version(NamedTuple):
+    """Which attempt at which microbatch; they compare as they came about."""
+
+    id: int
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.id}.{self.version}"
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Records of one depot on one task, ``[start, end)``."""
+
+    depot: str
+    task: TaskId
+    start: int
+    end: int
+
+
+class Source(NamedTuple):
+    """One record."""
+
+    depot: str
+    task: TaskId
+    offset: int
+
+
+class LeftOut(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A record that failed too often: the batch goes on without it."""
+
+    source: Source
+    attempts: int
+    error: str
+    traceback: str
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The record of a topology: its latest microbatch."""
+
+    version: Version
+    progress: dict[str, dict[TaskId, int]]
+    """Where its input begins, by depot and task: 0 where there is nothing."""
+    spans: tuple[Span, ...]
+    """Its input, where it is not empty."""
+    failed: tuple[tuple[Source, int], ...] = ()
+    """How often records failed in earlier versions."""
+    left_out: tuple[LeftOut, ...] = ()
+    tasks: tuple[TaskId, ...] | None = None
+    """Those that have staged something; None until it is committed."""
+
+    @property
+    def committed(self) -> bool:
+        return self.tasks is not None
+
+    def progress_after(self) -> dict[str, dict[TaskId, int]]:
+        after = {depot: dict(ends) for depot, ends in self.progress.items()}
+        for span in self.spans:
+            after.setdefault(span.depot, {})[span.task] = span.end
+        return after
+
+
+class Prime(msgspec.Struct, frozen=True, array_like=True, tag="prime", gc=False):
+    topology: str
+    batch: Batch
+
+
+class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit", gc=False):
+    topology: str
+    version: Version
+    tasks: tuple[TaskId, ...]
+
+
+class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage", gc=False):
+    topology: str
+    version: Version
+    changes: bytes
+
+
+class Roll(msgspec.Struct, frozen=True, array_like=True, tag="roll", gc=False):
+    topology: str
+    version: Version
+
+
+Entry: TypeAlias = Prime | Commit | Stage | Roll
+
+encode = msgspec.msgpack.Encoder().encode
+_entries: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
+_decode_batch = msgspec.msgpack.Decoder(Batch).decode
+_decode_version = msgspec.msgpack.Decoder(Version).decode
+_decode_id = msgspec.msgpack.Decoder(int).decode
+
+
+def parse(payload: Buffer) -> Entry:
+    """Raises PeerError."""
+    try:
+        return _entries.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise PeerError(f"an entry of a microbatch is malformed: {error}") from None
+
+
+def resolve(entry: Entry, get: Get, guards: Guards = GUARDS) -> dict[str, Changes]:
+    """What it does, by database: ``$microbatch`` and, when changes take effect, PStates."""
+    match entry:
+        case Prime(topology=topology, batch=batch):
+            if guards.may_prime(batch_of(topology, get), batch):
+                return {DATABASE: Changes(puts=((_key("batch", topology), encode(batch)),))}
+        case Commit(topology=topology, version=version, tasks=tasks):
+            stored = batch_of(topology, get)
+            if stored is not None and stored.version == version and not stored.committed:
+                committed = msgspec.structs.replace(stored, tasks=tasks)
+                return {DATABASE: Changes(puts=((_key("batch", topology), encode(committed)),))}
+        case Stage(topology=topology, version=version, changes=changes):
+            puts = ((_key("staged", topology), encode(version)), (_key("changes", topology), changes))
+            return {DATABASE: Changes(puts=puts)}
+        case Roll(topology=topology, version=version):
+            if staged_of(topology, get) == version:
+                return _rolled(topology, version, get)
+    return {}
+
+
+def _rolled(topology: str, version: Version, get: Get) -> dict[str, Changes]:
+    staged, changes = _key("staged", topology), _key("changes", topology)
+    effect = state_changes.parse(get(changes) or state_changes.pack({}))
+    effect[DATABASE] = Changes(
+        deletes=(changes, staged), puts=((_key("rolled", topology), encode(version.id)),)
+    )
+    return effect
+
+
+def batch_of(topology: str, get: Get) -> Batch | None:
+    row = get(_key("batch", topology))
+    return None if row is None else _decode_batch(row)
+
+
+def staged_of(topology: str, get: Get) -> Version | None:
+    row = get(_key("staged", topology))
+    return None if row is None else _decode_version(row)
+
+
+def rolled_of(topology: str, get: Get) -> int:
+    """0 before the first."""
+    row = get(_key("rolled", topology))
+    return 0 if row is None else _decode_id(row)
+
+
+def _key(what: str, topology: str) -> bytes:
+    return ordered.encode((what, topology))

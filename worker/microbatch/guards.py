@@ -1,0 +1,95 @@
+"""The safety rules of microbatches: one function per clause, one table.
+
+Only the simulator replaces an entry, to show that without it something goes wrong. Clauses that follow from
+these and from the order of a log have no guard: a version is committed, and takes effect, only as long as it
+is the one that is stored (:mod:`~stretto.worker.microbatch.entries`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stretto.types import Epoch, TaskId
+
+if TYPE_CHECKING:
+    from stretto.worker.microbatch.entries import Batch, Version
+
+
+def may_prime(stored: Batch | None, batch: Batch) -> bool:
+    """A committed batch is followed by a higher id, any other by a higher version of the same id."""
+    if stored is None:
+        return True
+    if stored.committed:
+        return batch.version.id > stored.version.id
+    return batch.version.id == stored.version.id and batch.version > stored.version
+
+
+def begins_anew(primed_here: bool) -> bool:
+    """A coordinator continues no version that another one primed: its reports went to that one."""
+    return not primed_here
+
+
+def same_leader(known: Epoch | None, epoch: Epoch) -> bool:
+    """In one version a task is spoken for by one leader: another one has another run, or none."""
+    return known is None or known == epoch
+
+
+def holds_all(expected: Mapping[tuple[TaskId, Epoch], int], held: Mapping[tuple[TaskId, Epoch], int]) -> bool:
+    """Calls are run when all that were sent are here, by the leaders whose runs count."""
+    return all(held.get(sender) == count for sender, count in expected.items())
+
+
+def calls_to_run(
+    expected: Collection[tuple[TaskId, Epoch]], held: Collection[tuple[TaskId, Epoch]]
+) -> list[tuple[TaskId, Epoch]]:
+    """Those of the leaders whose runs count, in an order that does not depend on the network."""
+    return sorted(expected)
+
+
+def runs_again(ran: bool) -> bool:
+    """What was run is told again, not run again."""
+    return not ran
+
+
+def all_staged(missing: Collection[TaskId]) -> bool:
+    """The commit is replicated only when every task that ran anything has staged, also if it changed nothing:
+    others acted on what it read, and only a leader that still leads has read the truth."""
+    return not missing
+
+
+def is_staged(applied: bool) -> bool:
+    """Staged means replicated and applied, not sent."""
+    return applied
+
+
+def is_committed(stored: Batch | None, version: Version) -> bool:
+    """Tasks are told to roll when the commit is applied, not before."""
+    return stored is not None and stored.version == version and stored.committed
+
+
+def all_rolled(missing: Collection[TaskId]) -> bool:
+    """The next id is primed, hence reads, when this one took effect everywhere."""
+    return not missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    may_prime: Callable[[Batch | None, Batch], bool] = may_prime
+    begins_anew: Callable[[bool], bool] = begins_anew
+    same_leader: Callable[[Epoch | None, Epoch], bool] = same_leader
+    holds_all: Callable[[Mapping[tuple[TaskId, Epoch], int], Mapping[tuple[TaskId, Epoch], int]], bool] = (
+        holds_all
+    )
+    calls_to_run: Callable[
+        [Collection[tuple[TaskId, Epoch]], Collection[tuple[TaskId, Epoch]]], list[tuple[TaskId, Epoch]]
+    ] = calls_to_run
+    runs_again: Callable[[bool], bool] = runs_again
+    all_staged: Callable[[Collection[TaskId]], bool] = all_staged
+    is_staged: Callable[[bool], bool] = is_staged
+    is_committed: Callable[[Batch | None, Version], bool] = is_committed
+    all_rolled: Callable[[Collection[TaskId]], bool] = all_rolled
+
+
+GUARDS = Guards()

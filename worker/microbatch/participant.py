@@ -1,0 +1,370 @@
+"""The side of each task: runs what a version asks of it, replicates what that changed, lets it take effect.
+
+What it remembers of a version is the run itself: which rounds were run, what they sent, and calls that wait
+for their round. It is lost with the leader, and the coordinator hears of that, because another leader has
+another epoch. Whatever is asked again is answered again, and never run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.types import Epoch, TaskId
+from stretto.worker.microbatch import entries, machine, messages
+from stretto.worker.microbatch.entries import LeftOut, Span, Version
+from stretto.worker.microbatch.guards import GUARDS, Guards
+from stretto.worker.microbatch.machine import Effect, Event, Settings
+
+COORDINATOR = TaskId(0)
+ROUNDS_MAX = 1_000
+"""Beyond so many, the calls of a topology are taken to hop for ever."""
+
+
+@dataclass(slots=True)
+class _Run:
+    version: Version
+    #: Calls that wait for their round, by who sent them: their number and their bytes.
+    held: dict[int, dict[tuple[TaskId, Epoch], tuple[int, bytes]]] = field(default_factory=dict)
+    executing: int | None = None
+    #: How many rounds were run.
+    rounds: int = 0
+    #: What was answered, by round.
+    answers: dict[int, messages.Ran | messages.Broken] = field(default_factory=dict)
+    #: The round that was run last, and what it sent: not told before all of it is held.
+    ran: messages.Ran | None = None
+    unheld: dict[TaskId, tuple[messages.Calls, bytes]] = field(default_factory=dict)
+    #: Between a Stage and its answer.
+    staging: bool = False
+    staged: bool = False
+
+
+class Participant:
+    """Of one topology on one task, in one epoch of its leader."""
+
+    def __init__(
+        self, topology: str, task: TaskId, epoch: Epoch, settings: Settings, guards: Guards = GUARDS
+    ) -> None:
+        self.topology = topology
+        self.task = task
+        self.epoch = epoch
+        self._settings = settings
+        self._guards = guards
+        self._out: list[Effect] = []
+        self._now = 0
+        self._run: _Run | None = None
+        #: As it was last read; it only grows.
+        self._rolled = 0
+        self._rolling: Version | None = None
+        #: Of the Load that tells whether it did.
+        self._rolled_token: int | None = None
+        self._bounds: Mapping[str, tuple[int, int]] = {}
+        self._poll: tuple[messages.Poll, int] | None = None
+        self._token = 0
+        #: What an answer with this token is about.
+        self._pending: dict[int, Version] = {}
+        self._resend_at: int | None = None
+
+    # The door.
+
+    def step(self, event: Event, now: int) -> list[Effect]:
+        self._now = now
+        self._out = []
+        match event:
+            case machine.Started():
+                self._load()
+            case machine.Loaded(token=token, rolled=rolled):
+                self._loaded(token, rolled)
+            case machine.Received(message=message, body=body):
+                self._received(message, body)
+            case machine.Executed():
+                self._executed(event)
+            case machine.ExecutionFailed():
+                self._execution_failed(event)
+            case machine.Collected():
+                self._collected(event)
+            case machine.Appended(token=token, applied=applied, why=why):
+                self._appended(token, applied=applied, why=why)
+            case machine.Grown(bounds=bounds):
+                self._bounds = bounds
+                self._answer_poll()
+            case machine.SettingsChanged(settings=settings):
+                self._settings = settings
+            case machine.Tick():
+                self._tick()
+        return self._out
+
+    def next_deadline(self) -> int | None:
+        poll_at = None if self._poll is None else self._poll[1]
+        return min((at for at in (self._resend_at, poll_at) if at is not None), default=None)
+
+    def _received(self, message: messages.AnyMessage, body: bytes) -> None:
+        match message:
+            case messages.Begin():
+                self._begin(message)
+            case messages.Calls():
+                self._hold(message, body)
+            case messages.CallsHeld():
+                self._held(message)
+            case messages.Go():
+                self._go(message)
+            case messages.Stage():
+                self._stage(message)
+            case messages.Roll(version=version):
+                self._roll(version)
+            case messages.Poll():
+                self._poll = (message, self._now + self._settings.poll_ms)
+                self._answer_poll()
+            case _:
+                pass
+
+    def _answer(self, message: messages.ToCoordinator) -> None:
+        self._out.append(machine.Send(task=COORDINATOR, message=message))
+
+    def _run_of(self, version: Version) -> _Run | None:
+        """The run of this version, which a higher one replaces; None if it is over."""
+        run = self._run
+        if version.id <= self._rolled or (run is not None and version < run.version):
+            return None
+        if run is None or version > run.version:
+            self._forget()
+            run = self._run = _Run(version)
+        return run
+
+    def _forget(self) -> None:
+        if self._run is not None:
+            self._out.append(machine.Discard(version=self._run.version))
+            self._run = None
+            self._resend_at = None
+
+    # Rounds.
+
+    def _begin(self, message: messages.Begin) -> None:
+        run = self._run_of(message.version)
+        if run is not None and not self._is_known(run, 0):
+            self._execute(run, 0, spans=message.spans, left_out=message.left_out)
+
+    def _go(self, message: messages.Go) -> None:
+        run = self._run_of(message.version)
+        if run is None:
+            return
+        if self._is_known(run, message.round):
+            return
+        held = run.held.get(message.round, {})
+        expected = {(each.sender, each.epoch): each.count for each in message.expected}
+        if not self._guards.holds_all(expected, {sender: count for sender, (count, _) in held.items()}):
+            self._break(run, message.round, "calls were lost with their leader")
+        elif message.round > ROUNDS_MAX:
+            self._break(run, message.round, f"calls hop for more than {ROUNDS_MAX} rounds; end them")
+        else:
+            senders = self._guards.calls_to_run(expected, held)
+            self._execute(run, message.round, calls=tuple(held[each][1] for each in senders if each in held))
+
+    def _is_known(self, run: _Run, round_: int) -> bool:
+        """Whether the round was run, or is being; then that is told."""
+        if run.executing == round_ or (run.ran is not None and run.ran.round == round_ and run.unheld):
+            self._answer(messages.Working(run.version, self.task))
+            return True
+        answer = run.answers.get(round_)
+        if answer is None or self._guards.runs_again(True):
+            return False
+        self._answer(answer)
+        return True
+
+    def _execute(
+        self,
+        run: _Run,
+        round_: int,
+        *,
+        spans: tuple[Span, ...] = (),
+        left_out: tuple[LeftOut, ...] = (),
+        calls: tuple[bytes, ...] = (),
+    ) -> None:
+        run.executing = round_
+        self._out.append(
+            machine.Execute(
+                version=run.version,
+                round=round_,
+                after=run.rounds,
+                spans=spans,
+                left_out=left_out,
+                calls=calls,
+            )
+        )
+
+    def _executed(self, event: machine.Executed) -> None:
+        run = self._run
+        if run is None or run.version != event.version or run.executing != event.round:
+            return
+        run.executing = None
+        run.rounds += 1
+        run.held.pop(event.round, None)
+        if event.failures:
+            self._tell(
+                run,
+                messages.Broken(
+                    run.version,
+                    event.round,
+                    self.task,
+                    event.failures[0].error,
+                    event.failures,
+                ),
+            )
+            return
+        run.unheld = {
+            task: (messages.Calls(run.version, event.round + 1, self.task, self.epoch, count), body)
+            for task, (count, body) in sorted(event.calls.items())
+        }
+        sent = tuple((task, calls.count) for task, (calls, _) in run.unheld.items())
+        run.ran = messages.Ran(run.version, event.round, self.task, self.epoch, sent)
+        self._send_calls(run)
+        self._look_whether_held(run)
+
+    def _tell(self, run: _Run, answer: messages.Ran | messages.Broken) -> None:
+        run.answers[answer.round] = answer
+        self._answer(answer)
+
+    def _break(self, run: _Run, round_: int, why: str, *, too_large: bool = False) -> None:
+        self._answer(messages.Broken(run.version, round_, self.task, why, too_large=too_large))
+
+    def _execution_failed(self, event: machine.ExecutionFailed) -> None:
+        run = self._run
+        if run is not None and run.version == event.version:
+            round_ = run.rounds if run.executing is None else run.executing
+            run.executing = None
+            run.staging = False
+            answer = messages.Broken(run.version, round_, self.task, event.why, too_large=event.too_large)
+            self._tell(run, answer)
+
+    # Calls between tasks.
+
+    def _send_calls(self, run: _Run) -> None:
+        for task, (message, body) in run.unheld.items():
+            self._out.append(machine.Send(task=task, message=message, body=body))
+        self._resend_at = self._now + self._settings.retry_ms if run.unheld else None
+
+    def _hold(self, message: messages.Calls, body: bytes) -> None:
+        run = self._run_of(message.version)
+        if run is not None:
+            held = run.held.setdefault(message.round, {})
+            held[message.sender, message.epoch] = (message.count, body)
+            answer = messages.CallsHeld(message.version, message.round, self.task)
+            self._out.append(machine.Send(task=message.sender, message=answer))
+
+    def _held(self, message: messages.CallsHeld) -> None:
+        run = self._run
+        if run is None or run.ran is None or message.version != run.version:
+            return
+        if message.round == run.ran.round + 1 and run.unheld.pop(message.task, None) is not None:
+            self._look_whether_held(run)
+
+    def _look_whether_held(self, run: _Run) -> None:
+        if run.ran is not None and not run.unheld:
+            self._resend_at = None
+            self._tell(run, run.ran)
+
+    # Staging.
+
+    def _stage(self, message: messages.Stage) -> None:
+        run = self._run_of(message.version)
+        if run is None:
+            return
+        if run.staged:
+            self._answer(messages.Staged(run.version, self.task, self.epoch))
+        elif run.staging:
+            self._answer(messages.Working(run.version, self.task))
+        else:
+            run.staging = True
+            self._out.append(
+                machine.Collect(
+                    version=run.version, after=run.rounds, spans=message.spans, left_out=message.left_out
+                )
+            )
+
+    def _collected(self, event: machine.Collected) -> None:
+        run = self._run
+        if run is not None and run.version == event.version and run.staging:
+            self._append(entries.Stage(self.topology, event.version, event.changes), event.version)
+            if self._guards.is_staged(False):
+                self._answer(messages.Staged(run.version, self.task, self.epoch))
+
+    def _append(self, entry: entries.Stage | entries.Roll, version: Version) -> None:
+        self._token += 1
+        self._pending[self._token] = version
+        self._out.append(machine.Append(token=self._token, entry=entry))
+
+    def _appended(self, token: int, *, applied: bool, why: str) -> None:
+        version = self._pending.pop(token, None)
+        if version is None:
+            return
+        if self._rolling == version:
+            self._roll_appended(applied=applied)
+            return
+        run = self._run
+        if run is not None and run.version == version:
+            run.staging = False
+            run.staged = applied
+            if applied:
+                self._answer(messages.Staged(version, self.task, self.epoch))
+            else:
+                self._break(run, run.rounds, f"its changes were not replicated: {why}")
+
+    # Taking effect.
+
+    def _roll(self, version: Version) -> None:
+        if version.id <= self._rolled:
+            self._tell_rolled()
+        elif self._rolling is None:
+            self._rolling = version
+            self._append(entries.Roll(self.topology, version), version)
+
+    def _roll_appended(self, *, applied: bool) -> None:
+        if applied:
+            self._load()
+            self._rolled_token = self._token
+        else:
+            self._rolling = None
+
+    def _load(self) -> None:
+        self._token += 1
+        self._out.append(machine.Load(token=self._token))
+
+    def _loaded(self, token: int, rolled: int) -> None:
+        self._rolled = max(self._rolled, rolled)
+        rolling = self._rolling
+        if rolling is None or token != self._rolled_token:
+            return
+        self._rolling = None
+        if rolling.id <= self._rolled:
+            if self._run is not None and self._run.version.id <= self._rolled:
+                self._forget()
+            self._tell_rolled()
+        else:
+            self._note("microbatch_has_nothing_staged", version=str(rolling), rolled=self._rolled)
+
+    def _tell_rolled(self) -> None:
+        self._answer(messages.Rolled(self.task, self._rolled, dict(self._bounds)))
+
+    # Input, time.
+
+    def _answer_poll(self) -> None:
+        if self._poll is None:
+            return
+        poll, until = self._poll
+        beyond = not poll.beyond or any(
+            end > poll.beyond.get(depot, 0) for depot, (_, end) in self._bounds.items()
+        )
+        if beyond or self._now >= until:
+            self._poll = None
+            self._answer(messages.Input(poll.number, self.task, self._rolled, dict(self._bounds)))
+
+    def _tick(self) -> None:
+        if self._run is not None and self._resend_at is not None and self._now >= self._resend_at:
+            self._send_calls(self._run)
+        self._answer_poll()
+
+    def _note(self, event: str, **fields: Any) -> None:
+        self._out.append(
+            machine.Note(event=event, fields={"topology": self.topology, "task": self.task, **fields})
+        )
