@@ -108,12 +108,12 @@ class FindOffset(msgspec.Struct, frozen=True, tag="find_offset", gc=False):
 
 
 class ReadRows(msgspec.Struct, frozen=True, tag="read_rows", gc=False):
-    """Rows of a PState, by their keys."""
+    """Rows of a PState, by their keys, each with the task that it lies on."""
 
     request: int
     group: GroupKey
-    task: TaskId
     pstate: str
+    tasks: tuple[TaskId, ...]
     keys: tuple[bytes, ...]
 
 

@@ -204,7 +204,7 @@ class Worker:
         self.catchup.group_closed(group.key)
         del self._storages[group.key]
         del self._fsync[group.key]
-        self.clients.parked.group_changed(group.key)
+        self.clients.reads.parked.group_changed(group.key)
         if self._incarnation is not None:
             # Reopened, it has forgotten what it did in this incarnation: which epoch it led, which Hello it
             # sent. So it comes back as another one, and the others need not wait for this one.
@@ -354,7 +354,7 @@ class Worker:
         self._incarnation = None
         for group in list(self.groups.values()):
             group.step(events.SessionExpired())
-            self.clients.parked.group_changed(group.key)
+            self.clients.reads.parked.group_changed(group.key)
 
     def _lease_renewed(self, sent_at_ms: Millis) -> None:
         for group in list(self.groups.values()):
@@ -366,7 +366,7 @@ class Worker:
             group.step(event)
             if isinstance(event, events.RecordRead | events.CasReply):
                 self.metadata.record_changed(group)
-                self.clients.parked.group_changed(key)
+                self.clients.reads.parked.group_changed(key)
 
     def _workers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
         """From the metastore's threads."""
@@ -407,10 +407,10 @@ class Worker:
         self.clients.replied(request, result)
 
     def sample(self, group: Group, request: int) -> None:
-        self.clients.sample(group, request)
+        self.clients.reads.sample(group, request)
 
     def grown(self, group: Group, tasks: Collection[TaskId]) -> None:
-        self.clients.parked.grown(group.key, tasks)
+        self.clients.reads.parked.grown(group.key, tasks)
 
     # Stopping.
 

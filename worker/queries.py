@@ -7,7 +7,8 @@ reads behind it for long, whatever it asks for.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto import ordered, wire
@@ -15,6 +16,7 @@ from stretto.errors import PeerError
 from stretto.nearest import did_you_mean
 from stretto.ordered import KEY_BYTES_MAX
 from stretto.pstate.overlay import Rows, beginnings
+from stretto.types import TaskId
 
 if TYPE_CHECKING:
     from stretto.worker.state import AppliedState
@@ -25,7 +27,8 @@ READ_KEYS_MAX = 10_000
 SCAN_ROWS_MAX = 10_000
 COUNT_KEYS_MAX = 50_000
 
-Query: TypeAlias = wire.ReadRows | wire.ScanRows | wire.ScanKeys
+Scan: TypeAlias = wire.ScanRows | wire.ScanKeys
+Query: TypeAlias = wire.ReadRows | Scan
 
 
 def wrong(query: Query, module: str, declared: Collection[str]) -> str | None:
@@ -35,6 +38,8 @@ def wrong(query: Query, module: str, declared: Collection[str]) -> str | None:
     if isinstance(query, wire.ReadRows):
         if len(query.keys) > READ_KEYS_MAX:
             return f"{len(query.keys)} keys are beyond the limit of {READ_KEYS_MAX}; ask for fewer at a time"
+        if len(query.tasks) != len(query.keys):
+            return f"{len(query.keys)} keys cannot lie on {len(query.tasks)} tasks: each key has one"
         good = all(0 < len(key) <= KEY_BYTES_MAX for key in query.keys)
     else:
         good = len(query.start) <= KEY_BYTES_MAX and bool(query.end)
@@ -56,11 +61,9 @@ def _is_path(query: wire.ScanKeys) -> bool:
     return at == query.depth and query.end <= ordered.subtree(query.start[:at])[1]
 
 
-def answer(state: AppliedState, query: Query) -> wire.RowValues | wire.RowPage:
+def answer(state: AppliedState, query: Scan) -> wire.RowPage:
     with state.reading_pstate(query.task, query.pstate) as rows:
         match query:
-            case wire.ReadRows():
-                return _values(rows, query)
             case wire.ScanRows(backwards=True):
                 last = rows.last(query.start, query.end)
                 value = None if last is None else rows.get(last)
@@ -73,16 +76,29 @@ def answer(state: AppliedState, query: Query) -> wire.RowValues | wire.RowPage:
                 return _keys(rows, query)
 
 
-def _values(rows: Rows, query: wire.ReadRows) -> wire.RowValues:
-    values: list[bytes | None] = []
-    left_bytes = ANSWER_BYTES_MAX
-    for key in query.keys:
-        value = rows.get(key)
-        values.append(value)
-        left_bytes -= len(value or b"")
-        if left_bytes <= 0:
-            break
-    return wire.RowValues(query.request, tuple(values))
+def look_up(state: AppliedState, queries: Sequence[wire.ReadRows]) -> list[wire.RowValues]:
+    """Point reads, with one transaction for all that a PState is asked for on a task.
+
+    Each is answered for its first so many keys, as many as fit.
+    """
+    answers: list[wire.RowValues] = []
+    with ExitStack() as reading:
+        places: dict[tuple[TaskId, str], Rows] = {}
+        for query in queries:
+            found: list[bytes | None] = []
+            left_bytes = ANSWER_BYTES_MAX
+            for task, key in zip(query.tasks, query.keys, strict=True):
+                rows = places.get((task, query.pstate))
+                if rows is None:
+                    rows = reading.enter_context(state.reading_pstate(task, query.pstate))
+                    places[(task, query.pstate)] = rows
+                value = rows.get(key)
+                found.append(value)
+                left_bytes -= len(value or b"")
+                if left_bytes <= 0:
+                    break
+            answers.append(wire.RowValues(query.request, tuple(found)))
+    return answers
 
 
 def _page(rows: Rows, query: wire.ScanRows) -> wire.RowPage:

@@ -89,6 +89,21 @@ MEASURES: tuple[Measure, ...] = (
         function="stretto.bench.replication:latency",
     ),
     Measure(
+        name="reads",
+        summary="point reads of a PState, one at a time / an echo over bare ZeroMQ",
+        function="stretto.bench.reads:one_at_a_time",
+    ),
+    Measure(
+        name="reads-at-once",
+        summary="point reads by 64 coroutines / as many echoes under way",
+        function="stretto.bench.reads:at_once",
+    ),
+    Measure(
+        name="reads-batch",
+        summary="reads of 100 keys at a time / echoes of the same sizes",
+        function="stretto.bench.reads:batched",
+    ),
+    Measure(
         name="transfer",
         summary="far horizon, a task of 2 GB, no load / copy to a spool, socket, file with fdatasync",
         function="stretto.bench.catchup:transfer",

@@ -32,6 +32,7 @@ from stretto.types import WorkerId
 from stretto.zk import guardian
 from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
 from stretto.zk.paths import Paths
+from stretto.zk.records import ModuleSpec, encode
 
 MODULE = "bench"
 DEPOT = "events"
@@ -57,7 +58,7 @@ def replicate(folder: Path) -> Result:
     """Whole batches, against the floor with the same batches."""
     records = BATCHES * RECORDS
     with _both(folder) as (real, floor):
-        return _in_turn(
+        return in_turn(
             lambda: records / real("batched", BATCHES),
             lambda: records / floor("batched", BATCHES),
             unit="rec/s",
@@ -68,7 +69,7 @@ def replicate(folder: Path) -> Result:
 def one_by_one(folder: Path) -> Result:
     """Records that the client gathers into batches, against batches that the caller made."""
     with _real(folder) as real:
-        return _in_turn(
+        return in_turn(
             lambda: SINGLE_RECORDS / real("single", SINGLE_RECORDS),
             lambda: BATCHES * RECORDS / real("batched", BATCHES),
             unit="rec/s",
@@ -79,7 +80,7 @@ def one_by_one(folder: Path) -> Result:
 def latency(folder: Path) -> Result:
     """One record at a time, each after the acknowledgement of the one before; the median of all."""
     with _both(folder) as (real, floor):
-        return _in_turn(
+        return in_turn(
             lambda: 1e6 * real("latency", LATENCY_APPENDS),
             lambda: 1e6 * floor("latency", LATENCY_APPENDS),
             unit="us",
@@ -88,7 +89,7 @@ def latency(folder: Path) -> Result:
         )
 
 
-def _in_turn(
+def in_turn(
     ours: Callable[[], float],
     floors: Callable[[], float],
     *,
@@ -121,7 +122,15 @@ def _both(folder: Path) -> Iterator[tuple[Run, Run]]:
 
 @contextlib.contextmanager
 def _real(folder: Path) -> Iterator[Run]:
+    with workers(folder) as addresses, asking(_append_to_workers, addresses) as run:
+        yield run
+
+
+@contextlib.contextmanager
+def workers(folder: Path, spec: ModuleSpec | None = None) -> Iterator[list[str]]:
+    """Their addresses. Without a spec they take records for any depot."""
     folder.mkdir(exist_ok=True)
+    paths = Paths("/stretto")
     with ExitStack() as stack:
         zookeeper = stack.enter_context(EmbeddedZooKeeper(folder / "zookeeper"))
         operator = KazooClient(zookeeper.address)
@@ -129,14 +138,16 @@ def _real(folder: Path) -> Iterator[Run]:
         stack.callback(operator.close)
         stack.callback(operator.stop)
         names = [WorkerId(f"w{number}") for number in range(REPLICAS)]
-        write_assignment(operator, Paths("/stretto"), MODULE, evenly(TASKS, 1, names, REPLICAS))
+        if spec is not None:
+            operator.create(paths.spec(MODULE), encode(spec), makepath=True)
+        write_assignment(operator, paths, MODULE, evenly(TASKS, 1, names, REPLICAS))
         addresses = [f"{HOST}:{port}" for port in free_ports(REPLICAS)]
         for name, address in zip(names, addresses, strict=True):
             arguments = ["-m", "stretto", "worker", "--id", name, "--module", MODULE, "--address", address]
             arguments += ["--data-dir", str(folder / name), "--zookeeper", zookeeper.address]
-            stack.enter_context(_process(arguments, folder / f"{name}.log"))
-        create_groups(operator, Paths("/stretto"), MODULE, READY_SECONDS)
-        yield stack.enter_context(_appending(_append_to_workers, addresses))
+            stack.enter_context(running(arguments, folder / f"{name}.log"))
+        create_groups(operator, paths, MODULE, READY_SECONDS)
+        yield addresses
 
 
 @contextlib.contextmanager
@@ -147,12 +158,12 @@ def _floor(folder: Path) -> Iterator[Run]:
         for port in (leader, *followers):
             role, peers = ("leader", followers) if port == leader else ("follower", [leader])
             arguments = ["-m", "stretto.bench.floor", port, folder / str(port), TASKS, role, *peers]
-            stack.enter_context(_process([str(each) for each in arguments], folder / f"{port}.log"))
-        yield stack.enter_context(_appending(_append_to_floor, leader))
+            stack.enter_context(running([str(each) for each in arguments], folder / f"{port}.log"))
+        yield stack.enter_context(asking(_append_to_floor, leader))
 
 
 @contextlib.contextmanager
-def _process(arguments: list[str], log: Path) -> Iterator[None]:
+def running(arguments: list[str], log: Path) -> Iterator[None]:
     """A Python that ends with this block, and with this process however that ends."""
     command = [sys.executable, "-I", "-S", guardian.__file__, sys.executable, *arguments]
     with log.open("wb") as output:
@@ -167,11 +178,11 @@ def _process(arguments: list[str], log: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _appending(append: Callable[[Connection, Any], None], to: Any) -> Iterator[Run]:
-    """A process that appends when it is asked to; it ends when nobody can ask it any more."""
+def asking(measure: Callable[[Connection, Any], None], to: Any) -> Iterator[Run]:
+    """A process that does what it is asked to; it ends when nobody can ask it any more."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe()
-    process = context.Process(target=append, args=(its, to), daemon=True)
+    process = context.Process(target=measure, args=(its, to), daemon=True)
     process.start()
     its.close()
 
@@ -180,7 +191,7 @@ def _appending(append: Callable[[Connection, Any], None], to: Any) -> Iterator[R
         try:
             return float(ours.recv())
         except EOFError:
-            raise StrettoError("the process that appends has ended; its words are above") from None
+            raise StrettoError("the process that measures has ended; its words are above") from None
 
     try:
         yield run
@@ -189,7 +200,7 @@ def _appending(append: Callable[[Connection, Any], None], to: Any) -> Iterator[R
         process.join()
 
 
-def _requests(commands: Connection) -> Iterator[tuple[str, int]]:
+def requests(commands: Connection) -> Iterator[tuple[str, int]]:
     with contextlib.suppress(EOFError):
         while True:
             yield commands.recv()
@@ -217,7 +228,7 @@ def _append_to_workers(commands: Connection, addresses: list[str]) -> None:
         return time.perf_counter() - started
 
     with client:
-        for what, count in _requests(commands):
+        for what, count in requests(commands):
             if what == "latency":
                 commands.send(statistics.median(seconds(what, 1) for _ in range(count)))
             else:
@@ -228,7 +239,7 @@ def _append_to_floor(commands: Connection, leader: int) -> None:
     client = FloorClient(leader, window=WINDOW)
     record = os.urandom(RECORD_BYTES)
     batch, single = pack(DEPOT, [record] * RECORDS), pack(DEPOT, [record])
-    for what, count in _requests(commands):
+    for what, count in requests(commands):
         if what == "latency":
             commands.send(statistics.median(client.append(1, single) for _ in range(count)))
         else:

@@ -148,7 +148,7 @@ class AsyncPStateReader:
         self._reader = reader
 
     async def get(self, *path: Any, default: Any = None) -> Any:
-        return await asyncio.to_thread(self._reader.get, *path, default=default)
+        return await self._reader.get_awaited(*path, default=default)
 
     async def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         return await asyncio.to_thread(self._reader.get_many, list(keys))

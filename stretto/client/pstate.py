@@ -10,12 +10,14 @@ holds) may see changes made in between.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from stretto import ordered, wire
 from stretto.client.network import Network
+from stretto.client.points import PointReads
 from stretto.client.reader import Question
 from stretto.errors import RetriableError, UsageError
 from stretto.ordered import shown, subtree
@@ -41,7 +43,6 @@ from stretto.zk.paths import GroupKey
 from stretto.zk.records import PStateSpec
 
 PAGE_ROWS = 1_000
-READ_KEYS = 1_000
 COUNT_KEYS = 50_000
 
 T = TypeVar("T")
@@ -76,6 +77,7 @@ class PStateReader:
                 raise UsageError(f"PState {pstate.name} of {module} is {pstate.type}: {why}")
         self.type = pstate.type
         self._root = compile_type(pstate.type, annotation)
+        self._points = PointReads(network, module, pstate.name, timeout)
 
     def get(self, *path: Any, default: Any = None) -> Any:
         """The value, dict, set or list under these keys; a list's elements have their positions as keys."""
@@ -83,11 +85,19 @@ class PStateReader:
         if place.node is None:
             raise UsageError(f"{shown(path[-1])} is a member of a set; ask whether it is there")
         if isinstance(place.node, Leaf):
-            [value] = self._read(self._owner(path), [place.path])
+            value = self._points.get(self._owner(path), place.path)
             return default if value is None else place.node.decode(value)
         rows = list(self._scan(self._owner(path), *subtree(place.path)))
         found = build(place.node, rows, len(place.path))
         return default if found is ABSENT else found
+
+    async def get_awaited(self, *path: Any, default: Any = None) -> Any:
+        """The same for a coroutine; what is more than one row takes a thread."""
+        place = self._inside(path)
+        if not isinstance(place.node, Leaf):
+            return await asyncio.to_thread(self.get, *path, default=default)
+        value = await self._points.begin(self._owner(path), place.path)
+        return default if value is None else place.node.decode(value)
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """What is under each of these keys of the PState; those that it does not have are left out."""
@@ -105,26 +115,20 @@ class PStateReader:
         by_task: dict[TaskId, list[tuple[Any, bytes]]] = {}
         for key, place in wanted:
             by_task.setdefault(self._owner([key]), []).append((key, place.path))
-        found: dict[Any, bytes] = {}
-        asked = [
-            (chunk, self._ask(task, self._read_message(task, [row for _, row in chunk])))
-            for task, rows in by_task.items()
-            for chunk in _chunks(rows, READ_KEYS)
-        ]
-        for chunk, question in asked:
-            values = [*_values(question)]
-            if len(values) < len(chunk):
-                task = self._owner([chunk[0][0]])
-                values += self._read(task, [row for _, row in chunk[len(values) :]])
-            found |= {key: value for (key, _), value in zip(chunk, values, strict=True) if value is not None}
+        asked = {task: [row for _, row in rows] for task, rows in by_task.items()}
+        found = {
+            key: value
+            for task, values in self._points.get_many(asked).items()
+            for (key, _), value in zip(by_task[task], values, strict=True)
+        }
         leaf = self._root.child
-        return {key: leaf.decode(found[key]) for key, _ in wanted if key in found}
+        return {key: leaf.decode(value) for key, _ in wanted if (value := found[key]) is not None}
 
     def contains(self, *path: Any) -> bool:
         """Whether there is anything under these keys, or this member in that set."""
         place = self._inside(path)
         if place.node is None or isinstance(place.node, Leaf):
-            return self._read(self._owner(path), [place.path]) != [None]
+            return self._points.get(self._owner(path), place.path) is not None
         return next(self._scan(self._owner(path), *subtree(place.path), rows_max=1), None) is not None
 
     def keys(
@@ -216,16 +220,6 @@ class PStateReader:
         )
         return int(ordered.decode_at(last.keys[0], len(place.path))[0]) + 1 if last.keys else 0
 
-    def _read(self, task: TaskId, rows: Sequence[bytes]) -> list[bytes | None]:
-        values: list[bytes | None] = []
-        while len(values) < len(rows):
-            values += _values(self._ask(task, self._read_message(task, rows[len(values) :])))
-        return values
-
-    def _read_message(self, task: TaskId, rows: Sequence[bytes]) -> _Message:
-        keys = tuple(rows)
-        return lambda number, group: wire.ReadRows(number, group, task, self._name, keys)
-
     def _scan(self, task: TaskId, start: bytes, end: bytes, *, rows_max: int = PAGE_ROWS) -> Iterator[Row]:
         """The first page is asked for at once."""
 
@@ -252,7 +246,7 @@ class PStateReader:
     def _ask(self, task: TaskId, message: _Message) -> Question:
         if (self._module, task) not in self._network.view.of_task:
             raise RetriableError(f"task {task} of {self._module} cannot be found now; try again")
-        return Question(self._network, self._module, task, message, self._timeout)
+        return Question(self._network, self._module, task, message, self._timeout).begin()
 
 
 def _pages(
@@ -278,13 +272,6 @@ def _page(question: Question) -> wire.RowPage:
     return reply
 
 
-def _values(question: Question) -> Sequence[bytes | None]:
-    reply, _ = question.wait()
-    if not isinstance(reply, wire.RowValues) or not reply.values:
-        raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
-    return reply.values
-
-
 def _first(limit: int | None, found: Iterator[T]) -> Iterator[T]:
     if limit is None:
         yield from found
@@ -294,8 +281,3 @@ def _first(limit: int | None, found: Iterator[T]) -> Iterator[T]:
             yield next(found)
         except StopIteration:
             return
-
-
-def _chunks(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for at in range(0, len(rows), size):
-        yield rows[at : at + size]

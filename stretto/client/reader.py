@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from stretto import wire
 from stretto.client.network import Network, patience_ms
@@ -114,7 +114,7 @@ class Reader:
                 READ_BYTES,
                 committed,
                 TAIL_WAIT_MS,
-                then=lambda: answered.put(task),
+                then=lambda _: answered.put(task),
                 delay_ms=delay_ms,
             )
 
@@ -149,7 +149,8 @@ class Reader:
     def _ask(self, task: int, message: Callable[[int, GroupKey], wire.ToWorker], **options: Any) -> Question:
         if (self._module, task) not in self._network.view.of_task:
             raise UsageError(f"module {self._module} has no task {task}")
-        return Question(self._network, self._module, TaskId(task), message, self._timeout, **options)
+        question = Question(self._network, self._module, TaskId(task), message, self._timeout, **options)
+        return question.begin()
 
 
 class Question:
@@ -160,22 +161,25 @@ class Question:
         network: Network,
         module: str,
         task: TaskId,
-        message: Callable[[int, GroupKey], wire.ToWorker],
+        message: Callable[[int, GroupKey], wire.ToWorker | None],
         timeout: float,
         *,
         bodies: Sequence[Buffer] = (),
         wait_ms: int = 0,
         delay_ms: int = 0,
-        then: Callable[[], None] | None = None,
+        then: Callable[[Question], None] | None = None,
     ) -> None:
-        """``wait_ms``: how long the worker may hold back the answer. ``then`` runs on the client's thread."""
+        """``message`` is made for the group that holds the task; None ends the question (``has_moved``).
+        ``wait_ms``: how long the worker may hold back the answer. ``then`` runs on the client's thread."""
         self._network = network
         self._module = module
         self._task = task
         self._message = message
         self._sent_bodies = bodies
         self._deadline = time.monotonic() + timeout
-        self._answered = threading.Event()
+        #: Open once it is answered: an Event costs several times as much.
+        self._unanswered = threading.Lock()
+        self._unanswered.acquire()
         self._reply: wire.ToClient | None = None
         self._bodies: list[memoryview] = []
         self._last: Any = None
@@ -185,13 +189,23 @@ class Question:
         self._began_at: float | None = None
         #: From the asking to the answer.
         self.took_ms = 0
-        if delay_ms:
-            network.call(network.loop.call_after, delay_ms, self._send)
+        self.has_moved = False
+        self._delay_ms = delay_ms
+
+    def begin(self) -> Self:
+        """From any thread."""
+        if self._delay_ms:
+            self._network.call(self._network.loop.call_after, self._delay_ms, self.send)
         else:
-            network.call(self._send)
+            self._network.call(self.send)
+        return self
 
     def wait(self) -> tuple[wire.ToClient, list[memoryview]]:
-        self._answered.wait()
+        with self._unanswered:
+            return self.answer()
+
+    def answer(self) -> tuple[wire.ToClient, list[memoryview]]:
+        """Of a question that is answered."""
         if isinstance(self._reply, wire.Failed):
             raise UsageError(self._reply.why)
         if self._reply is None:
@@ -203,11 +217,12 @@ class Question:
 
     def _finish(self) -> None:
         self.took_ms = int((time.monotonic() - self._began_at) * 1_000) if self._began_at else 0
-        self._answered.set()
+        self._unanswered.release()
         if self._then is not None:
-            self._then()
+            self._then(self)
 
-    def _send(self) -> None:
+    def send(self) -> None:
+        """On the client's thread."""
         self._began_at = self._began_at or time.monotonic()
         if time.monotonic() > self._deadline:
             self._finish()
@@ -215,6 +230,11 @@ class Question:
         group = self._network.view.of_task[(self._module, self._task)]
         epoch = self._network.view.epoch(group)
         number = self._network.next_request()
+        message = self._message(number, group)
+        if message is None:
+            self.has_moved = True
+            self._finish()
+            return
 
         def heard(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
             if reply is None or isinstance(reply, wire.Refused | wire.Unknown):
@@ -227,9 +247,8 @@ class Question:
         def again() -> None:
             within_ms = patience_ms(self._attempts)
             self._attempts += 1
-            self._network.when_led_anew(group, self._send, above=epoch, within_ms=within_ms)
+            self._network.when_led_anew(group, self.send, above=epoch, within_ms=within_ms)
 
-        message = self._message(number, group)
         if not self._network.to_leader(
             group,
             number,

@@ -110,7 +110,7 @@ def _mark(network: Network, view: wire.GroupView, marker: str, timeout: float) -
     question = Question(
         network, view.key.module, view.tasks[0], message, timeout, bodies=(marker.encode("ascii"),)
     )
-    reply, _ = question.wait()
+    reply, _ = question.begin().wait()
     if not isinstance(reply, wire.Appended) or reply.offset is None:
         raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
     return Offset(reply.offset + 1)

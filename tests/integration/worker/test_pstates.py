@@ -233,24 +233,44 @@ def test_workers_refuse_what_they_could_not_apply_or_answer(cluster: Cluster) ->
         assert why in answer.why
     group, task, row = cluster.key_of(0), TaskId(0), ordered.encode("cat")
     asked: list[tuple[wire.ToWorker, str]] = [
-        (wire.ReadRows(1, group, task, "nothing", (b"a",)), f"module {MODULE} has no PState nothing"),
-        (wire.ReadRows(2, group, task, "counts", (b"",)), "a key is empty"),
-        (wire.ReadRows(3, group, task, "counts", (bytes(512),)), "longer than 511"),
+        (wire.ReadRows(1, group, "nothing", (task,), (b"a",)), f"module {MODULE} has no PState nothing"),
+        (wire.ReadRows(2, group, "counts", (task,), (b"",)), "a key is empty"),
+        (wire.ReadRows(3, group, "counts", (task,), (bytes(512),)), "longer than 511"),
         (wire.ScanRows(4, group, task, "counts", bytes(512), b"\xff", 1), "longer than 511"),
         (wire.ScanKeys(4, group, task, "counts", row, b"\xff", 3, 1, tell=True), "no path ends 3 bytes into"),
         (wire.ScanKeys(4, group, task, "counts", row, b"\xff", 5, 1, tell=True), "no path ends 5 bytes into"),
         (wire.ScanKeys(4, group, task, "counts", b"", b"\xff\xff", 0, 1, tell=True), "no path ends 0 bytes"),
         (wire.ScanKeys(4, group, task, "counts", row, b"\xff", -1, 1, tell=True), "no path ends -1 bytes"),
-        (wire.ReadRows(5, group, TaskId(99), "counts", (b"a",)), "task 99 is not in this group"),
-        (wire.ReadRows(6, group, task, "counts", (b"a",) * 10_001), "ask for fewer at a time"),
+        (wire.ReadRows(5, group, "counts", (TaskId(99),), (b"a",)), "task 99 is not in this group"),
+        (wire.ReadRows(5, group, "counts", (task,), (b"a", b"b")), "2 keys cannot lie on 1 tasks"),
+        (wire.ReadRows(6, group, "counts", (task,) * 10_001, (b"a",) * 10_001), "ask for fewer at a time"),
     ]
     with Wire(cluster.leader(0).address) as caller:
         for message, why in asked:
             reply = caller.ask(message)
             assert isinstance(reply, wire.Failed), reply
             assert why in reply.why
-        reply = caller.ask(wire.ReadRows(7, group, task, "counts", (row,)))
+        reply = caller.ask(wire.ReadRows(7, group, "counts", (task,), (row,)))
         assert isinstance(reply, wire.RowValues)
+
+
+def test_reads_that_come_together_are_answered_one_by_one(cluster: Cluster) -> None:
+    """Also when some of them can never be answered, and others go beyond a visit of the reading thread."""
+    group, task = cluster.key_of(0), cluster.plans[0].tasks[0]
+    known = next(number for number in ROWS if owner_of(number, TASKS) == task)
+    keys = (ordered.encode(known),) * 20
+    with Wire(cluster.leader(0).address) as caller:
+        for number in range(300):
+            its = TaskId(99) if number % 10 == 0 else task
+            caller.send(wire.ReadRows(number, group, "many", (its,) * 20, keys))
+        for reply in [caller.receive() for _ in range(300)]:
+            if isinstance(reply, wire.Failed):
+                assert reply.request % 10 == 0
+            else:
+                assert isinstance(reply, wire.RowValues)
+                assert reply.request % 10
+                assert len(reply.values) == 20
+                assert None not in reply.values
 
 
 def test_what_was_applied_outlives_its_leader_and_is_the_same_everywhere(
@@ -275,7 +295,7 @@ def test_a_leader_that_was_replaced_while_it_slept_answers_nothing(start: Callab
     cluster = start(tasks=1, groups=1, depots=DEPOTS, pstates=SPECS)
     put(cluster, "kept", SHAPES["kept"], {"a": 1})
     asleep, epoch = cluster.leader(), cluster.record().epoch
-    question = wire.ReadRows(1, cluster.key_of(), TaskId(0), "kept", (ordered.encode("a"),))
+    question = wire.ReadRows(1, cluster.key_of(), "kept", (TaskId(0),), (ordered.encode("a"),))
     with Wire(asleep.address) as caller:
         assert caller.ask(question) == wire.RowValues(1, (b"\x01",))
         asleep.pause()

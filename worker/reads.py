@@ -1,0 +1,307 @@
+"""Reads of clients: sampled off the loop between the core's Read and Sampled, so that the lease is checked
+after the state was looked at.
+
+What is cheap by itself is done together: the point reads of a group that came in one turn of the loop are one
+read to the core and one visit of the reading thread, with one transaction for each task. Everything else is
+read alone, so that nobody waits for another's long answer. A read at the end of a depot may wait there: see
+:mod:`stretto.worker.parking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+
+from stretto import wire
+from stretto.admin import ModuleDescription
+from stretto.errors import UsageError
+from stretto.nearest import did_you_mean
+from stretto.options import OptionSet
+from stretto.records import DepotOffset, head
+from stretto.replog.core import effects, events
+from stretto.replog.core.effects import Refusal
+from stretto.replog.frame import Kind, payload
+from stretto.types import Epoch, TaskId
+from stretto.worker import queries
+from stretto.worker.depot import DepotBatch, DepotSlice
+from stretto.worker.parking import WAIT_MS_MAX, ParkedRead, ParkedReads
+from stretto.zk.paths import GroupKey
+
+if TYPE_CHECKING:
+    from stretto.worker.group import Group
+    from stretto.worker.process import Worker
+    from stretto.worker.transport import Connection
+
+READ_RECORDS_MAX = 100_000
+TOGETHER_KEYS_MAX = 1_000
+"""Beyond it the point reads of a turn are read in several visits."""
+
+Message: TypeAlias = wire.ReadDepot | wire.FindOffset | queries.Query
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    connection: Connection
+    message: Message
+    deadline: int = 0
+    growth: int = 0
+    """Of the task, when the state was about to be looked at."""
+    found: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class _Together:
+    """Reads of one group that are one to the core."""
+
+    reads: list[_Read] = field(default_factory=list)
+    keys: int = 0
+
+
+class Reads:
+    """Owned by the loop. ``next_number`` gives the numbers by which the core knows requests."""
+
+    def __init__(self, worker: Worker, next_number: Callable[[], int]) -> None:
+        self._worker = worker
+        self._next_number = next_number
+        self._waiting: dict[int, _Together] = {}
+        #: Point reads of this turn.
+        self._gathered: dict[GroupKey, _Together] = {}
+        self.parked = ParkedReads(worker.loop, self._read_again)
+        self._module = worker.config.module
+        self.described(worker.description)
+        self.options_changed(worker.options, worker.config.module)
+
+    def described(self, description: ModuleDescription) -> None:
+        depots = description.depots
+        #: Names; None: any.
+        self._depots = None if depots is None else frozenset(depot.name for depot in depots)
+        self._pstates = frozenset(pstate.name for pstate in description.pstates)
+
+    def options_changed(self, options: OptionSet, module: str) -> None:
+        self._read_bytes_max = options.per_depot("depot.max.read.bytes", module)
+
+    def undeclared(self, depot: str) -> str | None:
+        if self._depots is None or depot in self._depots:
+            return None
+        return f"module {self._module} has no depot {depot}; {did_you_mean(depot, self._depots)}"
+
+    # Requests.
+
+    def received(self, sender: Connection, message: Message) -> None:
+        why = self._wrong(message)
+        if why is not None:
+            self._worker.transport.reply(sender, wire.Failed(message.request, why))
+        elif message.group not in self._worker.groups:
+            self._refuse_unknown(sender, message)
+        elif isinstance(message, wire.ReadRows):
+            self._gather(_Read(sender, message))
+        else:
+            wait_ms = min(message.wait_ms, WAIT_MS_MAX) if isinstance(message, wire.ReadDepot) else 0
+            self._begin_one(_Read(sender, message, self._worker.loop.now + wait_ms))
+
+    def _wrong(self, message: Message) -> str | None:
+        if isinstance(message, wire.ReadDepot | wire.FindOffset):
+            if isinstance(message, wire.ReadDepot) and message.offset < 0:
+                return f"{message.offset} is no offset of a depot; they are from 0 on"
+            return self.undeclared(message.depot)
+        return queries.wrong(message, self._module, self._pstates)
+
+    def _refuse_unknown(self, sender: Connection, message: Message) -> None:
+        refused = wire.Refused(message.request, Refusal.NOT_LEADER, None, Epoch(0))
+        self._worker.transport.reply(sender, refused)
+
+    def _read_again(self, parked: ParkedRead) -> None:
+        if parked.message.group in self._worker.groups:
+            self._begin_one(_Read(parked.connection, parked.message, parked.deadline))
+        else:
+            self._refuse_unknown(parked.connection, parked.message)
+
+    def _gather(self, read: _Read) -> None:
+        if not self._gathered:
+            self._worker.loop.at_turn_end(self._begin_gathered)
+        message = read.message
+        gathered = self._gathered.get(message.group)
+        if gathered is None:
+            gathered = self._gathered[message.group] = _Together()
+        gathered.reads.append(read)
+        gathered.keys += len(message.keys) if isinstance(message, wire.ReadRows) else 1
+        if gathered.keys >= TOGETHER_KEYS_MAX:
+            self._begin(message.group, self._gathered.pop(message.group))
+
+    def _begin_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        for key, together in gathered.items():
+            self._begin(key, together)
+
+    def _begin_one(self, read: _Read) -> None:
+        group = self._worker.groups[read.message.group]
+        if isinstance(read.message, wire.ReadDepot):
+            read.growth = group.growth.get(read.message.task, 0)
+        self._begin(group.key, _Together([read]))
+
+    def _begin(self, key: GroupKey, together: _Together) -> None:
+        number = self._next_number()
+        group = self._worker.groups.get(key)
+        if group is None:
+            for read in together.reads:
+                self._refuse_unknown(read.connection, read.message)
+            return
+        self._waiting[number] = together
+        group.step(events.Read(request=number))
+
+    # Looking.
+
+    def sample(self, group: Group, request: int) -> None:
+        """Handed over last in the turn: whoever is woken finds the interpreter free."""
+        together = self._waiting[request]
+
+        def look() -> None:
+            self._look(group, together.reads)
+
+        def then(failure: Any) -> None:
+            for read in together.reads if isinstance(failure, Exception) else ():
+                read.found = failure
+            self._sampled(group, request, together)
+
+        self._worker.loop.at_turn_end(lambda: self._worker.applier.read(look, then))
+
+    def _look(self, group: Group, reads: list[_Read]) -> None:
+        """On the reading thread."""
+        message = reads[0].message
+        match message:
+            case wire.ReadRows():
+                _look_up(group, reads)
+            case wire.FindOffset():
+                reads[0].found = _find(group, message)
+            case wire.ReadDepot():
+                reads[0].found = _slice(group, message, self._read_bytes_max.of(message.depot))
+            case wire.ScanRows() | wire.ScanKeys():
+                reads[0].found = queries.answer(group.state, message)
+            case _:
+                assert_never(message)
+
+    def _sampled(self, group: Group, request: int, together: _Together) -> None:
+        if request not in self._waiting:
+            return
+        for read in together.reads:
+            message, found = read.message, read.found
+            if isinstance(message, wire.ReadDepot) and not message.committed:
+                read.found = _with_uncommitted(group, message, found)
+        group.step(events.Sampled(request=request))
+
+    # Answers.
+
+    def replied(self, request: int, result: effects.Result) -> None:
+        together = self._waiting.pop(request, None)
+        for read in together.reads if together is not None else ():
+            self._answer(read, result)
+
+    def _answer(self, read: _Read, result: effects.Result) -> None:
+        number = read.message.request
+        reply: wire.ToClient
+        bodies: tuple[bytes, ...] = ()
+        match result:
+            case effects.ReadServed():
+                if self._parks(read):
+                    return
+                reply, bodies = _served(number, read.found)
+            case effects.Refused(reason=reason, leader=leader, epoch=epoch):
+                reply = wire.Refused(number, reason, leader, epoch)
+            case effects.Unknown() | effects.Acked():
+                reply = wire.Unknown(number)
+            case _:
+                assert_never(result)
+        self._worker.transport.reply(read.connection, reply, bodies)
+
+    def _parks(self, read: _Read) -> bool:
+        """Whether the answer is worth waiting for, and is waited for."""
+        message, found = read.message, read.found
+        if not isinstance(message, wire.ReadDepot) or not isinstance(found, DepotSlice) or found.batches:
+            return False
+        if not message.committed or read.deadline <= self._worker.loop.now:
+            return False
+        parked = ParkedRead(read.connection, message, read.deadline)
+        group = self._worker.groups.get(message.group)
+        if group is None or group.growth.get(message.task, 0) != read.growth:
+            self._worker.loop.call_soon(self._read_again, parked)
+            return True
+        return self.parked.park(parked)
+
+
+def _look_up(group: Group, reads: list[_Read]) -> None:
+    messages = [read.message for read in reads if isinstance(read.message, wire.ReadRows)]
+    try:
+        answers = queries.look_up(group.state, messages)
+    except UsageError:
+        # Somebody asked for what can never be: the others get their answers.
+        if len(reads) == 1:
+            raise
+        for read in reads:
+            _look_up_alone(group, read)
+        return
+    for read, answer in zip(reads, answers, strict=True):
+        read.found = answer
+
+
+def _look_up_alone(group: Group, read: _Read) -> None:
+    try:
+        _look_up(group, [read])
+    except UsageError as error:
+        read.found = error
+
+
+def _find(group: Group, message: wire.FindOffset) -> wire.DepotOffsets:
+    start, end = group.state.depot_bounds(message.task, message.depot)
+    found = None
+    if message.timestamp_ms is not None:
+        found = group.state.offset_at(message.task, message.depot, message.timestamp_ms)
+    return wire.DepotOffsets(message.request, start, end, found)
+
+
+def _slice(group: Group, message: wire.ReadDepot, bytes_max: int) -> DepotSlice:
+    return group.state.read_depot(
+        message.task,
+        message.depot,
+        DepotOffset(message.offset),
+        max_bytes=min(message.max_bytes, bytes_max),
+        max_records=READ_RECORDS_MAX,
+    )
+
+
+def _with_uncommitted(group: Group, message: wire.ReadDepot, found: Any) -> Any:
+    """Add what is in the log and not applied, if the slice reaches the end of what is."""
+    if not isinstance(found, DepotSlice):
+        return found
+    _, end = group.state.depot_bounds(TaskId(message.task), message.depot)
+    if found.end < end:
+        return found
+    batches = list(found.batches)
+    at = int(found.end if found.batches else end)
+    for frame in group.unapplied_frames():
+        header = frame.header
+        if header.kind is Kind.DEPOT and header.task == message.task:
+            body = bytes(payload(frame))
+            if head(body)[0] == message.depot:
+                batches.append(DepotBatch(DepotOffset(at), header.timestamp_ms, body))
+                at += header.count
+    return DepotSlice(found.start, DepotOffset(at), tuple(batches))
+
+
+def _served(request: int, found: Any) -> tuple[wire.ToClient, tuple[bytes, ...]]:
+    match found:
+        case DepotSlice(start=start, end=end, batches=batches):
+            reply = wire.DepotBatches(
+                request,
+                start,
+                end,
+                tuple(batch.base for batch in batches),
+                tuple(batch.timestamp_ms for batch in batches),
+            )
+            return reply, tuple(batch.payload for batch in batches)
+        case wire.DepotOffsets() | wire.RowValues() | wire.RowPage():
+            return found, ()
+        case Exception():
+            return wire.Failed(request, str(found)), ()
+        case _:
+            return wire.Failed(request, "nothing was read"), ()
