@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from stretto.telemetry.windows import Window
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import DepotSpec, Operation, PStateSpec, QuerySpec, TopologySpec
@@ -375,6 +376,27 @@ class Digests(Call[DigestView | None], frozen=True, kw_only=True):
     marker: str
 
 
+class Windows(Call[tuple[Window, ...]], frozen=True, kw_only=True):
+    """What a worker measured: the windows that it still has, from one on."""
+
+    since_ms: int = 0
+
+
+class StoryLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A transition of a replica."""
+
+    at_ms: int
+    """Of the Unix epoch."""
+    event: str
+    fields: dict[str, Any]
+
+
+class Story(Call[tuple[StoryLine, ...]], frozen=True, kw_only=True):
+    """What a worker's replica of a group went through lately, oldest first."""
+
+    group: GroupKey
+
+
 AnyCall: TypeAlias = (
     FindConductor
     | Launch
@@ -400,6 +422,8 @@ AnyCall: TypeAlias = (
     | LocalWorkers
     | Replicas
     | Digests
+    | Windows
+    | Story
 )
 
 _calls: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)

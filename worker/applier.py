@@ -7,6 +7,7 @@ back to the loop. Reads go through a second thread: a long transaction must not 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,9 @@ class Applier:
                 continue
             try:
                 for run in _up_to_markers(frames):
+                    begun = time.perf_counter()
                     group.state.apply(run)
+                    group.meter.applied_run(run, time.perf_counter() - begun)
                     if run[-1].header.kind is Kind.MARKER:
                         self._marked(group, run[-1])
             except StorageError as error:

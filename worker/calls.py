@@ -34,6 +34,10 @@ class CallDesk:
                 self._answer(sender, message, self._replicas(module))
             case admin.Digests(group=group, marker=marker):
                 self._answer(sender, message, self._worker.digests.found(group, marker))
+            case admin.Windows(since_ms=since_ms):
+                self._answer(sender, message, self._worker.telemetry.since(since_ms))
+            case admin.Story(group=group):
+                self._answer(sender, message, self._worker.telemetry.story(group))
             case admin.Describe(module=module):
                 self._describe(sender, message, module)
             case admin.FindConductor():

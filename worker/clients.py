@@ -27,6 +27,7 @@ from stretto.worker.reads import Reads
 if TYPE_CHECKING:
     from stretto.worker.group import Group
     from stretto.worker.process import Worker
+    from stretto.worker.telemetry import Meter
     from stretto.worker.transport import Connection
 
 MARKER_BYTES_MAX = 64
@@ -36,6 +37,9 @@ MARKER_BYTES_MAX = 64
 class _Waiting:
     connection: Connection
     request: int
+    meter: Meter
+    kind: Kind
+    """Where it is counted if it fails."""
 
 
 class Clients:
@@ -87,7 +91,7 @@ class Clients:
                 self._worker.transport.reply(sender, wire.Failed(message.request, why))
                 return
             number = next(self._numbers)
-            self._waiting[number] = _Waiting(sender, message.request)
+            self._waiting[number] = _Waiting(sender, message.request, group.meter, message.kind)
             group.step(
                 events.Append(
                     request=number,
@@ -161,8 +165,10 @@ class Clients:
             case effects.Acked(offset=offset):
                 reply = wire.Appended(number, offset)
             case effects.Refused(reason=reason, leader=leader, epoch=epoch):
+                waiting.meter.failed(waiting.kind, reason.value)
                 reply = wire.Refused(number, reason, leader, epoch)
             case effects.Unknown() | effects.ReadServed():
+                waiting.meter.failed(waiting.kind, "unknown")
                 reply = wire.Unknown(number)
             case _:
                 assert_never(result)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Collection
+from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 import structlog
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from stretto.worker.catchup import CatchupDesk
     from stretto.worker.state import AppliedState
     from stretto.worker.storage import ReplicaStorage
+    from stretto.worker.telemetry import Telemetry
 
 READ_BYTES = 4 * 1024 * 1024
 #: Frequent, and whatever they change beside offsets comes with a note.
@@ -93,6 +95,9 @@ class Host(Protocol):
 
     def sample(self, group: Group, request: int) -> None: ...
 
+    @property
+    def telemetry(self) -> Telemetry: ...
+
     def grown(self, group: Group, tasks: Collection[TaskId]) -> None: ...
 
     @property
@@ -120,6 +125,7 @@ class Group:
         self.log = log
         self.state = state
         self.closed = False
+        self.meter = host.telemetry.meter(plan.key)
         #: Whether a write counts only once it is synced; changed by FsyncSwitch.
         self.fsync_always = True
         #: Set by the applier: what comes after a failed batch must not be applied.
@@ -163,12 +169,14 @@ class Group:
     def step(self, event: Event) -> None:
         if self.closed:
             return
+        begun = perf_counter()
         self._effects.extend(self.replica.step(event, self.host.loop.now))
         if type(event) not in BUSY:
             self.since.look(self.replica, self.host.loop.now)
         self._await_turn_end()
         if not self._running:
             self._carry_out_all()
+            self.meter.busy_seconds += perf_counter() - begun
 
     def _await_turn_end(self) -> None:
         if not self._turn_end_awaited:
@@ -210,6 +218,8 @@ class Group:
             case effects.Persist(frames=frames, then=then):
                 self.log.append(frames)
                 self._unapplied.extend(frames)
+                if self.leader is not None:
+                    self.meter.created(frames)
                 self._commit(then)
             case effects.Send(to=to, message=message):
                 host.send(to, wire.Replicate(self.key, message), b"")
@@ -253,6 +263,7 @@ class Group:
                 host.replica_stopped(self, why, renew=renew)
             case effects.Note(event=event, fields=fields):
                 self._log.info(event, **fields)
+                self.meter.noted(event, fields)
                 self.since.look(self.replica, host.loop.now)
             case _:
                 assert_never(effect)
@@ -333,6 +344,7 @@ class Group:
         self.host.applier.apply(self, frames, end)
 
     def applied(self, end: Offset) -> None:
+        self.meter.applied(end)
         self.step(events.Applied(end=end))
         grown: set[TaskId] = set()
         while self._applying and self._applying[0][0] <= end:

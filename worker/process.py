@@ -46,6 +46,7 @@ from stretto.worker.metadata import MetadataDesk
 from stretto.worker.plan import GroupPlan
 from stretto.worker.repeating import Repeating
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
+from stretto.worker.telemetry import Telemetry
 from stretto.worker.transport import Connection, Transport
 from stretto.zk.metastore import Metastore
 from stretto.zk.paths import GroupKey, Paths
@@ -119,6 +120,7 @@ class Worker:
         self._plans = {plan.key: plan for plan in config.plans}
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
+        self.telemetry = Telemetry(self.loop, config.worker, self.groups)
         #: Every plan has its group, or is here.
         self.stopped = {
             plan.key: views.Stopped(plan, config.worker, self.loop.now, views.NOT_BEGUN)
@@ -156,6 +158,7 @@ class Worker:
         for key in self._plans:
             self.metastore.follow(key)
         self._retime()
+        self.telemetry.start()
         self.metastore.watch_workers(self._workers_found)
         self.executors.start(self.config.code)
         log.info("worker_started", worker=self.worker, address=self.address, groups=len(self._plans))

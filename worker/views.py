@@ -49,7 +49,7 @@ def condition_of(replica: Replica) -> Condition:
     return (
         replica.role_name,
         replica.record.epoch if replica.record is not None else Epoch(0),
-        leader is not None and _is_stalled(leader),
+        leader is not None and is_stalled(leader),
         leader is not None and leader.is_serving,
         _is_leaderless(replica),
     )
@@ -59,7 +59,7 @@ def _is_leaderless(replica: Replica) -> bool:
     return isinstance(replica.role, Follower) and replica.role.election.leader_exists is False
 
 
-def _is_stalled(leader: Leader) -> bool:
+def is_stalled(leader: Leader) -> bool:
     """Appends are refused: laggards that min-ISR forbids to drop, or too few members to begin with."""
     return leader.stalled or leader.membership.is_short()
 
@@ -97,7 +97,7 @@ def replica_view(
         end=replica.log_end,
         apply=replica.apply_offset,
         applied=replica.applied,
-        stalled=leader is not None and _is_stalled(leader),
+        stalled=leader is not None and is_stalled(leader),
         serving=serving,
         paused=replica.settings.paused,
         leaderless=_is_leaderless(replica),

@@ -10,6 +10,7 @@ from stretto import admin
 from stretto.client.calls import ask
 from stretto.client.network import Network
 from stretto.errors import StrettoError
+from stretto.telemetry.windows import GroupWindow
 from stretto.types import Incarnation, WorkerId
 from stretto.zk.records import ConductorRegistration, encode
 from tests.integration.cluster import DEPOT, MODULE, Cluster, WorkerProcess
@@ -60,6 +61,31 @@ def test_how_long_a_leader_has_led_only_grows_while_nothing_changes(calm: Cluste
     first = since_ms()
     calm.connect().producer(MODULE, DEPOT, linger_ms=0).append(b"more", task=0).result(30)
     assert since_ms() >= first
+
+
+def test_a_leader_tells_what_it_measured_and_what_it_went_through(calm: Cluster, network: Network) -> None:
+    calm.connect().producer(MODULE, DEPOT, linger_ms=0).append(b"measured", task=0).result(30)
+    leader = calm.leader(0)
+
+    def measured() -> tuple[GroupWindow, ...]:
+        windows = ask(network, leader.address, admin.Windows())
+        groups = [each for window in windows for each in window.groups if each.group == calm.key_of(0)]
+        return tuple(each for each in groups if "depot" in each.kinds)
+
+    window = wait_until("the window ends", measured, 60)[-1]
+    depot = window.kinds["depot"]
+    assert (window.role, window.in_isr, window.min_isr) == ("leader", True, 2)
+    assert depot.entries >= 1
+    assert depot.replicate is not None
+    assert depot.replicate.sum > 0
+    assert depot.apply is not None
+    assert window.isr.min == window.isr.max == 3
+    assert window.busy_ms > 0
+    newest = max(each.start_ms for each in ask(network, leader.address, admin.Windows()))
+    later = ask(network, leader.address, admin.Windows(since_ms=newest))
+    assert all(each.start_ms >= newest for each in later)
+    story = ask(network, leader.address, admin.Story(group=calm.key_of(0)))
+    assert "leads" in [line.event for line in story]
 
 
 def test_modules_that_a_worker_does_not_serve_have_no_replicas_there(calm: Cluster, network: Network) -> None:

@@ -1,0 +1,1 @@
+"""What the cluster measures about itself: the shape of it, which workers fill and the UI keeps and shows."""

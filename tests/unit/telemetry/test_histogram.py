@@ -1,0 +1,72 @@
+"""Distributions that can be merged."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretto.telemetry.histogram import ACCURACY, Distribution, Histogram, counts_up_to
+
+durations = st.floats(min_value=1e-6, max_value=3_600)
+
+
+def of(values: list[float]) -> Histogram:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    return histogram
+
+
+def sent(told: Distribution) -> Distribution:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=Distribution)
+
+
+@given(st.lists(durations, min_size=1, max_size=200), st.floats(min_value=0, max_value=1))
+def test_a_percentile_is_off_by_the_accuracy_at_most(values: list[float], fraction: float) -> None:
+    exact = sorted(values)[int(fraction * (len(values) - 1))]
+    assert of(values).quantile(fraction) == pytest.approx(exact, rel=ACCURACY * 1.01)
+
+
+@given(st.lists(st.lists(durations, max_size=30), max_size=8))
+def test_merged_parts_are_the_whole(parts: list[list[float]]) -> None:
+    whole = of([value for part in parts for value in part])
+    sent = [
+        msgspec.msgpack.decode(msgspec.msgpack.encode(of(part).told()), type=Distribution) for part in parts
+    ]
+    merged = Histogram(sent)
+    assert merged.count == whole.count
+    assert merged.told().bins == whole.told().bins
+    assert merged.sum == pytest.approx(whole.sum)
+    assert merged.max == whole.max
+
+
+def test_an_empty_one_has_no_percentiles() -> None:
+    assert Histogram().quantile(0.5) is None
+    assert Histogram([Histogram().told()]).count == 0
+
+
+@given(st.lists(durations, min_size=1, max_size=5), st.floats(min_value=0, max_value=1))
+def test_no_percentile_is_above_the_maximum(values: list[float], fraction: float) -> None:
+    histogram = of(values)
+    assert (histogram.quantile(fraction) or 0) <= max(values)
+    assert histogram.quantile(1) == max(values)
+
+
+def test_what_took_no_time_counts() -> None:
+    histogram = of([0.0, 1.0])
+    assert histogram.count == 2
+    assert (histogram.quantile(0) or 1) < 1e-6
+
+
+@given(st.lists(durations, max_size=100), st.lists(durations, min_size=1, max_size=10))
+def test_counts_up_to_bounds_rise_to_the_whole(values: list[float], bounds: list[float]) -> None:
+    told = of(values).told()
+    ascending = tuple(sorted(bounds))
+    counts = counts_up_to(told, ascending)
+    assert list(counts) == sorted(counts)
+    for bound, count in zip(ascending, counts, strict=True):
+        assert sum(value <= bound * (1 - 2 * ACCURACY) for value in values) <= count
+        assert count <= sum(value <= bound * (1 + 2 * ACCURACY) for value in values)
+    assert counts_up_to(told, (1e6,)) == (len(values),)

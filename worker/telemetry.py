@@ -1,0 +1,213 @@
+"""What a worker measures about its replicas while it works: counters for each batch, a look each second.
+
+A :class:`Meter` belongs to one replica and is written to by the loop, except for :meth:`Meter.applied_run`,
+which the applying thread calls. Every ten seconds of the clock the meters are read and begin again; the
+latest windows are kept for whoever asks, as are the latest transitions of each group, its story.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stretto.admin import StoryLine
+from stretto.replog.frame import Frame, Kind
+from stretto.telemetry.histogram import Histogram
+from stretto.telemetry.windows import LOOK_MS, NO_LOOKS, WINDOW_MS, GroupWindow, KindWindow, Looks, Window
+from stretto.types import Epoch, Millis, Offset, WorkerId
+from stretto.worker.views import is_stalled
+
+if TYPE_CHECKING:
+    from stretto.loop import Loop
+    from stretto.worker.group import Group
+    from stretto.zk.paths import GroupKey
+
+WINDOWS_KEPT = 30
+"""Five minutes: so long may nobody have asked without missing any."""
+STORY_LINES = 200
+
+_clock = time.perf_counter
+
+
+class _KindMeter:
+    __slots__ = ("apply", "bytes", "entries", "failures", "replicate")
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.bytes = 0
+        self.replicate = Histogram()
+        self.apply = Histogram()
+        self.failures: Counter[str] = Counter()
+
+    def told(self) -> KindWindow:
+        return KindWindow(
+            entries=self.entries,
+            bytes=self.bytes,
+            replicate=self.replicate.told() if self.replicate.count else None,
+            apply=self.apply.told() if self.apply.count else None,
+            failures=dict(self.failures),
+        )
+
+
+class Meter:
+    """Of one replica."""
+
+    def __init__(self) -> None:
+        #: Created here as a leader and not applied: end, kind, entries, bytes, when.
+        self._underway: deque[tuple[Offset, Kind, int, int, float]] = deque()
+        self._isr: frozenset[WorkerId] = frozenset()
+        self.story: deque[StoryLine] = deque(maxlen=STORY_LINES)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._kinds: dict[Kind, _KindMeter] = {}
+        self._events: Counter[str] = Counter()
+        self._looks: dict[str, Looks] = {}
+        self.busy_seconds = 0.0
+
+    # From the loop.
+
+    def created(self, frames: Sequence[Frame]) -> None:
+        now = _clock()
+        for frame in frames:
+            header = frame.header
+            self._underway.append((header.end_offset, header.kind, header.count, frame.size_bytes, now))
+
+    def applied(self, end: Offset) -> None:
+        if not self._underway or self._underway[0][0] > end:
+            return
+        now = _clock()
+        while self._underway and self._underway[0][0] <= end:
+            _, kind, entries, size, created = self._underway.popleft()
+            meter = self._of(kind)
+            meter.entries += entries
+            meter.bytes += size
+            meter.replicate.add(now - created)
+
+    def failed(self, kind: Kind, reason: str) -> None:
+        self._of(kind).failures[reason] += 1
+
+    def noted(self, event: str, fields: dict[str, Any]) -> None:
+        """A transition of the replica."""
+        self.story.append(StoryLine(at_ms=time.time_ns() // 1_000_000, event=event, fields=fields))
+        match event:
+            case "leads":
+                self._events["elections"] += 1
+                self._isr = frozenset()
+            case "stalled":
+                self._events["stalls"] += 1
+            case "steps_down":
+                self._underway.clear()
+            case "isr":
+                now = frozenset(fields["isr"])
+                if self._isr - now:
+                    self._events["shrinks"] += 1
+                if now - self._isr and self._isr:
+                    self._events["expands"] += 1
+                self._isr = now
+            case _:
+                pass
+
+    def look(self, **numbers: float) -> None:
+        for name, value in numbers.items():
+            self._looks[name] = self._looks.get(name, NO_LOOKS).with_look(value)
+
+    # From the applying thread.
+
+    def applied_run(self, frames: Iterable[Frame], seconds: float) -> None:
+        for kind in {frame.header.kind for frame in frames}:
+            self._of(kind).apply.add(seconds)
+
+    # From the loop again.
+
+    def take(self, **standing: Any) -> GroupWindow:
+        """The window that ends now. A run that is applied meanwhile may count for it or for the next."""
+        kinds, events, looks, busy = self._kinds, self._events, self._looks, self.busy_seconds
+        self._begin()
+        standing |= looks
+        return GroupWindow(
+            busy_ms=busy * 1_000,
+            kinds={kind.name.lower(): meter.told() for kind, meter in list(kinds.items())},
+            events=dict(events),
+            **standing,
+        )
+
+    def _of(self, kind: Kind) -> _KindMeter:
+        return self._kinds.get(kind) or self._kinds.setdefault(kind, _KindMeter())
+
+
+class Telemetry:
+    """Of a worker; owned by its loop."""
+
+    def __init__(self, loop: Loop, worker: WorkerId, groups: Mapping[GroupKey, Group]) -> None:
+        self._loop = loop
+        self._worker = worker
+        self._groups = groups
+        self._meters: dict[GroupKey, Meter] = {}
+        self._windows: deque[Window] = deque(maxlen=WINDOWS_KEPT)
+        self._start_ms = _window_of(time.time_ns() // 1_000_000)
+
+    def start(self) -> None:
+        self._look()
+
+    def meter(self, group: GroupKey) -> Meter:
+        """Outlives a replica that is closed and opened again."""
+        return self._meters.setdefault(group, Meter())
+
+    def since(self, start_ms: int) -> tuple[Window, ...]:
+        """The windows that ended, from this one on."""
+        return tuple(window for window in self._windows if window.start_ms >= start_ms)
+
+    def story(self, group: GroupKey) -> tuple[StoryLine, ...]:
+        meter = self._meters.get(group)
+        return () if meter is None else tuple(meter.story)
+
+    def _look(self) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        window = _window_of(now_ms)
+        if window != self._start_ms:
+            self._end_window()
+            self._start_ms = window
+        for group in self._groups.values():
+            _look_at(group, self._loop.now)
+        self._loop.call_after(LOOK_MS - now_ms % LOOK_MS, self._look)
+
+    def _end_window(self) -> None:
+        groups = tuple(group.meter.take(**_standing(group)) for group in self._groups.values())
+        self._windows.append(Window(start_ms=self._start_ms, worker=self._worker, groups=groups))
+
+
+def _look_at(group: Group, now: Millis) -> None:
+    replica, meter = group.replica, group.meter
+    meter.look(
+        replog_entries=replica.log_end - replica.log_start,
+        unapplied=replica.log_end - replica.applied,
+    )
+    leader = group.leader
+    if leader is not None:
+        meter.look(
+            isr=len(leader.membership.committed),
+            lease_left_ms=max(0, replica.lease_end - now),
+            stalled=int(is_stalled(leader)),
+        )
+
+
+def _standing(group: Group) -> dict[str, Any]:
+    """What a window tells as of its end."""
+    replica = group.replica
+    record = replica.record
+    catchup = group.host.catchup.view(group.key)
+    return {
+        "group": group.key,
+        "role": str(replica.role_name),
+        "in_isr": record is not None and replica.member in record.isr,
+        "epoch": record.epoch if record is not None else Epoch(0),
+        "min_isr": replica.min_isr,
+        "catchup_left_bytes": sum(task.left_bytes for task in catchup.tasks) if catchup is not None else 0,
+    }
+
+
+def _window_of(now_ms: int) -> int:
+    return now_ms - now_ms % WINDOW_MS
