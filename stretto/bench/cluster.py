@@ -23,8 +23,8 @@ import msgspec
 from stretto import admin
 from stretto.artifact import load
 from stretto.bench import Result
-from stretto.cli.cluster import Cluster
 from stretto.client.api import Client
+from stretto.client.cluster import Cluster
 from stretto.client.network import Network
 from stretto.client.upload import upload
 from stretto.errors import RetriableError, StrettoError

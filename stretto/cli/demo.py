@@ -15,10 +15,11 @@ from rich.live import Live
 
 from stretto import admin
 from stretto.artifact import load as load_artifact
-from stretto.cli.cluster import Cluster, Key
+from stretto.cli.cluster import Key
 from stretto.cli.output import console
 from stretto.cli.up import run_cluster
 from stretto.client.api import Client
+from stretto.client.cluster import Cluster
 from stretto.client.network import Network
 from stretto.client.upload import upload
 from stretto.demo import view

@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from stretto import admin, artifact
-from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Cluster, Key, ModuleName, reach
+from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, ModuleName, reach
+from stretto.client.cluster import Cluster
 from stretto.client.upload import upload
 from stretto.conductor.assignment import assign
 from stretto.errors import RetriableError, StrettoError, UsageError

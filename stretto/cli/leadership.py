@@ -12,8 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from stretto import admin, wire
-from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Cluster, Json, Key, ModuleName, Watch, reach
+from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
 from stretto.cli.output import bar, paragraphs, sentences, show, table
+from stretto.client.cluster import Cluster
 from stretto.errors import RetriableError
 from stretto.types import WorkerId
 from stretto.zk.records import ModuleState

@@ -11,8 +11,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from stretto import admin
-from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Cluster, Json, Key, Watch, reach
+from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, Watch, reach
 from stretto.cli.output import print_json, show, table
+from stretto.client.cluster import Cluster
 from stretto.errors import StrettoError
 from stretto.options import CLUSTER, Level, option_named, shown
 

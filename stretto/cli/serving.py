@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stretto import admin
-from stretto.cli.cluster import Cluster, reach
+from stretto.cli.cluster import reach
 from stretto.client.api import Client
+from stretto.client.cluster import Cluster
 from stretto.client.modules import describe, find_pstate
 from stretto.client.network import Network
 from stretto.client.pstate import PStateReader

@@ -12,8 +12,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from stretto import admin
-from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Cluster, Json, Key, ModuleName, Watch, reach
+from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
 from stretto.cli.output import duration, paragraphs, sentences, show, table
+from stretto.client.cluster import Cluster
 from stretto.client.status import ABSENT, SILENT, GroupState, GroupStatus, ReplicaStatus, group_statuses
 from stretto.errors import StrettoError
 from stretto.types import WorkerId

@@ -7,9 +7,12 @@ second keep sum, maximum and how many looks there were, durations are histograms
 
 from __future__ import annotations
 
-import msgspec
+from collections import Counter
 
-from stretto.telemetry.histogram import Distribution
+import msgspec
+from msgspec.structs import replace
+
+from stretto.telemetry.histogram import Distribution, Histogram
 from stretto.types import Epoch, WorkerId
 from stretto.zk.paths import GroupKey
 
@@ -61,6 +64,15 @@ class KindWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failures: dict[str, int] = {}
     """Appends that did not succeed, by reason."""
 
+    def merged(self, other: KindWindow) -> KindWindow:
+        return KindWindow(
+            entries=self.entries + other.entries,
+            bytes=self.bytes + other.bytes,
+            replicate=_merged(self.replicate, other.replicate),
+            apply=_merged(self.apply, other.apply),
+            failures=dict(Counter(self.failures) + Counter(other.failures)),
+        )
+
 
 class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One replica in one window."""
@@ -86,9 +98,39 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     catchup_left_bytes: int = 0
     """Of the round under way, while it receives its leader's state."""
 
+    def merged(self, later: GroupWindow) -> GroupWindow:
+        """The same replica over both windows."""
+        kinds = dict(self.kinds)
+        for name, kind in later.kinds.items():
+            kinds[name] = kinds[name].merged(kind) if name in kinds else kind
+        return replace(
+            later,
+            replog_entries=self.replog_entries.merged(later.replog_entries),
+            unapplied=self.unapplied.merged(later.unapplied),
+            isr=self.isr.merged(later.isr),
+            lease_left_ms=self.lease_left_ms.merged(later.lease_left_ms),
+            stalled=self.stalled.merged(later.stalled),
+            busy_ms=self.busy_ms + later.busy_ms,
+            kinds=kinds,
+            events=dict(Counter(self.events) + Counter(later.events)),
+        )
+
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int
     """Of the Unix epoch; a multiple of :data:`WINDOW_MS`."""
     worker: WorkerId
     groups: tuple[GroupWindow, ...]
+
+    def merged(self, later: Window) -> Window:
+        """One longer window of the same worker, from this one's start on."""
+        groups = {each.group: each for each in self.groups}
+        for each in later.groups:
+            groups[each.group] = groups[each.group].merged(each) if each.group in groups else each
+        return replace(self, groups=tuple(groups.values()))
+
+
+def _merged(first: Distribution | None, second: Distribution | None) -> Distribution | None:
+    if first is None or second is None:
+        return first or second
+    return Histogram((first, second)).told()

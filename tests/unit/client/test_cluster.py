@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from stretto import admin
-from stretto.cli.cluster import FIND_SECONDS, Cluster
+from stretto.client.cluster import FIND_SECONDS, Cluster
 from stretto.client.network import Network
 from stretto.errors import RetriableError
 from tests.unit.serving import serving
@@ -39,7 +39,7 @@ def test_one_that_knows_of_no_conductor_does_not_speak_for_the_others() -> None:
 
 
 def test_nobody_answers(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stretto.cli.cluster.FIND_SECONDS", 0.2)
+    monkeypatch.setattr("stretto.client.cluster.FIND_SECONDS", 0.2)
     network = Network([frozen], None)
     try:
         cluster = Cluster(network, [frozen])
