@@ -79,6 +79,8 @@ class View:
         place = self._locate(path)
         if isinstance(place.node, Elements):
             return self._length(place.path)
+        if isinstance(place.node, Members) or isinstance(getattr(place.node, "child", None), Leaf):
+            return sum(1 for _ in self._rows.keys(*subtree(place.path)))
         return sum(1 for _ in self.keys(*path))
 
     def _locate(self, path: tuple[Any, ...]) -> Place:

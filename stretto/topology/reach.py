@@ -14,6 +14,7 @@ import dis
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
+from typing import Literal, NamedTuple
 
 CHANGING = frozenset({"set", "delete", "increment", "append", "truncate", "add", "discard"})
 """The methods of an Editor that change it."""
@@ -33,26 +34,32 @@ def reach(
 ) -> Reach:
     found = Reach()
     seen: set[FunctionType] = set()
-    waiting = [function]
+    waiting = [(function, True)]
     while waiting:
-        current = waiting.pop()
+        current, in_class = waiting.pop()
         if current in seen:
             continue
         seen.add(current)
-        for name, following in _names(current.__code__):
-            if name in pstates:
-                if following in CHANGING:
-                    found.writes.setdefault(name, current.__name__)
-            elif name in steps:
-                found.steps.add(name)
-                waiting.append(steps[name])
+        # What a function of the file calls the module that it is given is not known.
+        module_name = current.__code__.co_varnames[:1] if in_class else None
+        for look in _looks(current.__code__, module_name):
+            if look.of == "module" and look.name in pstates:
+                if look.asked in CHANGING:
+                    found.writes.setdefault(look.name, current.__name__)
+            elif look.of == "module" and look.name in steps:
+                found.steps.add(look.name)
+                waiting.append((steps[look.name], True))
+            elif look.of == "file":
+                value = current.__globals__.get(look.name)
+                if isinstance(value, FunctionType) and value.__module__ == current.__module__:
+                    waiting.append((value, False))
             else:
-                waiting.extend(_functions(name, current, module))
+                waiting.extend((each, True) for each in _functions(look.name, module))
     return found
 
 
-def _functions(name: str, user: FunctionType, module: type) -> Iterator[FunctionType]:
-    """What a name may stand for: functions of the module, its bases included, and of the same file."""
+def _functions(name: str, module: type) -> Iterator[FunctionType]:
+    """What a name may stand for in the module and its bases, properties included."""
     for base in module.__mro__:
         if base.__module__ != "stretto.module" and base is not object:
             value = vars(base).get(name)
@@ -60,20 +67,40 @@ def _functions(name: str, user: FunctionType, module: type) -> Iterator[Function
             value = getattr(value, "__func__", value)
             if isinstance(value, FunctionType):
                 yield value
-    value = user.__globals__.get(name)
-    if isinstance(value, FunctionType) and value.__module__ == user.__module__:
-        yield value
 
 
-def _names(code: CodeType) -> Iterator[tuple[str, str]]:
-    """The names that code looks up, each with the attribute that is asked of it next, if any."""
-    previous = ""
-    for instruction in dis.get_instructions(code):
-        attribute = instruction.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER"))
-        name = instruction.argval if isinstance(instruction.argval, str) else ""
-        if previous:
-            yield previous, name if attribute else ""
-        previous = name if attribute or instruction.opname.startswith("LOAD_GLOBAL") else ""
+class _Look(NamedTuple):
+    """A name that code looks up."""
+
+    of: Literal["module", "file", "base"]
+    name: str
+    asked: str
+    """The attribute of it that is asked for next, if any."""
+
+
+def _looks(code: CodeType, module_name: tuple[str, ...] | None) -> Iterator[_Look]:
+    instructions = list(dis.get_instructions(code))
+    for before, at, after in zip(
+        [None, *instructions], instructions, [*instructions[1:], None], strict=False
+    ):
+        if not isinstance(at.argval, str):
+            continue
+        asked = after.argval if after is not None and _is_attribute(after) else ""
+        if at.opname.startswith("LOAD_GLOBAL"):
+            yield _Look("file", at.argval, asked)
+        elif at.opname.startswith("LOAD_SUPER"):
+            yield _Look("base", at.argval, asked)
+        elif _is_attribute(at) and before is not None:
+            if before.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+                local = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
+                if module_name is None or local in module_name:
+                    yield _Look("module", at.argval, asked)
+            elif "super" in code.co_names:
+                yield _Look("base", at.argval, asked)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from _looks(constant, module_name)
+
+
+def _is_attribute(instruction: dis.Instruction) -> bool:
+    return instruction.opname.startswith(("LOAD_ATTR", "LOAD_METHOD"))
