@@ -120,6 +120,25 @@ def read(
     return DepotSlice(start, end, tuple(batches))
 
 
+def records_from(
+    txn: ReadTransaction, database: Database, offset: DepotOffset, *, max_bytes: int, max_records: int
+) -> tuple[DepotOffset, list[Buffer]]:
+    """Records from ``offset`` on, at most so many; and where they begin, which is further if the depot no
+    longer has that one."""
+    found = read(txn, database, offset, max_bytes=max_bytes, max_records=max_records)
+    taken: list[Buffer] = []
+    for stored in found.batches:
+        batch = records.RecordBatch.parse(stored.payload)
+        skipped = max(0, found.start - stored.base)
+        end = min(batch.count, skipped + max_records - len(taken))
+        if skipped or end < batch.count:
+            batch = batch.slice(skipped, end)
+        taken += batch.records()
+        if len(taken) >= max_records:
+            break
+    return found.start, taken
+
+
 def bounds(txn: ReadTransaction, database: Database) -> tuple[DepotOffset, DepotOffset]:
     """First offset, and one beyond the last."""
     cursor = txn.cursor(database)

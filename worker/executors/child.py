@@ -25,15 +25,18 @@ import msgspec
 from stretto.errors import StrettoError
 from stretto.module import Module, declarations
 from stretto.pstate.changes import TooMuch, pack_part
-from stretto.records import DepotOffset, RecordBatch
+from stretto.records import DepotOffset
 from stretto.replog.frame import Buffer
 from stretto.topology.runner import TaskRunner
 from stretto.topology.work import Calls, Failure, Outcome, Records, RowsFailed, StepCall
 from stretto.worker import depot as depots
 from stretto.worker.executors import protocol
 from stretto.worker.executors.lanes import Lanes, TaskFile
+from stretto.worker.executors.rounds import Rounds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stretto.types import TaskId
 
 RECEIVE_BYTES = 1 << 20
@@ -49,10 +52,10 @@ def main(descriptor: int) -> None:
     _die_with_the_worker()
     sys.argv = ["executor"]
     sys.dont_write_bytecode = True
-    executor = Executor()
     parser = protocol.Parser()
     with socket.socket(fileno=descriptor) as channel:
         channel.setblocking(True)
+        executor = Executor(channel.sendall)
         while data := channel.recv(RECEIVE_BYTES):
             for header, *bodies in parser.feed(data):
                 answer = executor.asked(protocol.decode_to_child(header), bodies)
@@ -71,11 +74,12 @@ def _die_with_the_worker() -> None:
 
 
 class Executor:
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[bytes], None]) -> None:
         self._module: type[Module] | None = None
         self._tasks = 0
         self._runners: dict[TaskId, TaskRunner] = {}
         self._lanes = Lanes(())
+        self._rounds = Rounds(say)
 
     def asked(self, message: protocol.ToChild, bodies: list[bytes]) -> bytes | None:
         match message:
@@ -83,10 +87,11 @@ class Executor:
                 return protocol.framed(self._load(message))
             case protocol.Forget(task=task, topology=topology):
                 self._lanes.forget(task, topology)
+                self._rounds.forget(task, topology)
                 return None
-            case protocol.Run() | protocol.RunCalls():
+            case _:
                 try:
-                    return self._run(message, bodies)
+                    return self._do(message, bodies)
                 except TooMuch as error:
                     return protocol.framed(protocol.Failed(message.number, str(error), is_too_much=True))
                 except (StrettoError, RowsFailed, lmdb.Error, OSError) as error:
@@ -119,7 +124,16 @@ class Executor:
 
     # Runs.
 
-    def _run(self, message: protocol.Request, bodies: list[bytes]) -> bytes:
+    def _do(self, message: protocol.Request, bodies: list[bytes]) -> bytes:
+        match message:
+            case protocol.RunRound(lane=lane):
+                return self._rounds.run(message, bodies, self._runner(lane.task), self._lanes)
+            case protocol.Collect():
+                return self._rounds.collect(message, self._lanes)
+            case protocol.Run() | protocol.RunCalls():
+                return self._run(message, bodies)
+
+    def _run(self, message: protocol.Run | protocol.RunCalls, bodies: list[bytes]) -> bytes:
         lane = message.lane
         began = time.monotonic_ns()
         runner = self._runner(lane.task)
@@ -171,26 +185,13 @@ def _records(
     database = file.database(depots.PREFIX + run.depot)
     if database is None:
         return offset, []
-    found = depots.read(
+    return depots.records_from(
         txn,  # type: ignore[arg-type] # bytes are buffers too
         database,
         offset,
         max_bytes=run.bytes_max,
         max_records=run.records_max,
     )
-    records: list[Buffer] = []
-    left = run.records_max
-    for stored in found.batches:
-        batch = RecordBatch.parse(stored.payload)
-        skipped = max(0, found.start - stored.base)
-        taken = min(batch.count - skipped, left)
-        if skipped or taken < batch.count:
-            batch = batch.slice(skipped, skipped + taken)
-        records += batch.records()
-        left -= taken
-        if left <= 0:
-            break
-    return found.start, records
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ class Why(enum.Enum):
 class Lost:
     why: Why
     sentence: str
+    done: int = 0
+    """How many records or calls of it were done before."""
 
 
 Reply: TypeAlias = protocol.Answer | Lost
@@ -78,6 +80,7 @@ class _Waiting:
     bodies: Sequence[Buffer]
     then: Then
     timeout_ms: int
+    done: int = 0
 
 
 class Executors:
@@ -224,9 +227,10 @@ class _Slot:
         if self._queue:
             first = self._queue.popleft()
             if self._has_timed_out:
-                lost = Lost(Why.TIME_OUT, f"ran longer than {first.timeout_ms / 1_000:g} s, and was killed")
+                sentence = f"ran longer than {first.timeout_ms / 1_000:g} s, and was killed"
+                lost = Lost(Why.TIME_OUT, sentence, first.done)
             else:
-                lost = Lost(Why.CRASH, f"ended the process that ran it ({how})")
+                lost = Lost(Why.CRASH, f"ended the process that ran it ({how})", first.done)
             first.then(lost, [])
         self._lose(Lost(Why.BYSTANDER, "what ran before it ended its executor"))
 
@@ -250,7 +254,11 @@ class _Slot:
                 self._not_loaded(why, traceback)
                 if self._process is not None:
                     self._process.kill()
-            case protocol.Ran() | protocol.Failed():
+            case protocol.Alive(number=number, done=done):
+                if self._queue and self._queue[0].request.number == number:
+                    self._queue[0].done = done
+                    self._time()
+            case _:
                 if self._queue and self._queue[0].request.number == message.number:
                     waiting = self._queue.popleft()
                     self._time()

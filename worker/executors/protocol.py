@@ -5,7 +5,8 @@ untouched. On the wire, little-endian::
 
     number of parts u32   the length of each u32   the parts
 
-Requests are answered in their order, each once; :class:`Forget` is not answered.
+Requests are answered in their order, each once, though :class:`Alive` may come before; :class:`Forget` is not
+answered.
 """
 
 from __future__ import annotations
@@ -82,6 +83,35 @@ class RunCalls(msgspec.Struct, frozen=True, tag="run_calls", gc=False):
     applied: int
 
 
+class RunRound(msgspec.Struct, frozen=True, tag="run_round", gc=False):
+    """Run a round of a microbatch: records of ``spans``, or the calls in the bodies. What it changes is kept
+    on top of what the ``after`` rounds before it changed; Failed, if those are not here. Answered with
+    RoundRan, after any number of Alive."""
+
+    number: int
+    lane: Lane
+    file: str
+    version: tuple[int, int]
+    after: int
+    spans: tuple[tuple[str, int, int], ...]
+    """Depot, first offset, end offset."""
+    left_out: tuple[tuple[str, int], ...]
+    """Records of these that are not run: depot, offset."""
+    careful: bool
+    """One by one, and told after each."""
+
+
+class Collect(msgspec.Struct, frozen=True, tag="collect", gc=False):
+    """All that ``after`` rounds of a microbatch changed, and how records begin that were left out."""
+
+    number: int
+    lane: Lane
+    file: str
+    version: tuple[int, int]
+    after: int
+    left_out: tuple[tuple[str, int], ...]
+
+
 class Forget(msgspec.Struct, frozen=True, tag="forget", gc=False):
     """The lanes of a topology on a task are over, or those of all topologies on it."""
 
@@ -125,6 +155,49 @@ class Ran(msgspec.Struct, frozen=True, tag="ran", gc=False):
     elapsed_us: int = 0
 
 
+class SourcedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call in a microbatch, with the record that it comes from, however many hops ago."""
+
+    step: str
+    args: bytes
+    depot: str
+    task: TaskId
+    offset: int
+
+
+class SourcedFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    depot: str
+    task: TaskId
+    offset: int
+    error: str
+    traceback: str
+
+
+class RoundRan(msgspec.Struct, frozen=True, tag="round_ran", gc=False):
+    """Its bodies: SourcedCalls for each of ``calls``."""
+
+    number: int
+    calls: tuple[tuple[TaskId, int], ...] = ()
+    """For which task, and how many."""
+    failures: tuple[SourcedFailure, ...] = ()
+    elapsed_us: int = 0
+
+
+class Collected(msgspec.Struct, frozen=True, tag="collected", gc=False):
+    """Its body: the changes, of so many PStates."""
+
+    number: int
+    pstates: int
+    beginnings: tuple[bytes, ...]
+
+
+class Alive(msgspec.Struct, frozen=True, tag="alive", gc=False):
+    """So many records or calls of a round are done, and its time begins anew."""
+
+    number: int
+    done: int
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
     """Neither the person's code nor a record is at fault: the request cannot be carried out here."""
 
@@ -134,10 +207,10 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
     """It was, but did more than fits an entry."""
 
 
-Request: TypeAlias = Run | RunCalls
+Request: TypeAlias = Run | RunCalls | RunRound | Collect
 ToChild: TypeAlias = Load | Request | Forget
-Answer: TypeAlias = Ran | Failed
-FromChild: TypeAlias = Loaded | NotLoaded | Answer
+Answer: TypeAlias = Ran | RoundRan | Collected | Failed
+FromChild: TypeAlias = Loaded | NotLoaded | Alive | Answer
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_to_child = msgspec.msgpack.Decoder(ToChild).decode

@@ -267,6 +267,7 @@ class Coordinator:
                 batch.version,
                 _spans_of(batch, task),
                 tuple(_bare(each) for each in _left_out_of(batch, task)),
+                batch.careful,
             )
             for task in tasks
         }
@@ -294,7 +295,7 @@ class Coordinator:
                     del self._awaited[message.task]
                     self._look_whether_staged()
             case messages.Broken(failures=()) if self.phase in (Phase.RUNNING, Phase.STAGING):
-                self._abandon(message.why, task=message.task, smaller=message.too_large)
+                self._abandon(message.why, task=message.task, smaller=message.too_large, careful=message.hung)
             case messages.Broken() if self.phase is Phase.RUNNING and message.round == self.round:
                 self._failures.extend(message.failures)
                 del self._awaited[message.task]
@@ -322,17 +323,24 @@ class Coordinator:
         if self._awaited:
             return
         if self._failures:
-            self._abandon("functions of the module failed", failures=self._failures)
+            # A function that takes many records at once is not asked which of them made a call: what failed
+            # elsewhere is known for sure only if they are run one by one.
+            is_sure = self.round == 0 or (self._batch is not None and self._batch.careful)
+            why, failures = self._failures[0].error, self._failures if is_sure else ()
+            self._abandon(why, failures=failures, careful=True)
         elif self._calls:
             self._next_round()
         else:
             self._stage()
 
     def _next_round(self) -> None:
-        assert self._mine is not None  # noqa: S101 - for the type checker
+        batch = self._batch
+        assert batch is not None  # noqa: S101 - for the type checker
         self.round += 1
         self._awaited = {
-            task: messages.Go(self._mine, self.round, tuple(sorted(expected, key=_by_sender)))
+            task: messages.Go(
+                batch.version, self.round, tuple(sorted(expected, key=_by_sender)), batch.careful
+            )
             for task, expected in sorted(self._calls.items())
         }
         self._calls = {}
@@ -375,11 +383,16 @@ class Coordinator:
         task: TaskId | None = None,
         failures: Iterable[messages.Failure] = (),
         smaller: bool = False,
+        careful: bool = False,
     ) -> None:
         batch = self._batch
         assert batch is not None  # noqa: S101 - for the type checker
         self._why = why if task is None else f"task {task}: {why}"
-        next_ = _again(_with_failures(batch, failures, self._settings.retries), smaller=smaller)
+        next_ = _again(
+            _with_failures(batch, failures, self._settings.retries),
+            smaller=smaller,
+            careful=batch.careful or careful,
+        )
         self._next = next_
         newly = next_.left_out[len(batch.left_out) :]
         self._note("microbatch_retried", version=str(next_.version), why=self._why, left_out=len(newly))
@@ -462,7 +475,7 @@ class Coordinator:
         self._out.append(machine.Note(event=event, fields={"topology": self.topology, **fields}))
 
 
-def _again(batch: Batch, *, smaller: bool = False) -> Batch:
+def _again(batch: Batch, *, smaller: bool = False, careful: bool | None = None) -> Batch:
     """The same input as the next version, or the first half of it."""
     version = Version(batch.version.id, batch.version.version + 1)
     spans, left_out = batch.spans, batch.left_out
@@ -472,7 +485,13 @@ def _again(batch: Batch, *, smaller: bool = False) -> Batch:
             for span in spans
         )
         left_out = tuple(each for each in left_out if any(_in(span, each.source) for span in spans))
-    return msgspec.structs.replace(batch, version=version, spans=spans, left_out=left_out)
+    return msgspec.structs.replace(
+        batch,
+        version=version,
+        spans=spans,
+        left_out=left_out,
+        careful=batch.careful if careful is None else careful,
+    )
 
 
 def _with_failures(batch: Batch, failures: Iterable[messages.Failure], retries: int) -> Batch:

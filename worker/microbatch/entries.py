@@ -80,6 +80,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     failed: tuple[tuple[Source, int], ...] = ()
     """How often records failed in earlier versions."""
     left_out: tuple[LeftOut, ...] = ()
+    careful: bool = False
+    """Records and calls are run one by one, to find out which of them fails."""
     tasks: tuple[TaskId, ...] | None = None
     """Those that have staged something; None until it is committed."""
 

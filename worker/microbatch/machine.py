@@ -100,6 +100,7 @@ class ExecutionFailed:
     version: Version
     why: str
     too_large: bool = False
+    hung: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,7 @@ class Execute:
     round: int
     after: int
     """How many rounds were run here before."""
+    careful: bool
     spans: tuple[Span, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     calls: tuple[bytes, ...] = ()

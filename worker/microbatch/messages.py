@@ -23,6 +23,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", gc=False)
     version: Version
     spans: tuple[Span, ...]
     left_out: tuple[LeftOut, ...]
+    careful: bool
 
 
 class Calls(msgspec.Struct, frozen=True, array_like=True, tag="calls", gc=False):
@@ -48,6 +49,7 @@ class Go(msgspec.Struct, frozen=True, array_like=True, tag="go", gc=False):
     version: Version
     round: int
     expected: tuple[Expected, ...]
+    careful: bool
 
 
 class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage", gc=False):
@@ -98,7 +100,8 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Broken(msgspec.Struct, frozen=True, array_like=True, tag="broken", gc=False):
-    """This version comes to nothing. With failures: the round was run, and these records failed."""
+    """This version comes to nothing. With failures: the round was run, and these records failed. ``hung``:
+    the module's code ended the executor, or its time, and nobody knows with which record."""
 
     version: Version
     round: int
@@ -106,6 +109,7 @@ class Broken(msgspec.Struct, frozen=True, array_like=True, tag="broken", gc=Fals
     why: str
     failures: tuple[Failure, ...] = ()
     too_large: bool = False
+    hung: bool = False
 
 
 class Working(msgspec.Struct, frozen=True, array_like=True, tag="working", gc=False):

@@ -143,7 +143,7 @@ class Participant:
     def _begin(self, message: messages.Begin) -> None:
         run = self._run_of(message.version)
         if run is not None and not self._is_known(run, 0):
-            self._execute(run, 0, spans=message.spans, left_out=message.left_out)
+            self._execute(run, 0, careful=message.careful, spans=message.spans, left_out=message.left_out)
 
     def _go(self, message: messages.Go) -> None:
         run = self._run_of(message.version)
@@ -159,7 +159,8 @@ class Participant:
             self._break(run, message.round, f"calls hop for more than {ROUNDS_MAX} rounds; end them")
         else:
             senders = self._guards.calls_to_run(expected, held)
-            self._execute(run, message.round, calls=tuple(held[each][1] for each in senders if each in held))
+            calls = tuple(held[each][1] for each in senders if each in held)
+            self._execute(run, message.round, careful=message.careful, calls=calls)
 
     def _is_known(self, run: _Run, round_: int) -> bool:
         """Whether the round was run, or is being; then that is told."""
@@ -177,6 +178,7 @@ class Participant:
         run: _Run,
         round_: int,
         *,
+        careful: bool,
         spans: tuple[Span, ...] = (),
         left_out: tuple[LeftOut, ...] = (),
         calls: tuple[bytes, ...] = (),
@@ -187,6 +189,7 @@ class Participant:
                 version=run.version,
                 round=round_,
                 after=run.rounds,
+                careful=careful,
                 spans=spans,
                 left_out=left_out,
                 calls=calls,
@@ -225,8 +228,8 @@ class Participant:
         run.answers[answer.round] = answer
         self._answer(answer)
 
-    def _break(self, run: _Run, round_: int, why: str, *, too_large: bool = False) -> None:
-        self._answer(messages.Broken(run.version, round_, self.task, why, too_large=too_large))
+    def _break(self, run: _Run, round_: int, why: str) -> None:
+        self._answer(messages.Broken(run.version, round_, self.task, why))
 
     def _execution_failed(self, event: machine.ExecutionFailed) -> None:
         run = self._run
@@ -234,7 +237,9 @@ class Participant:
             round_ = run.rounds if run.executing is None else run.executing
             run.executing = None
             run.staging = False
-            answer = messages.Broken(run.version, round_, self.task, event.why, too_large=event.too_large)
+            answer = messages.Broken(
+                run.version, round_, self.task, event.why, too_large=event.too_large, hung=event.hung
+            )
             self._tell(run, answer)
 
     # Calls between tasks.

@@ -69,11 +69,11 @@ class Host:
         self.epoch += 1
         return AppliedState.open(self.folder / f"state-{self.epoch}", (TASK,), map_bytes=1 << 20)
 
-    def start(self, source: str) -> None:
+    def start(self, source: str, *, tasks: int = 1) -> None:
         code = self.folder / "code"
         code.mkdir(exist_ok=True)
         (code / "example.py").write_text(textwrap.dedent(source))
-        self.executors.start(Code(code, "example:Example", 1))
+        self.executors.start(Code(code, "example:Example", tasks))
 
     def append(self, *records: object, depot: str = "events") -> None:
         self.state.apply([self.log.depot([msgspec.json.encode(each) for each in records], depot=depot)])
@@ -102,13 +102,16 @@ class Host:
         self.loop.run()
         assert is_true(), "it never came true"
 
-    def ask(self, *requests: protocol.Request, calls: bytes = b"") -> list[tuple[Reply, list[bytes]]]:
+    def ask(self, *requests: protocol.Request, calls: bytes | None = b"") -> list[tuple[Reply, list[bytes]]]:
         answers: list[tuple[Reply, list[bytes]]] = []
         # The loop stood still.
         self.loop.now = boot_time_ms()
         for request in requests:
             self.executors.run(
-                GROUP, request, lambda reply, bodies: answers.append((reply, bodies)), bodies=(calls,)
+                GROUP,
+                request,
+                lambda reply, bodies: answers.append((reply, bodies)),
+                bodies=() if calls is None else (calls,),
             )
         self.until(lambda: len(answers) == len(requests))
         return answers
