@@ -205,6 +205,15 @@ class Resign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     target: WorkerId
 
 
+class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The assignment gives the group other replicas. A worker that it once left out is never in it again."""
+
+    plan: int
+    """Goes up with every such change."""
+    replicas: tuple[WorkerId, ...]
+    """Preferred leader first."""
+
+
 class OptionsChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     settings: Settings
 
@@ -235,5 +244,6 @@ Event: TypeAlias = (
     | Read
     | Sampled
     | Resign
+    | ReplicasChanged
     | OptionsChanged
 )

@@ -95,6 +95,13 @@ class Follower:
     def options_changed(self) -> None:
         self.election.options_changed()
 
+    def replicas_changed(self) -> None:
+        """The leader follows it; a member goes on until the record lists it no more."""
+
+    def hears(self, sender: WorkerId) -> bool:
+        replica = self.replica
+        return sender in replica.replicas or (replica.record is not None and sender in replica.record.workers)
+
     # Reconciliation.
 
     def _hello(self) -> None:

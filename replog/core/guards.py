@@ -317,6 +317,40 @@ def fresh_id_when_unclean() -> bool:
     return True
 
 
+# The assignment.
+
+
+def may_enter(worker: WorkerId, assigned: Sequence[WorkerId]) -> bool:
+    """Only who is assigned enters the ISR."""
+    return worker in assigned
+
+
+def plan_is_current(recorded: int, known: int) -> bool:
+    """A leader that knows only an earlier assignment than the record follows takes nobody in."""
+    return known >= recorded
+
+
+def may_let_go(assigned_in: int, assigned: int) -> bool:
+    """A member that is no longer assigned goes when all who are assigned are in."""
+    return assigned_in == assigned
+
+
+def may_leave_isr(worker: WorkerId, leader: WorkerId) -> bool:
+    """A leader never drops itself: it hands over first."""
+    return worker != leader
+
+
+def factor_in_force(recorded: int, assigned: int) -> int:
+    """min-ISR is reckoned from what the record says, whatever the leader knows of the assignment."""
+    return recorded or assigned
+
+
+def may_delete(record: GroupRecord, worker: WorkerId, plan: int) -> bool:
+    """A replica that ``plan`` leaves out is deleted when the record follows that plan, or a later one, and
+    does not list it."""
+    return record.plan >= plan and record.member(worker) is None
+
+
 # Producers.
 
 
@@ -435,6 +469,12 @@ class Guards:
     fresh_id_when_corrupt: Callable[[], bool] = fresh_id_when_corrupt
     fresh_id_when_wiped: Callable[[], bool] = fresh_id_when_wiped
     fresh_id_when_unclean: Callable[[], bool] = fresh_id_when_unclean
+    may_enter: Callable[[WorkerId, Sequence[WorkerId]], bool] = may_enter
+    plan_is_current: Callable[[int, int], bool] = plan_is_current
+    may_let_go: Callable[[int, int], bool] = may_let_go
+    may_leave_isr: Callable[[WorkerId, WorkerId], bool] = may_leave_isr
+    factor_in_force: Callable[[int, int], int] = factor_in_force
+    may_delete: Callable[[GroupRecord, WorkerId, int], bool] = may_delete
     recognizes_duplicates: Callable[[], bool] = recognizes_duplicates
     duplicate_waits: Callable[[], bool] = duplicate_waits
     refuses_gaps: Callable[[], bool] = refuses_gaps

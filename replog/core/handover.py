@@ -110,6 +110,8 @@ def refusal_of(leader: Leader, event: Resign) -> str | None:
         return "a hand-over is under way"
     if event.target == leader.replica.worker:
         return "the target leads already"
+    if event.target not in leader.replica.replicas:
+        return "the target is no longer assigned"
     if not any(member.worker == event.target for member in leader.membership.committed):
         return "the target is not in the ISR"
     return None

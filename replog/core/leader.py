@@ -66,6 +66,8 @@ class Leader:
         self._predecessor = self._handed_over_by()
         self.membership = Membership(self)
         self.handover: Handover | None = None
+        #: Not assigned any more, we hand over; not before this, if it was in vain.
+        self._leave_at = replica.now
         #: The stall timer expired and min-ISR forbids to drop the laggards.
         self.stalled = False
         self._served = False
@@ -101,9 +103,8 @@ class Leader:
         if replica.log_end > replica.apply_offset:
             self._undecided.append((replica.log_end, replica.now))
         self._append_entry(Kind.EPOCH)
-        for other in replica.replicas:
-            if other != replica.worker:
-                self._reject(other, RejectReason.NEW_EPOCH)
+        for other in self._others():
+            self._reject(other, RejectReason.NEW_EPOCH)
         self._progressed()
 
     def step_down(self) -> None:
@@ -253,6 +254,8 @@ class Leader:
             self.replica.note("serves", epoch=self.epoch, applied=self.replica.applied)
         self._advance_apply_offset()
         self.membership.consider()
+        if not self.replica.is_assigned and self.handover is None:
+            self._leave()
         if self.handover is not None:
             self.handover.advance()
         for progress in self.followers.values():
@@ -341,6 +344,26 @@ class Leader:
         replica = self.replica
         if self._reading is None or replica.now - self._reading[1] >= replica.settings.retry_ms:
             self._reading = (replica.read_record(), replica.now)
+
+    def _others(self) -> list[WorkerId]:
+        """Assigned, and those that the ISR still lists or may."""
+        return [worker for worker in self.membership.concerned if worker != self.replica.worker]
+
+    def hears(self, sender: WorkerId) -> bool:
+        return sender in self.membership.concerned
+
+    def replicas_changed(self) -> None:
+        self.replica.note("replicas", plan=self.replica.plan, replicas=list(self.replica.replicas))
+        self.membership.replicas_changed()
+        self._progressed()
+
+    def forget_strangers(self) -> None:
+        """Who is neither assigned nor a member: it receives nothing more, and nothing is kept for it."""
+        for worker in self.followers.keys() - self.membership.concerned:
+            del self.followers[worker]
+            self.replica.emit(effects.StopServing(to=worker))
+        for registration in [each for each in self._incarnations if each.worker not in self.followers]:
+            del self._incarnations[registration]
 
     def _on_hello(self, sender: WorkerId, hello: messages.Hello) -> None:
         replica = self.replica
@@ -462,9 +485,7 @@ class Leader:
         replica = self.replica
         within_range = replica.apply_offset - replica.settings.max_near_lag
         needed = replica.apply_offset
-        for worker in replica.replicas:
-            if worker == replica.worker:
-                continue
+        for worker in self._others():
             progress = self.followers.get(worker)
             confirmed = progress.confirmed if progress is not None else None
             needed = min(needed, Offset(max(confirmed or 0, within_range)))
@@ -560,7 +581,20 @@ class Leader:
         self.handover = Handover(self, event.target)
         self._progressed()
 
+    def _leave(self) -> None:
+        """We are to go, and all who are to stay are in the ISR: one of them takes over."""
+        replica, membership = self.replica, self.membership
+        if not self.is_serving or replica.now < self._leave_at or not membership.may_leave():
+            return
+        for worker in replica.replicas:
+            progress = self.followers.get(worker)
+            if progress is not None and not progress.gone and progress.member in membership.committed:
+                replica.note("leaves", epoch=self.epoch, to=worker)
+                self.handover = Handover(self, worker)
+                return
+
     def resume(self, why: str) -> None:
+        self._leave_at = Millis(self.replica.now + self.replica.settings.resign_timeout_ms)
         self.replica.note("resumes", epoch=self.epoch, why=why)
         self.replica.emit(effects.ForgetResign(epoch=self.epoch))
         self.handover = None
@@ -617,6 +651,8 @@ class Leader:
             deadlines.append(self._timeouts[0][0])
         if self.handover is not None:
             deadlines.append(self.handover.next_deadline())
+        elif not self.replica.is_assigned and self._leave_at > self.replica.now:
+            deadlines.append(self._leave_at)
         first = self._expiry_at
         for each in deadlines:
             if each is not None and each < first:
@@ -625,6 +661,7 @@ class Leader:
 
     def options_changed(self) -> None:
         self._expiry_at = min(self._expiry_at, self._next_expiry_check())
+        self.membership.options_changed()
         self._progressed()
 
     # Replies.

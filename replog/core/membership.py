@@ -2,10 +2,17 @@
 
 A change is proposed, and until its outcome is *known* both the committed and the proposed set count
 (the maximal ISR): an entry is applied only when all of both hold it. One change at a time.
+
+The leader follows the assignment. Who is newly assigned enters like any other; who is no longer assigned goes
+when all who are assigned are in; a leader that is to go hands over first. The record tells the *plan* it
+follows, by number: a leader that knows only an earlier one takes nobody in, so whoever a recorded plan leaves
+out, and the ISR does not list, never comes back, and may delete its data. min-ISR is reckoned from the
+record's *factor*, which falls with the assignment and rises when the ISR has as many as it then takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +20,7 @@ from stretto.invariants import present
 from stretto.replog.core import effects
 from stretto.replog.core.events import CasOutcome, CasReply
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.types import Millis
+from stretto.types import Millis, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.leader import Leader
@@ -40,8 +47,13 @@ class Membership:
         self.committed: frozenset[Member] = frozenset(self.replica.known_record.isr)
         self.change: Change | None = None
         self.retry_at: Millis | None = None
+        #: Worth hearing: assigned, or listed, or perhaps listed.
+        self.concerned: frozenset[WorkerId] = frozenset()
+        #: The record is what the assignment asks for, as far as that depends on nobody else.
+        self._is_settled = False
         #: When the decision was last made; a stall timer that expired before then has been heeded.
         self.considered_at = Millis(-1)
+        self._look()
 
     @property
     def proposed(self) -> frozenset[Member]:
@@ -51,11 +63,72 @@ class Membership:
         return member in self.committed or member in self.proposed
 
     def is_short(self) -> bool:
-        """Fewer than min-ISR members, or perhaps fewer: a shrink that is under way may have committed."""
-        fewest = len(self.committed)
-        if self.change is not None:
-            fewest = min(fewest, len(self.change.proposed))
-        return not self.replica.guards.enough_members(fewest, self.replica.min_isr)
+        """Fewer than min-ISR members, or perhaps fewer: a change that is under way may have committed."""
+        replica = self.replica
+        if not replica.guards.enough_members(len(self.committed), replica.min_isr):
+            return True
+        if self.change is None:
+            return False
+        factor = replica.guards.factor_in_force(self.change.record.factor, len(replica.replicas))
+        min_isr = replica.settings.min_isr_of(factor)
+        return not replica.guards.enough_members(len(self.change.proposed), min_isr)
+
+    # The assignment.
+
+    @property
+    def _is_current(self) -> bool:
+        """We know the assignment that the record follows, or a newer one."""
+        return self.replica.guards.plan_is_current(self.replica.known_record.plan, self.replica.plan)
+
+    def may_leave(self) -> bool:
+        """All that are assigned are in, and nothing is under way: the leader, which is not, may go."""
+        return self.change is None and self._is_current and self._all_are_in(self.committed)
+
+    def _all_are_in(self, members: AbstractSet[Member]) -> bool:
+        """Of who is assigned, each is a member and has been heard of in this epoch."""
+        replica, here = self.replica, 0
+        for worker in replica.replicas:
+            progress = self.leader.followers.get(worker)
+            if progress is None or progress.gone:
+                here += worker == replica.worker
+            else:
+                here += progress.confirmed is not None and progress.member in members
+        return replica.guards.may_let_go(here, len(replica.replicas))
+
+    def replicas_changed(self) -> None:
+        self._look()
+        self.leader.forget_strangers()
+
+    def options_changed(self) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        replica, record = self.replica, self.replica.known_record
+        workers = {member.worker for member in (*self.committed, *self.proposed)}
+        self.concerned = frozenset({*replica.replicas, *workers})
+        assigned = len(replica.replicas)
+        followed = (replica.plan, assigned) == (record.plan, record.factor or assigned)
+        self._is_settled = not self._is_current or (followed and workers <= {*replica.replicas})
+
+    def _factor(self) -> int:
+        """At once if it asks for no more members than before."""
+        replica = self.replica
+        if not self._is_current:
+            return replica.factor
+        wanted, min_isr_of = len(replica.replicas), replica.settings.min_isr_of
+        return wanted if min_isr_of(wanted) <= replica.min_isr else replica.factor
+
+    def _going(self, target: AbstractSet[Member]) -> frozenset[Member]:
+        """Members that are not assigned any more, once all who are do not need them."""
+        replica = self.replica
+        if not self._is_current or not self._all_are_in(target):
+            return frozenset()
+        return frozenset(
+            member
+            for member in target
+            if member.worker not in replica.replicas
+            and replica.guards.may_leave_isr(member.worker, replica.worker)
+        )
 
     # Proposing.
 
@@ -67,19 +140,31 @@ class Membership:
         guards = self.replica.guards
         ready = self._ready()
         lost = self._lost()
-        if not ready and not lost:
+        if not ready and not lost and self._is_settled:
             self._set_stalled(False)
             return
+        replica = self.replica
+        factor = self._factor()
         if lost and not guards.may_replace():
             ready = {}
         target = (self.committed - lost) | ready.keys()
-        if not guards.may_shrink_to(len(target), self.replica.min_isr):
+        if lost and not guards.may_shrink_to(len(target), replica.settings.min_isr_of(factor)):
             returned = {member.worker for member in ready}
             superseded = {member for member in lost if member.worker in returned}
             target = (self.committed - superseded) | ready.keys()
         self._set_stalled(bool(lost & target) and self.leader.head_expired())
-        if target != self.committed:
-            self._propose(target, tuple(ready[member] for member in sorted(target) if member in ready))
+        going = self._going(target)
+        if going:
+            replica.note("lets_go", epoch=self.leader.epoch, workers=sorted(each.worker for each in going))
+            target = target - going
+        wanted = len(replica.replicas)
+        if self._is_current and len(target) >= replica.settings.min_isr_of(wanted):
+            factor = wanted
+        plan = max(replica.plan, replica.known_record.plan)
+        recorded = replica.known_record
+        if target != self.committed or (plan, factor) != (recorded.plan, recorded.factor or factor):
+            newcomers = tuple(ready[member] for member in sorted(target) if member in ready)
+            self._propose(target, newcomers, plan, factor)
 
     def _set_stalled(self, stalled: bool) -> None:
         if stalled != self.leader.stalled:
@@ -96,6 +181,8 @@ class Membership:
             member = progress.member
             confirmed = progress.confirmed
             if confirmed is None or progress.gone or progress.in_doubt or member in self.committed:
+                continue
+            if not self._is_current or not guards.may_enter(member.worker, self.replica.replicas):
                 continue
             if not guards.reached_apply_offset(confirmed, self.replica.apply_offset):
                 continue
@@ -122,9 +209,13 @@ class Membership:
                 lost.add(member)
         return frozenset(lost)
 
-    def _propose(self, target: frozenset[Member], newcomers: tuple[Registration, ...]) -> None:
+    def _propose(
+        self, target: frozenset[Member], newcomers: tuple[Registration, ...], plan: int, factor: int
+    ) -> None:
         replica = self.replica
-        record = replica.known_record.with_isr(target, replica.replicas)
+        known = replica.known_record
+        replicas = replica.replicas if self._is_current else known.workers
+        record = known.with_isr(target, replicas).following(plan, factor)
         self.change = Change(replica.token(), record, target, newcomers)
         replica.note(
             "proposes_isr",
@@ -178,6 +269,8 @@ class Membership:
         before, self.committed = self.committed, frozenset(record.isr)
         self.change = None
         self.retry_at = None
+        self._look()
+        self.leader.forget_strangers()
         if before != self.committed:
             self.replica.note("isr", epoch=record.epoch, isr=[member.worker for member in record.isr])
 

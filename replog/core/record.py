@@ -28,6 +28,10 @@ class GroupRecord(msgspec.Struct, frozen=True):
     """The other replicas; for people and planners, never for a decision here."""
     unclean_epoch: Epoch = Epoch(0)
     """The latest epoch that began with an unclean election; 0 if there was none."""
+    plan: int = 0
+    """Which assignment its leaders have followed so far; see :mod:`stretto.replog.core.membership`."""
+    factor: int = 0
+    """How many replicas min-ISR is reckoned from; 0: as many as are assigned."""
 
     def member(self, worker: WorkerId) -> Member | None:
         for member in self.isr:
@@ -40,6 +44,14 @@ class GroupRecord(msgspec.Struct, frozen=True):
         listed = {member.worker for member in members}
         osr = tuple(worker for worker in replicas if worker not in listed)
         return msgspec.structs.replace(self, isr=members, osr=osr)
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """Of all replicas that it knows."""
+        return (*(member.worker for member in self.isr), *self.osr)
+
+    def following(self, plan: int, factor: int) -> GroupRecord:
+        return msgspec.structs.replace(self, plan=plan, factor=factor)
 
     def with_leader(self, leader: WorkerId, incarnation: Incarnation, epoch: Epoch) -> GroupRecord:
         return msgspec.structs.replace(self, leader=leader, leader_incarnation=incarnation, epoch=epoch)

@@ -74,13 +74,14 @@ class Replica:
         #: Never change, except the incarnation, which is None without a metastore session.
         self.worker = identity.worker
         self.storage = identity.storage
-        self.replicas = identity.replicas
         self.incarnation: Incarnation | None = identity.incarnation
         self.member = Member(identity.worker, identity.storage)
         self.guards = guards
         self.settings = settings
-        self.min_isr = settings.min_isr_of(len(identity.replicas))
 
+        #: The newest assignment seen; plans never go back.
+        self.replicas = identity.replicas
+        self.plan = identity.plan
         #: The newest record seen and its version; versions never go back.
         self.record: GroupRecord | None = None
         self.previous_record: GroupRecord | None = None
@@ -141,7 +142,7 @@ class Replica:
     def _dispatch(self, event: Event) -> None:  # noqa: PLR0915 - one arm for each event
         match event:
             case events.Received(sender=sender, message=message, frames=frames):
-                if self.incarnation is not None and sender in self.replicas:
+                if self.incarnation is not None and self.role.hears(sender):
                     self.role.received(sender, message, frames)
             case events.Append():
                 self.role.append(event)
@@ -192,8 +193,11 @@ class Replica:
                 self._start_session(incarnation)
             case events.OptionsChanged(settings=settings):
                 self.settings = settings
-                self.min_isr = settings.min_isr_of(len(self.replicas))
                 self.role.options_changed()
+            case events.ReplicasChanged(plan=plan, replicas=replicas):
+                if plan > self.plan:
+                    self.plan, self.replicas = plan, replicas
+                    self.role.replicas_changed()
             case events.StateArrived():
                 self.role.state_arrived(event)
             case events.StateInstalled():
@@ -342,6 +346,20 @@ class Replica:
             self.emit(effects.Cut(start=limit))
 
     # Small things.
+
+    @property
+    def factor(self) -> int:
+        """What min-ISR is reckoned from."""
+        recorded = self.record.factor if self.record is not None else 0
+        return self.guards.factor_in_force(recorded, len(self.replicas))
+
+    @property
+    def min_isr(self) -> int:
+        return self.settings.min_isr_of(self.factor)
+
+    @property
+    def is_assigned(self) -> bool:
+        return self.worker in self.replicas
 
     @property
     def known_record(self) -> GroupRecord:

@@ -60,3 +60,5 @@ class Identity:
     incarnation: Incarnation
     replicas: tuple[WorkerId, ...]
     """Of the assignment, preferred leader first."""
+    plan: int = 0
+    """Of the assignment: the number of that list of replicas."""

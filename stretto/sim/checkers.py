@@ -119,6 +119,21 @@ class Checkers:
             raise Violation(f"{node.worker} is listed and replaced its log by a shorter state")
         self._held_end[node.storage] = end
 
+    def retired(self, node: Node) -> None:
+        """It deletes its data: whoever lists it from now on counts on what is not there."""
+        if self._is_listed(node):
+            raise Violation(f"{node.worker} deletes its data although the ISR lists it")
+        self._held_end[node.storage] = Offset(-1)
+
+    def let_go(self, replica: Replica) -> None:
+        """Members that are not assigned go: all who are must be in the ISR, or enter it with that."""
+        role = replica.role
+        if isinstance(role, Leader):
+            held = {worker for worker, progress in role.followers.items() if progress.confirmed is not None}
+            missing = sorted(set(replica.replicas) - held - {replica.worker})
+            if missing:
+                raise Violation(f"{replica.worker} lets members go before {missing} have come")
+
     def _is_listed(self, node: Node) -> bool:
         return Member(node.worker, node.storage) in self.simulation.metastore.record.isr
 
@@ -158,6 +173,10 @@ class Checkers:
         for member in after.isr:
             if self._held_end.get(member.storage, 0) < self.visible_end:
                 raise Violation(f"{member.worker} is listed in the ISR and lacks what is visible")
+        if after.plan < before.plan:
+            raise Violation(f"the record's plan went back from {before.plan} to {after.plan}")
+        if after.factor not in (before.factor, len(self.simulation.plans[after.plan])):
+            raise Violation(f"the record's factor is {after.factor}, which is not that of plan {after.plan}")
         changed_hands = after.leader != before.leader or after.epoch != before.epoch
         if changed_hands:
             self._elected(before, after, who)
@@ -210,8 +229,11 @@ class Checkers:
             missing = sorted(member.worker for member in record.isr if member not in holders)
             raise Violation(f"{node.worker} applies up to {end} although {missing} of the ISR lack it")
         self._hold_the_same(node, replica, record, end)
-        if len(holders) < replica.min_isr:
-            raise Violation(f"{node.worker} applies up to {end} with {len(holders)} holders")
+        min_isr = replica.settings.min_isr_of(record.factor)
+        if len(holders) < min_isr:
+            raise Violation(
+                f"{node.worker} applies up to {end} with {len(holders)} holders; min-ISR is {min_isr}"
+            )
 
     def _hold_the_same(self, node: Node, replica: Replica, record: GroupRecord, end: Offset) -> None:
         """What they hold is the leader's entry, not just something of that length."""
@@ -298,8 +320,10 @@ class Checkers:
         """After healing: everybody alive is in the ISR with the same log, and nothing is pending."""
         simulation = self.simulation
         record = simulation.metastore.record
-        alive = [node for node in simulation.nodes.values() if not node.dead_for_good]
+        alive = [node for node in simulation.nodes.values() if not node.dead_for_good and not node.retired]
         for node in alive:
+            if not node.is_assigned and not self.may_stay_unassigned():
+                raise Violation(f"not recovered: {node.worker} is not assigned, and still there")
             if node.replica is None:
                 raise Violation(f"not recovered: {node.worker} is not running")
             if Member(node.worker, node.storage) not in record.isr:
@@ -314,6 +338,11 @@ class Checkers:
         lost = [content for content in sorted(self._acknowledged) if content not in self._payload_at]
         if lost:
             raise Violation(f"acknowledged but not visible: {lost}")
+
+    def may_stay_unassigned(self) -> bool:
+        """Somebody who should have come in their place is dead."""
+        nodes = self.simulation.nodes
+        return any(nodes[worker].dead_for_good for worker in self.simulation.assigned)
 
     def _all_equal(self, alive: list[Node], leader: Replica) -> None:
         for node in alive:

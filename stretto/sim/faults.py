@@ -47,7 +47,10 @@ FAULTS = (
     "drift",
     "resign",
     "change_options",
+    "reassign",
 )
+REPLICAS_MAX = 5
+NODES_MAX = 11
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +94,11 @@ class Plan:
     @classmethod
     def draw(cls, seed: int, steps: int) -> Plan:
         random = Random(f"plan {seed}")
-        chosen = {name: round(random.random() ** 2, 3) if random.random() < 0.6 else 0.0 for name in FAULTS}
+        names = [name for name in FAULTS if name != "reassign"]
+        chosen = {name: round(random.random() ** 2, 3) if random.random() < 0.6 else 0.0 for name in names}
         chosen["resign"] *= 3
+        assignments = Random(f"assignments {seed}")
+        chosen["reassign"] = round(assignments.random(), 3) if assignments.random() < 0.4 else 0.0
         rough = random.random()
         return cls(
             seed=seed,
@@ -312,7 +318,9 @@ class Faults:
             self.simulation.network.unblock(sender.worker, receiver.worker)
 
     def _others(self, node: Node) -> list[Node]:
-        return [other for other in self.simulation.nodes.values() if other is not node]
+        nodes = self.simulation.nodes
+        others = [nodes[worker] for worker in self.simulation.workers if worker != node.worker]
+        return others or [node]
 
     def _isolate(self, node: Node) -> None:
         others = self._others(node)
@@ -395,6 +403,24 @@ class Faults:
     def _deliver_resign(self, leader: Node, event: events.Resign) -> None:
         leader.deliver(event)
 
+    def _reassign(self, _node: Node) -> None:
+        """A replica more, one less, or others in the place of some; the last change may be under way."""
+        random, simulation = self.world.random, self.simulation
+        replicas = list(simulation.assigned)
+        room = NODES_MAX - len(simulation.nodes)
+        kind = random.choice(("add", "remove", "replace", "replace", "exchange"))
+        if kind in ("remove", "replace") and len(replicas) > (kind == "remove"):
+            replicas.remove(random.choice(replicas))
+        elif kind == "exchange" and room >= len(replicas):
+            replicas.clear()
+        fresh = len(simulation.assigned) if kind == "exchange" else int(kind != "remove")
+        if len(replicas) + fresh > REPLICAS_MAX or fresh > room:
+            return
+        replicas += [simulation.next_worker(index) for index in range(fresh)]
+        random.shuffle(replicas)
+        if replicas and tuple(replicas) != simulation.assigned:
+            simulation.assign(tuple(replicas))
+
     def _change_options(self, _node: Node) -> None:
         random = self.world.random
         self.simulation.change_settings(
@@ -419,6 +445,9 @@ class Faults:
         simulation.change_settings(replace(simulation.settings, min_isr=None))
         victim = self._victim() if self.plan.dead_for_good else None
         for node in simulation.nodes.values():
+            if node.retired:
+                continue
+            node.deaf = False
             node.sync_ms = QUICK_SYNC_MS
             node.apply_ms = QUICK_APPLY_MS
             node.hand_back_ms = 0
@@ -435,7 +464,10 @@ class Faults:
     def _victim(self) -> Node | None:
         """One that the group can do without: min-ISR stays possible, and a whole member remains."""
         simulation = self.simulation
-        if simulation.settings.min_isr_of(self.plan.factor) >= self.plan.factor:
+        factor = max(record.factor for record in self._possible_records())
+        factor = max(factor, len(simulation.assigned))
+        if simulation.settings.min_isr_of(factor) >= len(simulation.assigned):
             return None
-        candidates = [node for node in simulation.nodes.values() if self.may_lose(node)]
+        candidates = [simulation.nodes[worker] for worker in simulation.workers]
+        candidates = [node for node in candidates if self.may_lose(node)]
         return self.world.random.choice(candidates) if candidates else None

@@ -41,10 +41,17 @@ FLUSH_MS = 400
 class Node(Machine):
     """A process on its machine; the machine outlives it."""
 
-    def __init__(self, simulation: Simulation, worker: WorkerId) -> None:
+    def __init__(self, simulation: Simulation, worker: WorkerId, plan: int = 0) -> None:
         super().__init__(simulation, worker)
         self.up = False
         self.dead_for_good = False
+        #: It left the group, and its data is deleted.
+        self.retired = False
+        #: The assignment that it was started for, and the newest that this process has heard of.
+        self.first_plan = plan
+        self.plan = plan
+        #: Hears of no assignment.
+        self.deaf = False
         self.replica: Replica | None = None
         self._arrived: Snapshot | None = None
         self.session: Session | None = None
@@ -63,10 +70,11 @@ class Node(Machine):
 
     def start(self) -> None:
         """A new process on this machine."""
-        if self.up or self.dead_for_good:
+        if self.up or self.dead_for_good or self.retired:
             return
         self.up = True
         self.life += 1
+        self._read_plan()
         self.open_storage()
         self._register()
 
@@ -91,7 +99,8 @@ class Node(Machine):
             worker=self.worker,
             storage=self.storage,
             incarnation=incarnation,
-            replicas=self.simulation.workers,
+            replicas=self.simulation.plans[self.plan],
+            plan=self.plan,
         )
         recovered = Recovered(
             log_start=log.start_offset,
@@ -117,6 +126,54 @@ class Node(Machine):
     def options_changed(self) -> None:
         if self.replica is not None:
             self.deliver(events.OptionsChanged(settings=self._settings()))
+
+    # The assignment.
+
+    def _read_plan(self) -> None:
+        """A new process reads it, perhaps from a server that has not heard of the latest change."""
+        newest = len(self.simulation.plans) - 1
+        if newest == 0:
+            return
+        behind = self.deaf or self.world.chance(0.3)
+        self.plan = max(self.first_plan, newest - 1 if behind else newest)
+        self.tell_plan()
+
+    def tell_plan(self) -> None:
+        """Watches bring it in their own time, and not every version."""
+        late = self.world.chance(self.simulation.metastore.manners.late_watch)
+        delay = self.simulation.metastore.manners.late_ms if late else 20
+        self.world.after(1 + self.world.random.randrange(delay), self._hear_plan, self.life)
+
+    def _hear_plan(self, life: int) -> None:
+        if self.life != life or self.deaf or self.paused or self.link is not Link.UP:
+            if self.up and self.life == life:
+                self.world.after(50, self._hear_plan, life)
+            return
+        newest = len(self.simulation.plans) - 1
+        if newest > self.plan:
+            self.plan = newest
+            self.deliver(events.ReplicasChanged(plan=newest, replicas=self.simulation.plans[newest]))
+            self._retire_if_due()
+
+    @property
+    def is_assigned(self) -> bool:
+        return self.worker in self.simulation.assigned
+
+    def _retire_if_due(self) -> None:
+        replica = self.replica
+        if replica is None or replica.record is None or self.worker in self.simulation.plans[self.plan]:
+            return
+        if self.simulation.guards.may_delete(replica.record, self.worker, self.plan):
+            self.world.after(self.world.random.randrange(200), self._if_alive, self.life, self._retire)
+
+    def _retire(self) -> None:
+        """Once it may, it may for ever: nobody looks again."""
+        self.world.trace(self.worker, "retires")
+        self.simulation.totals["retirements"] += 1
+        self.simulation.checkers.retired(self)
+        self.retired = True
+        self.crash()
+        self.replace_disk()
 
     def crash(self, *, power_loss: bool = False) -> None:
         """The process is gone at once; its session is not."""
@@ -242,6 +299,7 @@ class Node(Machine):
                 return
         checkers.after(self, replica)
         self._schedule_tick()
+        self._retire_if_due()
 
     def _schedule_tick(self) -> None:
         replica = self.replica

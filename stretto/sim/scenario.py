@@ -32,12 +32,15 @@ Nothing goes wrong that the script does not say. At its end everything is healed
 ``driver W slow|normal``               how soon it hears of what is written or applied
 ``clock W RATE``                       the rate of its clock
 ``resign W to V``                      the operator asks W, which leads, to hand over to V
+``assign W...``                        the group's replicas from now on; a new worker has the next number
+``deaf W``, ``hears W``                W does not hear of assignments; and does again
 =====================================  =================================================================
 
 What can be expected: ``leader W``, ``serving W``, ``epoch N``, ``isr W...``, ``acked NAME...``,
 ``pending NAME...``, ``refused NAME REASON``, ``visible NAME...`` (in this order, wherever something is
 visible), ``read served``, ``read REASON``, ``stalled W``, ``role W ROLE``, ``reconciled W``,
-``end W OFFSET``, ``listed W``.
+``end W OFFSET``, ``listed W``, ``followed`` (the record follows the latest assignment), ``retired W`` (it
+left and deleted its data).
 """
 
 from __future__ import annotations
@@ -309,6 +312,15 @@ class Scenario:
         epoch = self.simulation.metastore.record.epoch
         self._node(worker).deliver(events.Resign(epoch=epoch, target=WorkerId(target)))
 
+    def _do_assign(self, *workers: str) -> None:
+        self.simulation.assign(tuple(WorkerId(worker) for worker in workers))
+
+    def _do_deaf(self, worker: str) -> None:
+        self._node(worker).deaf = True
+
+    def _do_hears(self, worker: str) -> None:
+        self._node(worker).deaf = False
+
     # Expectations.
 
     def _do_expect(self, what: str, words: list[str], where: str) -> None:
@@ -355,6 +367,12 @@ class Scenario:
     def _is_listed(self, worker: str) -> bool:
         node = self._node(worker)
         return Member(node.worker, node.storage) in self.simulation.metastore.record.isr
+
+    def _is_followed(self) -> bool:
+        return self.simulation.metastore.record.plan == len(self.simulation.plans) - 1
+
+    def _is_retired(self, worker: str) -> bool:
+        return self._node(worker).retired
 
     def _is_acked(self, *names: str) -> bool:
         return all(self._batches[name].acked for name in names)

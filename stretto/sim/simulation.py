@@ -40,6 +40,8 @@ TOTALS = (
     "stalls",
     "hand-overs",
     "stale-lease refusals",
+    "assignments",
+    "retirements",
 )
 """What a campaign must have exercised; the other totals are for information."""
 
@@ -79,14 +81,39 @@ class Simulation:
         self._ids = 0
         self._tables: list[ProducerTable] = []
         self.story: list[str] = []
-        self.workers = tuple(WorkerId(f"w{index}") for index in range(plan.factor))
+        #: Lists of replicas, each in force until the next; its position is the plan's number.
+        self.plans: list[tuple[WorkerId, ...]] = [tuple(_worker(index) for index in range(plan.factor))]
         self.network = Network(self.world, plan.weather)
         self.metastore = Metastore(self.world, plan.manners)
         self.checkers = Checkers(self)
         self.metastore.on_commit = self._committed
-        self.nodes = {worker: Node(self, worker) for worker in self.workers}
+        self.nodes = {worker: Node(self, worker) for worker in self.plans[0]}
         self.workload = Workload(self, plan.producers)
         self.faults = Faults(self)
+
+    @property
+    def workers(self) -> list[WorkerId]:
+        """Those that have a replica."""
+        return [worker for worker, node in self.nodes.items() if not node.retired]
+
+    @property
+    def assigned(self) -> tuple[WorkerId, ...]:
+        return self.plans[-1]
+
+    def next_worker(self, after: int = 0) -> WorkerId:
+        return _worker(len(self.nodes) + after)
+
+    def assign(self, replicas: tuple[WorkerId, ...]) -> None:
+        """The conductor changes the group's replicas; a worker that never was there is started."""
+        self.plans.append(replicas)
+        self.totals["assignments"] += 1
+        self.tell("assignment", "conductor", len(self.plans) - 1, *replicas)
+        for worker in replicas:
+            if worker not in self.nodes:
+                node = self.nodes[worker] = Node(self, worker, len(self.plans) - 1)
+                self.world.after(1 + self.world.random.randrange(300), node.start)
+        for node in list(self.nodes.values()):
+            node.tell_plan()
 
     def next_id(self) -> int:
         self._ids += 1
@@ -117,7 +144,11 @@ class Simulation:
         for node in self.nodes.values():
             node.start()
         members = tuple(sorted(Member(node.worker, node.storage) for node in self.nodes.values()))
-        self.metastore.create(GroupRecord(epoch=Epoch(0), leader=None, leader_incarnation=None, isr=members))
+        self.metastore.create(
+            GroupRecord(
+                epoch=Epoch(0), leader=None, leader_incarnation=None, isr=members, factor=len(members)
+            )
+        )
 
     def heal_and_settle(self) -> None:
         self.world.trace("sim", "heals")
@@ -132,9 +163,13 @@ class Simulation:
     def _is_quiet(self) -> bool:
         """Cheap test of what the checkers demand at the end."""
         record = self.metastore.record
-        alive = [node for node in self.nodes.values() if not node.dead_for_good]
+        alive = [node for node in self.nodes.values() if not node.dead_for_good and not node.retired]
+        if not self.checkers.may_stay_unassigned() and any(not node.is_assigned for node in alive):
+            return False
         leader = self.nodes.get(record.leader) if record.leader is not None else None
         if leader is None or not leader.is_leader:
+            return False
+        if (record.plan, record.factor) != (len(self.plans) - 1, len(self.assigned)):
             return False
         if len(record.isr) < len(alive) or not self.workload.is_settled:
             return False
@@ -196,6 +231,8 @@ class Simulation:
             self.checkers.leads(node, replica)
         elif event == "serves":
             self.checkers.began_serving(node, replica)
+        elif event == "lets_go":
+            self.checkers.let_go(replica)
         elif event == "resigning":
             self.checkers.resigning(node, Epoch(fields["epoch"]))
         elif event == "truncates":
@@ -207,6 +244,10 @@ class Simulation:
         self.story.append(f"{self.world.now:>8} {who:<10} {event} " + " ".join(str(each) for each in details))
         if len(self.story) > 400:
             del self.story[:200]
+
+
+def _worker(index: int) -> WorkerId:
+    return WorkerId(f"w{index}")
 
 
 def run_seed(seed: int, guards: Guards = GUARDS, steps: int = STEPS, trace: Trace | None = None) -> Verdict:

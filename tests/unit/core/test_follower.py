@@ -9,7 +9,7 @@ from stretto.replog.core.messages import RejectReason
 from stretto.replog.core.producers import ProducerTable
 from stretto.replog.core.replica import RoleName
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Offset, StorageId
+from stretto.types import Epoch, Offset, StorageId, WorkerId
 from tests.unit.core.group import (
     PRODUCER,
     SETTINGS,
@@ -369,9 +369,11 @@ def test_what_only_a_leader_takes_is_rejected(message: messages.AnyMessage) -> N
 
 
 def test_a_worker_outside_the_group_is_not_heard() -> None:
-    subject = reconciled_follower(replicas=(W0, W1))
-    hello = messages.Hello(Epoch(9), incarnation_of(W2), storage=StorageId("s"), attempt=1, end=Offset(0))
-    assert subject.receive(hello, W2) == []
+    subject, stranger = reconciled_follower(), WorkerId("stranger")
+    hello = messages.Hello(
+        Epoch(9), incarnation_of(stranger), storage=StorageId("s"), attempt=1, end=Offset(0)
+    )
+    assert subject.receive(hello, stranger) == []
 
 
 def test_a_rejection_of_a_newer_epoch_makes_it_read_the_record() -> None:

@@ -120,6 +120,36 @@ def test_an_epoch_that_goes_back(calm: Calm) -> None:
         calm.checkers.committed(record, changed(record, epoch=Epoch(0)), W0)
 
 
+def test_a_plan_that_goes_back(calm: Calm) -> None:
+    record = changed(calm.metastore.record, plan=2)
+    with violation("the record's plan went back from 2 to 1"):
+        calm.checkers.committed(record, changed(record, plan=1), W0)
+
+
+def test_a_factor_of_another_plan(calm: Calm) -> None:
+    record = calm.metastore.record
+    with violation("the record's factor is 2, which is not that of plan 0"):
+        calm.checkers.committed(record, changed(record, factor=2), W0)
+
+
+def test_a_member_that_deletes_its_data(calm: Calm) -> None:
+    with violation("w1 deletes its data although the ISR lists it"):
+        calm.checkers.retired(calm.follower)
+
+
+def test_members_that_go_before_others_have_come(calm: Calm) -> None:
+    replica = replica_of(calm.leader)
+    replica.replicas = (W0, W9)
+    with violation("w0 lets members go before .* have come"):
+        calm.checkers.let_go(replica)
+
+
+def test_a_replica_that_is_left_out_and_stays(calm: Calm) -> None:
+    calm.plans.append((W0, W2))
+    with violation("not recovered: w1 is not assigned, and still there"):
+        calm.checkers.finish()
+
+
 def test_an_epoch_that_is_skipped(calm: Calm) -> None:
     record = calm.metastore.record
     with violation("leadership changed from epoch 1 to 3"):
@@ -206,7 +236,7 @@ def test_a_decision_about_an_entry_that_a_member_holds_of_another_epoch(calm: Ca
 def test_a_decision_with_fewer_holders_than_min_isr(calm: Calm) -> None:
     record = calm.metastore.record
     calm.metastore.create(changed(record, isr=record.isr[:1]))
-    with violation("applies up to 3 with 1 holders"):
+    with violation("applies up to 3 with 1 holders; min-ISR is 2"):
         calm.checkers.decided(calm.leader, replica_of(calm.leader), Offset(3))
 
 
