@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -17,9 +18,9 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from stretto.errors import RetriableError, UsageError
 from stretto.replog.core.record import GroupRecord, Member
-from stretto.types import Epoch, Incarnation, TaskId, WorkerId
-from stretto.worker.plan import GroupPlan
-from stretto.zk.paths import GroupKey, Paths
+from stretto.types import Epoch, Incarnation, WorkerId
+from stretto.worker.plan import GroupPlan, plans_of
+from stretto.zk.paths import Paths
 from stretto.zk.records import (
     Assignment,
     ModuleSpec,
@@ -32,18 +33,6 @@ from stretto.zk.records import (
 
 POLL_SECONDS = 0.05
 LOOK_SECONDS = 0.2
-
-
-def plans(module: str, assignment: Assignment) -> tuple[GroupPlan, ...]:
-    """The groups of an assignment."""
-    return tuple(
-        GroupPlan(
-            GroupKey(module, assignment.generation, number),
-            tuple(TaskId(task) for task in assignment.tasks_of(number)),
-            replicas,
-        )
-        for number, replicas in enumerate(assignment.replicas)
-    )
 
 
 def evenly(tasks: int, groups: int, workers: list[WorkerId], factor: int, generation: int = 1) -> Assignment:
@@ -101,11 +90,23 @@ def _read(client: KazooClient, path: str, kind: type[Record], changed: threading
         return None
 
 
+def first_record(plan: GroupPlan, members: Iterable[Member]) -> GroupRecord:
+    """Of a group that has not led yet."""
+    return GroupRecord(
+        epoch=Epoch(0),
+        leader=None,
+        leader_incarnation=None,
+        isr=tuple(sorted(members)),
+        plan=plan.number,
+        factor=len(plan.replicas),
+    )
+
+
 def create_groups(client: KazooClient, paths: Paths, module: str, timeout: float = 30.0) -> None:
     """Write each group's record as soon as all its replicas have registered their storage ids."""
     path = paths.assignment(module)
     assignment = decode(client.get(path)[0], Assignment, path)
-    missing = {plan.key: plan for plan in plans(module, assignment)}
+    missing = {plan.key: plan for plan in plans_of(module, assignment)}
     deadline = time.monotonic() + timeout
     while missing:
         registered = _registrations(client, paths)
@@ -131,7 +132,7 @@ def _create(
         if storage is None:
             return False
         members.append(Member(worker, storage))
-    record = GroupRecord(epoch=Epoch(0), leader=None, leader_incarnation=None, isr=tuple(sorted(members)))
+    record = first_record(plan, members)
     with contextlib.suppress(NodeExistsError):
         client.create(paths.group(plan.key), encode(record), makepath=True)
     return True

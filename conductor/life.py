@@ -16,12 +16,12 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotE
 
 from stretto.admin import ModuleManifest
 from stretto.conductor.assignment import assign
+from stretto.conductor.creation import first_record
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import Module, View
 from stretto.errors import RetriableError, UsageError
 from stretto.options import Level, parse
 from stretto.replog.core.record import GroupRecord, Member
-from stretto.types import Epoch
 from stretto.zk.options import begin_module, forget_module
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import ModuleSpec, ModuleState, encode
@@ -167,9 +167,7 @@ class Life:
                 if storage is not None:
                     members.append(Member(worker, storage))
             if len(members) == len(group.plan.replicas):
-                wanted[group.plan.key] = GroupRecord(
-                    epoch=Epoch(0), leader=None, leader_incarnation=None, isr=tuple(sorted(members))
-                )
+                wanted[group.plan.key] = first_record(group.plan, members)
         created = [
             self._client.create_async(self._paths.group(key), encode(record))
             for key, record in wanted.items()

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from stretto.conductor.creation import plans
 from stretto.errors import UsageError
 from stretto.nearest import did_you_mean
 from stretto.replog.core.record import GroupRecord
 from stretto.types import Incarnation, WorkerId
-from stretto.worker.plan import GroupPlan
+from stretto.worker.plan import GroupPlan, plans_of
 from stretto.zk.mirror import Mirror, Znode
 from stretto.zk.paths import Paths
 from stretto.zk.records import (
@@ -169,7 +168,7 @@ class _Reading:
         spec, znode = found
         groups = tuple(
             GroupState(plan, self._record(self._paths.group(plan.key), GroupRecord))
-            for plan in plans(name, assignment)
+            for plan in plans_of(name, assignment)
         )
         remains = tuple(WorkerId(each) for each in self._mirror.children_of(self._paths.remains(name)))
         self.view.modules[name] = Module(name, spec, znode.version, assignment, groups, remains)

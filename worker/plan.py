@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stretto.types import TaskId, WorkerId
 from stretto.zk.paths import GroupKey
+from stretto.zk.records import Assignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +15,18 @@ class GroupPlan:
     tasks: tuple[TaskId, ...]
     replicas: tuple[WorkerId, ...]
     """Preferred leader first."""
+    number: int = 0
+    """Of this list of replicas: a later one is higher."""
+
+
+def plans_of(module: str, assignment: Assignment) -> tuple[GroupPlan, ...]:
+    """The groups of an assignment."""
+    return tuple(
+        GroupPlan(
+            GroupKey(module, assignment.generation, number),
+            tuple(TaskId(task) for task in assignment.tasks_of(number)),
+            replicas,
+            assignment.plan,
+        )
+        for number, replicas in enumerate(assignment.replicas)
+    )

@@ -42,6 +42,7 @@ from stretto.worker.digests import Digests
 from stretto.worker.executors.pool import Code, Executors
 from stretto.worker.fsync import FsyncSwitch
 from stretto.worker.group import Group
+from stretto.worker.hosting import Hosting, folder_of
 from stretto.worker.metadata import MetadataDesk
 from stretto.worker.plan import GroupPlan
 from stretto.worker.repeating import Repeating
@@ -50,7 +51,7 @@ from stretto.worker.telemetry import Telemetry
 from stretto.worker.transport import Connection, Transport
 from stretto.zk.metastore import Metastore
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import ModuleSpec, ModuleState, WorkerRegistration
+from stretto.zk.records import Assignment, ModuleSpec, ModuleState, WorkerRegistration
 
 log = structlog.get_logger()
 
@@ -73,7 +74,7 @@ class WorkerConfig:
     artifact: str
     """Digest of the module's code, as far as it was known at the start."""
     plans: tuple[GroupPlan, ...]
-    """The groups of the module of which it holds a replica."""
+    """The groups of the module of which it holds a replica when it starts."""
     launch: str = ""
     """What its supervisor knows this process by; see WorkerRegistration."""
     address: str = "127.0.0.1:0"
@@ -117,7 +118,6 @@ class Worker:
         self.metadata = MetadataDesk(self)
         self.calls = CallDesk(self)
         self.executors = Executors(self)
-        self._plans = {plan.key: plan for plan in config.plans}
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
         self.telemetry = Telemetry(self.loop, config.worker, self.groups)
@@ -126,6 +126,8 @@ class Worker:
             plan.key: views.Stopped(plan, config.worker, self.loop.now, views.NOT_BEGUN)
             for plan in config.plans
         }
+        self.hosting = Hosting(self, config.plans)
+        self._registrations: dict[WorkerId, WorkerRegistration] = {}
         self._by_log: dict[Replog, Group] = {}
         self._fsync: dict[GroupKey, FsyncSwitch] = {}
         self._incarnation: Incarnation | None = None
@@ -155,13 +157,14 @@ class Worker:
     def run(self) -> None:
         """Until :meth:`stop` has done its work."""
         self.metastore.start()
-        for key in self._plans:
+        for key in self.hosting.plans:
             self.metastore.follow(key)
         self._retime()
         self.telemetry.start()
+        self.metastore.follow_assignment(self.config.module, self._assignment_read)
         self.metastore.watch_workers(self._workers_found)
         self.executors.start(self.config.code)
-        log.info("worker_started", worker=self.worker, address=self.address, groups=len(self._plans))
+        log.info("worker_started", worker=self.worker, address=self.address, groups=len(self.hosting.plans))
         self.loop.run()
         self._close()
 
@@ -175,8 +178,7 @@ class Worker:
     # Storage.
 
     def replica_path(self, plan: GroupPlan) -> Path:
-        module, generation, group = plan.key
-        return self.config.data_dir / "groups" / f"{module}-{generation}-{group}"
+        return folder_of(self.config.data_dir, plan.key)
 
     def folder(self, plan: GroupPlan) -> ReplicaFolder:
         path = self.replica_path(plan)
@@ -236,6 +238,40 @@ class Worker:
         self.metastore.update_registration()
         if self._incarnation is not None:
             self._begin(plan, self._incarnation)
+
+    def _assignment_read(self, assignment: Assignment) -> None:
+        """From the metastore's threads."""
+        self.loop.call_soon(self._assigned, assignment)
+
+    def _assigned(self, assignment: Assignment) -> None:
+        if self._stopping_at is None:
+            self.hosting.assigned(assignment)
+
+    def took_on(self, plan: GroupPlan, storage: ReplicaStorage) -> None:
+        """A replica that this worker did not have before."""
+        self._storages[plan.key] = storage
+        self.metastore.update_registration()
+        self.metastore.follow(plan.key)
+        if self._incarnation is not None:
+            self._begin(plan, self._incarnation)
+
+    def gave_up(self, group: Group, then: Callable[[], None]) -> None:
+        """A replica that nobody counts on any more; ``then`` when its files are closed."""
+        key = group.key
+        group.closed = True
+        self.metastore.unfollow(key)
+        del self.groups[key]
+        self.catchup.group_closed(key)
+        del self._storages[key]
+        del self._fsync[key]
+        self.clients.reads.parked.group_changed(key)
+        self.metastore.update_registration()
+
+        def close() -> None:
+            self._by_log.pop(group.log, None)
+            self.applier.after_applied(lambda: self.applier.read(group.close, lambda _: then()))
+
+        self.commit.when_quiet(group.log, close)
 
     def identity_of(self, key: GroupKey) -> StoredIdentity:
         return self._storages[key].identity
@@ -320,7 +356,7 @@ class Worker:
     def _session_started(self, incarnation: Incarnation) -> None:
         self._incarnation = incarnation
         self.transport.incarnation = incarnation
-        for key, plan in self._plans.items():
+        for key, plan in self.hosting.plans.items():
             group = self.groups.get(key)
             if group is None:
                 self._begin(plan, incarnation)
@@ -337,6 +373,7 @@ class Worker:
             storage=storage.storage_id,
             incarnation=incarnation,
             replicas=plan.replicas,
+            plan=plan.number,
         )
         group = Group(self, plan, identity, self._settings(), log=storage.log, state=storage.state)
         self.groups[plan.key] = group
@@ -370,15 +407,22 @@ class Worker:
             if isinstance(event, events.RecordRead | events.CasReply):
                 self.metadata.record_changed(group)
                 self.clients.reads.parked.group_changed(key)
+                self.peers_changed()
+                self.hosting.consider(key)
 
     def _workers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
         """From the metastore's threads."""
         self.loop.call_soon(self._meet, registrations)
 
     def _meet(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
+        self._registrations = registrations
         self.metadata.addresses = {worker: each.address for worker, each in registrations.items()}
-        for worker in {worker for plan in self._plans.values() for worker in plan.replicas}:
-            registration = registrations.get(worker)
+        self.peers_changed()
+
+    def peers_changed(self) -> None:
+        """With whom our replicas have to do, or where these are."""
+        for worker in self.hosting.peers:
+            registration = self._registrations.get(worker)
             if registration is None:
                 self.transport.forget(worker)
             else:

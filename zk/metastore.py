@@ -34,6 +34,7 @@ from stretto.replog.core.events import CasReply, Event, MembersSeen, ReadFailed,
 from stretto.replog.core.record import GroupRecord, Registration
 from stretto.types import Epoch, Incarnation, Millis, WorkerId
 from stretto.zk import outcomes
+from stretto.zk.assignment import FollowedAssignment
 from stretto.zk.directory import Found, WorkerDirectory
 from stretto.zk.followed import FollowedRecord
 from stretto.zk.following import FollowedGroup
@@ -41,6 +42,7 @@ from stretto.zk.members import MemberSearch
 from stretto.zk.options import FollowedOptions
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import (
+    Assignment,
     ConductorRegistration,
     ModuleSpec,
     ResignRequest,
@@ -119,6 +121,7 @@ class Metastore:
         if options_of is not None:
             self._spec = FollowedRecord(self, paths.spec(options_of), ModuleSpec, self._spec_read)
         self._directory: WorkerDirectory | None = None
+        self._assignment: FollowedAssignment | None = None
         self._later: list[Callable[[], None]] = []
         self._silent_since = time.monotonic()
         self._reopening: threading.Thread | None = None
@@ -282,6 +285,8 @@ class Metastore:
             self._spec.restart(new_session=False)
         if self._directory is not None:
             self._directory.restart()
+        if self._assignment is not None:
+            self._assignment.restart()
         for followed in list(self._groups.values()):
             followed.restart(new_session=new_session)
 
@@ -466,6 +471,13 @@ class Metastore:
             self._directory = WorkerDirectory(self, found)
             if self._is_registered:
                 self._directory.restart()
+
+    def follow_assignment(self, module: str, told: Callable[[Assignment], None]) -> None:
+        """Tell it now, and whenever it changes. Called like the listener, once there is a session."""
+        with self._lock:
+            self._assignment = FollowedAssignment(self, module, told)
+            if self._is_registered:
+                self._assignment.restart()
 
     def survey(self, module: str | None, known: Collection[GroupKey], surveyed: Surveyed) -> None:
         """Tell the groups of a module, or of all, but for the known ones, as far as they can be read."""

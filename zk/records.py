@@ -157,6 +157,10 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[PlacedWorker, ...]
     groups: tuple[tuple[int, ...], ...]
     """The replicas of each group as positions in ``workers``, preferred leader first."""
+    plan: int = 0
+    """Goes up whenever groups get other replicas; a worker that a group lost never returns to it."""
+    retired: tuple[PlacedWorker, ...] = ()
+    """No group counts on these any more: they are stopped and their data is deleted."""
 
     def __post_init__(self) -> None:
         if any(not 0 <= index < len(self.workers) for group in self.groups for index in group):

@@ -320,11 +320,6 @@ def fresh_id_when_unclean() -> bool:
 # The assignment.
 
 
-def may_enter(worker: WorkerId, assigned: Sequence[WorkerId]) -> bool:
-    """Only who is assigned enters the ISR."""
-    return worker in assigned
-
-
 def plan_is_current(recorded: int, known: int) -> bool:
     """A leader that knows only an earlier assignment than the record follows takes nobody in."""
     return known >= recorded
@@ -469,7 +464,6 @@ class Guards:
     fresh_id_when_corrupt: Callable[[], bool] = fresh_id_when_corrupt
     fresh_id_when_wiped: Callable[[], bool] = fresh_id_when_wiped
     fresh_id_when_unclean: Callable[[], bool] = fresh_id_when_unclean
-    may_enter: Callable[[WorkerId, Sequence[WorkerId]], bool] = may_enter
     plan_is_current: Callable[[int, int], bool] = plan_is_current
     may_let_go: Callable[[int, int], bool] = may_let_go
     may_leave_isr: Callable[[WorkerId, WorkerId], bool] = may_leave_isr

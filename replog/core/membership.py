@@ -182,7 +182,7 @@ class Membership:
             confirmed = progress.confirmed
             if confirmed is None or progress.gone or progress.in_doubt or member in self.committed:
                 continue
-            if not self._is_current or not guards.may_enter(member.worker, self.replica.replicas):
+            if not self._is_current or member.worker not in self.replica.replicas:
                 continue
             if not guards.reached_apply_offset(confirmed, self.replica.apply_offset):
                 continue

@@ -32,7 +32,7 @@ from stretto.bench.state import RECORDS as STATE_RECORDS
 from stretto.bench.state import _frame, _life
 from stretto.catchup import blocks, messages
 from stretto.client import Client, connect
-from stretto.conductor.creation import create_groups, evenly, plans, write_assignment
+from stretto.conductor.creation import create_groups, evenly, write_assignment
 from stretto.errors import StrettoError
 from stretto.invariants import present
 from stretto.options import Level
@@ -40,6 +40,7 @@ from stretto.records import pack
 from stretto.replog.core.record import GroupRecord
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.worker.images import SpooledImage, make_image
+from stretto.worker.plan import plans_of
 from stretto.worker.state import AppliedState
 from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
 from stretto.zk.options import set_options
@@ -204,7 +205,7 @@ class _Cluster:
         self._stack.callback(self._operator.stop)
         names = ["w0", "w1"]
         assignment = evenly(1, 1, [WorkerId(name) for name in names], len(names))
-        self._key = plans(MODULE, assignment)[0].key
+        self._key = plans_of(MODULE, assignment)[0].key
         write_assignment(self._operator, PATHS, MODULE, assignment)
         ports = free_ports(len(names))
         self._addresses = {name: f"{HOST}:{port}" for name, port in zip(names, ports, strict=True)}

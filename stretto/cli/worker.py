@@ -11,12 +11,14 @@ import typer
 
 from stretto.admin import ModuleDescription
 from stretto.allocator import keep_freed_memory
-from stretto.conductor.creation import await_module, plans
+from stretto.conductor.creation import await_module
 from stretto.endpoint import advertised
 from stretto.keys import ClusterKey, require_key
 from stretto.logs import configure
 from stretto.types import WorkerId
 from stretto.worker.executors.pool import Code
+from stretto.worker.hosting import hosted
+from stretto.worker.plan import plans_of
 from stretto.worker.process import Worker, WorkerConfig
 from stretto.zk.client import await_connection, close, new_client
 from stretto.zk.paths import Paths
@@ -94,7 +96,7 @@ def worker(
                 queries=() if spec is None else spec.queries,
             ),
             artifact="" if spec is None else spec.artifact,
-            plans=tuple(plan for plan in plans(module, assignment) if me in plan.replicas),
+            plans=hosted(data_dir, me, plans_of(module, assignment)),
             address=address,
             advertise=advertise,
             root=root,

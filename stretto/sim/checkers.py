@@ -42,6 +42,8 @@ class Checkers:
         self.read_floor = Offset(0)
         #: What each storage id holds durably, or held when its disk was lost.
         self._held_end: dict[StorageId, Offset] = {}
+        #: Of replicas that left.
+        self._deleted: set[StorageId] = set()
         #: Per node: what its replica had decided before the step.
         self._apply_offset: dict[WorkerId, Offset] = {}
         self._was_stalled = False
@@ -123,7 +125,7 @@ class Checkers:
         """It deletes its data: whoever lists it from now on counts on what is not there."""
         if self._is_listed(node):
             raise Violation(f"{node.worker} deletes its data although the ISR lists it")
-        self._held_end[node.storage] = Offset(-1)
+        self._deleted.add(node.storage)
 
     def let_go(self, replica: Replica) -> None:
         """Members that are not assigned go: all who are must be in the ISR, or enter it with that."""
@@ -173,6 +175,8 @@ class Checkers:
         for member in after.isr:
             if self._held_end.get(member.storage, 0) < self.visible_end:
                 raise Violation(f"{member.worker} is listed in the ISR and lacks what is visible")
+            if member.storage in self._deleted:
+                raise Violation(f"{member.worker} is listed in the ISR and has deleted its data")
         if after.plan < before.plan:
             raise Violation(f"the record's plan went back from {before.plan} to {after.plan}")
         if after.factor not in (before.factor, len(self.simulation.plans[after.plan])):

@@ -159,7 +159,6 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("11", "continues_log", "entries continue the log", _always(True)),
     _mutant("11", "already_held", "entries it has are skipped", _always(False)),
     _mutant("12", "fresh_id_when_corrupt", "corruption is not healed by deleting", _always(False)),
-    _mutant("assignment", "may_enter", "only who is assigned enters the ISR", _always(True)),
     _mutant("assignment", "plan_is_current", "a leader behind the record takes nobody in", _always(True)),
     _mutant("assignment", "may_let_go", "members go when all who are assigned are in", _always(True)),
     _mutant("assignment", "may_leave_isr", "a leader hands over before it goes", _always(True)),

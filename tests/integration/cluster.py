@@ -25,7 +25,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from stretto.client import Client, connect
-from stretto.conductor.creation import create_groups, evenly, plans, write_assignment
+from stretto.conductor.creation import create_groups, evenly, write_assignment
 from stretto.keys import ClusterKey
 from stretto.options import CLUSTER
 from stretto.replog.core.record import GroupRecord
@@ -33,7 +33,7 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.frame import decode
 from stretto.replog.log import Replog
 from stretto.types import Offset, WorkerId
-from stretto.worker.plan import GroupPlan
+from stretto.worker.plan import GroupPlan, plans_of
 from stretto.worker.state import AppliedState
 from stretto.zk.options import set_options
 from stretto.zk.paths import GroupKey, Paths
@@ -167,7 +167,7 @@ class Cluster:
         self._hosts_of = hosts_of or (lambda _: zookeeper)
         self.workers = {name: WorkerProcess(name, folder, self.command) for name in names}
         self.assignment = evenly(tasks, groups, [WorkerId(name) for name in names], factor)
-        self.plans: tuple[GroupPlan, ...] = plans(MODULE, self.assignment)
+        self.plans: tuple[GroupPlan, ...] = plans_of(MODULE, self.assignment)
         self._options = options
         self._closing = contextlib.ExitStack()
         self.roads: dict[str, Proxy] = {}

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.conductor.assignment import assign
-from stretto.conductor.creation import plans
 from stretto.conductor.leadership import LedGroup, plan
 from stretto.errors import UsageError
+from stretto.worker.plan import plans_of
 from stretto.zk.records import Assignment, encode
 
 
@@ -114,7 +114,7 @@ def test_preferred_leaders_are_spread_as_evenly_as_the_placement_allows(case: Ca
     assignment = case.assign()
     groups = [
         LedGroup(key=each.key, leader=each.replicas[0], candidates=each.replicas)
-        for each in plans("counts", assignment)
+        for each in plans_of("counts", assignment)
     ]
     assert plan(groups, assignment.nodes).switches == ()
 

@@ -7,13 +7,13 @@ from unittest.mock import MagicMock
 
 from stretto.conductor.assignment import assign
 from stretto.conductor.balancing import SETTLE_SECONDS, Balancing
-from stretto.conductor.creation import plans
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import GroupState, Module, View
 from stretto.options import OptionSet
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.types import Epoch, Incarnation, StorageId, WorkerId
+from stretto.worker.plan import plans_of
 from stretto.zk.paths import Paths
 from stretto.zk.records import ModuleSpec, ModuleState, WorkerRegistration
 
@@ -52,7 +52,7 @@ def _view(state: ModuleState, epoch: int) -> View:
                 isr=tuple(sorted(Member(worker, StorageId("s")) for worker in plan.replicas)),
             ),
         )
-        for plan in plans("m", assignment)
+        for plan in plans_of("m", assignment)
     )
     view = View(modules={"m": Module("m", spec, 0, assignment, groups, ())})
     for worker, node in assignment.nodes.items():

@@ -137,6 +137,14 @@ def test_a_member_that_deletes_its_data(calm: Calm) -> None:
         calm.checkers.retired(calm.follower)
 
 
+def test_a_member_whose_data_is_deleted(calm: Calm) -> None:
+    record = calm.metastore.record
+    calm.metastore.create(changed(record, isr=(record.isr[0], record.isr[2])))
+    calm.checkers.retired(calm.follower)
+    with violation("w1 is listed in the ISR and has deleted its data"):
+        calm.checkers.committed(record, record, W0)
+
+
 def test_members_that_go_before_others_have_come(calm: Calm) -> None:
     replica = replica_of(calm.leader)
     replica.replicas = (W0, W9)

@@ -1,0 +1,143 @@
+"""Which replicas a worker holds: those that the assignment gives it, taken on and given up while it runs.
+
+A replica that the assignment names is opened, empty if it is new, registered, and begun; the leader does the
+rest. One that is not named any more goes on as long as its group needs it. When the group's record follows
+that assignment and does not list it, nobody will ever count on it again (``may_delete`` in
+:mod:`stretto.replog.core.guards`): it is closed and its folder deleted. The folder is renamed first, so that
+a crash leaves nothing that looks like a replica.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from stretto.errors import StrettoError
+from stretto.replog.core import events
+from stretto.replog.core.guards import GUARDS
+from stretto.types import WorkerId
+from stretto.worker import views
+from stretto.worker.plan import GroupPlan, plans_of
+from stretto.worker.storage import ReplicaStorage
+from stretto.zk.paths import GroupKey
+from stretto.zk.records import Assignment
+
+if TYPE_CHECKING:
+    from stretto.worker.group import Group
+    from stretto.worker.process import Worker
+
+log = structlog.get_logger()
+
+RETRY_MS = 1_000
+_DELETING = "deleting-"
+
+
+def folder_of(data_dir: Path, key: GroupKey) -> Path:
+    return data_dir / "groups" / f"{key.module}-{key.generation}-{key.group}"
+
+
+def hosted(data_dir: Path, worker: WorkerId, plans: tuple[GroupPlan, ...]) -> tuple[GroupPlan, ...]:
+    """What a worker that starts opens: what it is assigned, and what it still has of other groups."""
+    return tuple(plan for plan in plans if worker in plan.replicas or folder_of(data_dir, plan.key).exists())
+
+
+class Hosting:
+    """Owned by the loop."""
+
+    def __init__(self, worker: Worker, plans: tuple[GroupPlan, ...]) -> None:
+        self._worker = worker
+        self.plans = {plan.key: plan for plan in plans}
+        #: Being opened.
+        self._opening: set[GroupKey] = set()
+        for left in (worker.config.data_dir / "groups").glob(f"{_DELETING}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    @property
+    def peers(self) -> set[WorkerId]:
+        """With whom replicas of ours have to do."""
+        found = {worker for plan in self.plans.values() for worker in plan.replicas}
+        for group in self._worker.groups.values():
+            if group.replica.record is not None:
+                found.update(group.replica.record.workers)
+        return found
+
+    def assigned(self, assignment: Assignment) -> None:
+        for plan in plans_of(self._worker.config.module, assignment):
+            known = self.plans.get(plan.key)
+            if known is None:
+                if self._worker.worker in plan.replicas:
+                    self.plans[plan.key] = plan
+                    self._take_on(plan.key)
+            elif plan.number > known.number:
+                self.plans[plan.key] = plan
+                self._replan(plan)
+        self._worker.peers_changed()
+
+    def _replan(self, plan: GroupPlan) -> None:
+        group = self._worker.groups.get(plan.key)
+        if group is not None:
+            group.plan = plan
+            group.step(events.ReplicasChanged(plan=plan.number, replicas=plan.replicas))
+        stopped = self._worker.stopped.get(plan.key)
+        if stopped is not None:
+            stopped.plan = plan
+        self.consider(plan.key)
+
+    # A replica more.
+
+    def _take_on(self, key: GroupKey) -> None:
+        if key in self._opening or key not in self.plans:
+            return
+        plan = self.plans[key]
+        self._opening.add(key)
+        worker = self._worker
+        worker.stopped[key] = views.Stopped(plan, worker.worker, worker.loop.now, views.NOT_BEGUN)
+        worker.applier.read(worker.folder(plan).open, lambda result: self._opened(key, result))
+
+    def _opened(self, key: GroupKey, result: ReplicaStorage | Exception) -> None:
+        self._opening.discard(key)
+        worker = self._worker
+        if isinstance(result, Exception):
+            if not isinstance(result, OSError | StrettoError):
+                raise result
+            worker.stopped[key].why = str(result)
+            log.error("replica_cannot_be_opened", group=str(key), why=str(result), retry_ms=RETRY_MS)
+            worker.loop.call_after(RETRY_MS, self._take_on, key)
+            return
+        log.info("replica_taken_on", group=str(key), worker=worker.worker)
+        worker.took_on(self.plans[key], result)
+
+    # A replica less.
+
+    def consider(self, key: GroupKey) -> None:
+        """Give a replica up if that is due. To be called when its group's record or plan has changed."""
+        group, plan = self._worker.groups.get(key), self.plans.get(key)
+        if group is None or plan is None or self._worker.worker in plan.replicas:
+            return
+        record = group.replica.record
+        if record is None or not GUARDS.may_delete(record, self._worker.worker, plan.number):
+            return
+        if group.installing:
+            self._worker.loop.call_after(RETRY_MS, self.consider, key)
+            return
+        log.info("replica_given_up", group=str(key), worker=self._worker.worker, plan=record.plan)
+        del self.plans[key]
+        self._worker.gave_up(group, lambda: self._delete(group))
+
+    def _delete(self, group: Group) -> None:
+        folder = folder_of(self._worker.config.data_dir, group.key)
+
+        def work() -> None:
+            doomed = folder.with_name(f"{_DELETING}{folder.name}-{secrets.token_hex(4)}")
+            folder.rename(doomed)
+            shutil.rmtree(doomed)
+
+        def then(error: Exception | None) -> None:
+            if error is not None:
+                log.error("replica_not_deleted", folder=str(folder), why=str(error))
+
+        self._worker.applier.read(work, then)
