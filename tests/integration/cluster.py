@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
+import msgspec
 import pytest
 from kazoo.client import KazooClient
 
@@ -231,6 +232,17 @@ class Cluster:
             pstates=self.pstates,
         )
         self.operator.create(self.paths.spec(MODULE), encode(spec), makepath=True)
+
+    def assign(self, *groups: Iterable[str]) -> None:
+        """Give each group these replicas from now on."""
+        places = {name: place for place, name in enumerate(self.workers)}
+        self.assignment = msgspec.structs.replace(
+            self.assignment,
+            groups=tuple(tuple(places[name] for name in group) for group in groups),
+            plan=self.assignment.plan + 1,
+        )
+        self.plans = plans_of(MODULE, self.assignment)
+        self.operator.set(self.paths.assignment(MODULE), encode(self.assignment))
 
     def stop(self) -> None:
         """By force; nothing is left."""

@@ -1,0 +1,55 @@
+"""Groups that get other replicas while records are appended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.integration.cluster import Cluster
+from tests.integration.load import Load, check_history
+from tests.integration.zk.waiting import wait_until
+
+
+def wait_for_more(load: Load, records: int = 200) -> None:
+    """Until so many more records are acknowledged."""
+    target = load.acked_so_far() + records
+    wait_until(f"{target} records are acknowledged", lambda: load.acked_so_far() >= target, 60.0)
+
+
+def wait_settled(cluster: Cluster) -> None:
+    """Until all replicas of the assignment are members, one of them leads, and the others have no data."""
+    cluster.wait_healed()
+    for number, plan in enumerate(cluster.plans):
+        cluster.wait_led_by(plan.replicas, number)
+        for name in cluster.workers.keys() - set(plan.replicas):
+            folder = cluster.replica_folder(name, number)
+            wait_until(f"{folder} is gone", lambda folder=folder: not folder.exists(), 60.0)  # type: ignore[misc]
+        assert cluster.record(number).factor == len(plan.replicas)
+
+
+def test_all_replicas_of_a_group_move(start: Callable[..., Cluster]) -> None:
+    cluster = start(workers=4, groups=1, factor=2, options={"replication.max.near.sync.message.lag": 100})
+    with Load(cluster.connect()) as load:
+        wait_for_more(load)
+        cluster.assign(["w2", "w3"])
+        wait_settled(cluster)
+        wait_for_more(load)
+    assert check_history(cluster, load)["failed"] == 0
+
+
+def test_a_worker_killed_while_it_leaves_and_one_while_it_comes(start: Callable[..., Cluster]) -> None:
+    cluster = start(workers=4, groups=1, factor=3)
+    with Load(cluster.connect()) as load:
+        wait_for_more(load)
+        cluster.workers["w3"].kill()
+        leader = cluster.leader()
+        stays = next(name for name in ("w0", "w1", "w2") if name != leader.name)
+        cluster.assign([stays, "w3"])
+        wait_until("the record follows", lambda: cluster.record().plan == 1, 60.0)
+        leader.kill()
+        cluster.wait_led_by(set(cluster.workers) - {leader.name})
+        cluster.workers["w3"].start()
+        cluster.wait_healed()
+        leader.start()
+        wait_settled(cluster)
+        wait_for_more(load)
+    assert check_history(cluster, load)["failed"] == 0
