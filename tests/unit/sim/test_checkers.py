@@ -145,6 +145,16 @@ def test_a_member_whose_data_is_deleted(calm: Calm) -> None:
         calm.checkers.committed(record, record, W0)
 
 
+def test_a_newcomer_that_would_have_to_leave_at_once(calm: Calm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calm.leader_role, "overdue_end", lambda: Offset(1))
+    record = calm.metastore.record
+    entering = changed(record, isr=(*record.isr, Member(W9, StorageId("w9-1"))))
+    with violation(
+        "into the ISR, which lacks an entry that has waited too long and would have to leave at once"
+    ):
+        calm.checkers.proposed(calm.leader, replica_of(calm.leader), entering)
+
+
 def test_members_that_go_before_others_have_come(calm: Calm) -> None:
     replica = replica_of(calm.leader)
     replica.replicas = (W0, W9)
