@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from stretto import admin, wire
+from stretto.conductor.updating import going_by_other_code, trials
 from stretto.conductor.view import Module, View
 from stretto.options import TABLE, Level, OptionSet, Resolved
 from stretto.types import Epoch
@@ -51,6 +52,8 @@ def module(view: View, found: Module) -> admin.ModuleView:
             )
             for placed in found.assignment.workers
         ),
+        version=spec.version,
+        failed_update=spec.failed_update,
         groups=len(found.groups),
         led=sum(view.is_led(group) for group in found.groups),
         problems=tuple(_problems(view, found)),
@@ -66,6 +69,7 @@ def _problems(view: View, module: Module) -> list[str]:
             "its supervisor is not registered; start it"
             for node in sorted(left.keys() - view.nodes.keys())
         ]
+    problems += _problems_of_update(view, module)
     if module.spec.is_paused:
         problems.append(f"it takes no records until 'stretto deploy resume {module.name}'")
     missing = [placed for placed in module.assignment.workers if placed.worker not in view.workers]
@@ -86,6 +90,20 @@ def _problems(view: View, module: Module) -> list[str]:
     if short:
         problems.append(f"{many(len(short), 'group')} with replicas out of sync: {_some(short)}")
     return problems
+
+
+def _problems_of_update(view: View, module: Module) -> list[str]:
+    update, failed = module.spec.update, module.spec.failed_update
+    if failed is not None:
+        where = f"the update to version {failed.version} was rolled back, because of node {failed.node}"
+        return [f"{where}: {failed.why}"]
+    if update is None:
+        return []
+    if update.is_switched:
+        late = going_by_other_code(view, module)
+        return [f"{', '.join(late)} still go by the code of before"] if late else []
+    waiting = trials(view, module, update, update.began_ms).waiting
+    return [f"the new code is being tried on {', '.join(waiting)}"] if waiting else []
 
 
 def many(count: int, noun: str, nouns: str | None = None) -> str:

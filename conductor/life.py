@@ -1,4 +1,4 @@
-"""A module's life in the metastore: launched, running, destroyed.
+"""A module's life in the metastore: launched, running, paused, updated, destroyed.
 
 Every step is either one transaction or can be repeated: a conductor that dies half-way leaves what the next
 one finds and carries on from.
@@ -18,6 +18,7 @@ from stretto.admin import ModuleManifest
 from stretto.conductor.assignment import assign
 from stretto.conductor.creation import first_record
 from stretto.conductor.operations import Operations
+from stretto.conductor.updating import Updating
 from stretto.conductor.view import Module, View
 from stretto.errors import RetriableError, UsageError
 from stretto.options import Level, parse
@@ -37,6 +38,12 @@ class Life:
         self._client = client
         self._paths = paths
         self._operations = operations
+        self._updating = Updating(client, paths, operations)
+
+    def update(
+        self, module: Module, *, artifact: str, manifest: ModuleManifest, delete: tuple[str, ...]
+    ) -> None:
+        self._updating.begin(module, artifact=artifact, manifest=manifest, delete=delete)
 
     def launch(
         self,
@@ -117,6 +124,8 @@ class Life:
                     module, ModuleState.RUNNING
                 ):
                     self._operations.note("launched: every task group has its leader", module.name)
+            case ModuleState.UPDATING:
+                self._updating.advance(view, module)
             case _:
                 return
 
@@ -196,7 +205,11 @@ class Life:
                 # It has registered again meanwhile, and nobody has proven it dead.
                 return
         forget_module(self._client, self._paths, module.name)
-        for below in (f"{self._paths.module(module.name)}/groups", self._paths.remains(module.name)):
+        for below in (
+            f"{self._paths.module(module.name)}/groups",
+            self._paths.remains(module.name),
+            self._paths.trials(module.name),
+        ):
             with contextlib.suppress(NoNodeError):
                 self._client.delete(below, recursive=True)
         # Together, and last: they are what says that the rest is to go.

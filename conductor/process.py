@@ -273,6 +273,10 @@ class Conductor:
                 self._launch(call)
             case admin.Destroy(module=module):
                 self._life.destroy(now.module(module))
+            case admin.Update(module=module):
+                found = now.module(module)
+                self._require_artifact(module, call.artifact, found.spec.replication_factor)
+                self._life.update(found, artifact=call.artifact, manifest=call.manifest, delete=call.delete)
             case admin.Pause(module=module):
                 self._life.pause(now.module(module))
             case admin.Resume(module=module):
@@ -293,17 +297,8 @@ class Conductor:
                 raise StrettoError("a conductor does not answer this; ask a supervisor or a worker")
 
     def _launch(self, call: admin.Launch) -> None:
-        """The artifact must outlive the loss of as many nodes as the data does."""
-        addresses = [node.address for node in self._view.nodes.values()]
-        wanted = call.replication_factor
-        if wanted <= len(addresses):
-            with ThreadPoolExecutor(ARTIFACT_THREADS, "artifact") as pool:
-                held = sum(pool.map(lambda address: self._has(address, call.artifact), addresses))
-            if held < wanted:
-                raise StrettoError(
-                    f"the code of {call.module} is on {held} nodes, of {wanted} that must keep it; "
-                    "upload it again"
-                )
+        if call.replication_factor <= len(self._view.nodes):
+            self._require_artifact(call.module, call.artifact, call.replication_factor)
         self._life.launch(
             self._view,
             call.module,
@@ -315,6 +310,16 @@ class Conductor:
             factor=call.replication_factor,
             options=call.options,
         )
+
+    def _require_artifact(self, module: str, artifact: str, wanted: int) -> None:
+        """It must outlive the loss of as many nodes as the data does."""
+        addresses = [node.address for node in self._view.nodes.values()]
+        with ThreadPoolExecutor(ARTIFACT_THREADS, "artifact") as pool:
+            held = sum(pool.map(lambda address: self._has(address, artifact), addresses))
+        if held < wanted:
+            raise StrettoError(
+                f"the code of {module} is on {held} nodes, of {wanted} that must keep it; upload it again"
+            )
 
     def _has(self, address: str, digest: str) -> bool:
         try:

@@ -7,7 +7,7 @@ problems, so that one bad record does not stop the rest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from stretto.errors import UsageError
@@ -24,6 +24,7 @@ from stretto.zk.records import (
     ModuleSpec,
     NodeRegistration,
     Record,
+    Trial,
     WorkerRegistration,
     ZnodeDamaged,
     decode,
@@ -50,6 +51,8 @@ class Module:
     groups: tuple[GroupState, ...]
     remains: tuple[WorkerId, ...]
     """The workers whose data is on disk somewhere."""
+    trials: Mapping[str, Trial] = field(default_factory=dict)
+    """What nodes found of the code of an update."""
 
 
 @dataclass(slots=True)
@@ -171,4 +174,9 @@ class _Reading:
             for plan in plans_of(name, assignment)
         )
         remains = tuple(WorkerId(each) for each in self._mirror.children_of(self._paths.remains(name)))
-        self.view.modules[name] = Module(name, spec, znode.version, assignment, groups, remains)
+        tried = {
+            node: self._record(self._paths.trial(name, node), Trial)
+            for node in self._mirror.children_of(self._paths.trials(name))
+        }
+        trials = {node: trial for node, trial in tried.items() if trial is not None}
+        self.view.modules[name] = Module(name, spec, znode.version, assignment, groups, remains, trials)

@@ -14,7 +14,15 @@ import msgspec
 from stretto.telemetry.windows import Window
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec, Operation, PStateSpec, QuerySpec, TopologySpec
+from stretto.zk.records import (
+    DepotSpec,
+    FailedUpdate,
+    ModuleSpec,
+    Operation,
+    PStateSpec,
+    QuerySpec,
+    TopologySpec,
+)
 
 Result = TypeVar("Result")
 
@@ -71,6 +79,16 @@ class Destroy(Call[None], frozen=True, kw_only=True):
     module: str
 
 
+class Update(Call[None], frozen=True, kw_only=True):
+    """New code for a module that runs. Commits to trying it; :class:`ModuleStatus` tells how it goes on."""
+
+    module: str
+    artifact: str
+    manifest: ModuleManifest
+    delete: tuple[str, ...] = ()
+    """Depots and PStates that the new code no longer declares, and whose data is to go."""
+
+
 class Pause(Call[None], frozen=True, kw_only=True):
     """Take no more records and run no more topologies, until it is resumed; reads go on."""
 
@@ -103,6 +121,10 @@ class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     topologies: tuple[TopologySpec, ...] = ()
     queries: tuple[QuerySpec, ...] = ()
     processes: tuple[WorkerView, ...]
+    version: int = 1
+    """Of its code: +1 with every update."""
+    failed_update: FailedUpdate | None = None
+    """Why the latest update was rolled back, if it was."""
     groups: int
     led: int
     """How many of its groups have a leader that is registered."""
@@ -352,6 +374,16 @@ class ModuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     queries: tuple[QuerySpec, ...] = ()
 
 
+def describe(spec: ModuleSpec) -> ModuleDescription:
+    return ModuleDescription(
+        tasks=spec.tasks,
+        depots=spec.depots,
+        pstates=spec.pstates,
+        topologies=spec.topologies,
+        queries=spec.queries,
+    )
+
+
 class Describe(Call[ModuleDescription], frozen=True, kw_only=True):
     """What the worker's module is; every worker of it knows, so no conductor is needed."""
 
@@ -401,6 +433,7 @@ AnyCall: TypeAlias = (
     FindConductor
     | Launch
     | Destroy
+    | Update
     | Pause
     | Resume
     | Modules

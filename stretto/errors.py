@@ -66,6 +66,14 @@ class ModuleError(UsageError):
         self.traceback = traceback
 
 
+class UpdateFailed(StrettoError):
+    """New code of a module does not load on some node, and the old code still runs."""
+
+    def __init__(self, sentence: str, traceback: str = "") -> None:
+        super().__init__(sentence)
+        self.traceback = traceback
+
+
 class OptionError(UsageError):
     """An unknown option or a value out of its bounds."""
 

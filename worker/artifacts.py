@@ -116,6 +116,13 @@ class ArtifactStore:
                     raise UsageError(f"artifact {_short(digest)} has {size:,} bytes, and none at {offset:,}")
                 return size, os.pread(file.fileno(), PIECE_BYTES, offset)
 
+    def file(self, digest: str) -> Path:
+        """The archive itself."""
+        with self._locked(digest):
+            if not self._is_whole(digest):
+                raise StrettoError(f"artifact {_short(digest)} is not here; upload it")
+            return self._whole(digest)
+
     def path(self, digest: str) -> Path:
         """The folder it is unpacked in, for who imports it."""
         with self._locked(digest):

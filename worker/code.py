@@ -50,8 +50,8 @@ class ModuleCode:
         self._node = node
         self._key = key
         self._changed = changed
-        #: Where it is unpacked. No code at all: modules whose assignment was made by hand.
-        self._here: dict[str, Path | None] = {"": None}
+        #: Unpacked. No code at all: modules whose assignment was made by hand.
+        self._here = {""}
         #: Being looked for, and how often that has failed.
         self._missing: dict[str, int] = {}
         self._is_closed = False
@@ -64,10 +64,6 @@ class ModuleCode:
             self._pool.submit(self._get, digest)
         return digest in self._here
 
-    def path(self, digest: str) -> Path | None:
-        """Where that which is here is unpacked."""
-        return self._here[digest]
-
     def close(self) -> None:
         self._is_closed = True
         self._pool.shutdown(cancel_futures=True)
@@ -77,11 +73,12 @@ class ModuleCode:
         try:
             if not self.store.has(digest):
                 self._fetch(digest)
-            path = self.store.path(digest)
+            # Unpacked, where workers look for it.
+            self.store.path(digest)
         except (StrettoError, OSError) as error:
             self._loop.call_soon(self._failed, digest, str(error))
         else:
-            self._loop.call_soon(self._came, digest, path)
+            self._loop.call_soon(self._came, digest)
 
     def _fetch(self, digest: str) -> None:
         addresses = self._others()
@@ -105,9 +102,9 @@ class ModuleCode:
             raise StrettoError("no other node is there to fetch it from; start those that have it")
         return addresses
 
-    def _came(self, digest: str, path: Path) -> None:
+    def _came(self, digest: str) -> None:
         del self._missing[digest]
-        self._here[digest] = path
+        self._here.add(digest)
         self._changed()
 
     def _failed(self, digest: str, why: str) -> None:

@@ -15,7 +15,7 @@ import structlog
 from stretto.loop import Loop
 from stretto.types import WorkerId
 from stretto.zk.paths import Paths
-from stretto.zk.records import Assignment, ModuleSpec, ModuleState, Record, ZnodeDamaged, decode
+from stretto.zk.records import Assignment, ModuleSpec, ModuleState, Record, Update, ZnodeDamaged, decode
 from stretto.zk.view import Followed, View
 
 log = structlog.get_logger()
@@ -95,6 +95,18 @@ class Desired:
         """Digest of the code of a module that has workers to run."""
         known = self._modules.get(module)
         return known.spec.artifact if known is not None and known.spec is not None else ""
+
+    def updates(self) -> list[tuple[str, Update]]:
+        """Those whose code is to be tried here: of modules that have a worker on this node."""
+        return [
+            (module.name, module.spec.update)
+            for module in self._modules.values()
+            if module.spec is not None
+            and module.spec.update is not None
+            and module.spec.state is ModuleState.UPDATING
+            and module.assignment is not None
+            and self._node in module.assignment.nodes.values()
+        ]
 
     def _listed(self, names: list[str]) -> None:
         self._is_listed = True

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from stretto import wire
-from stretto.admin import ModuleDescription
+from stretto.admin import ModuleDescription, describe
 from stretto.endpoint import advertised
 from stretto.errors import PeerError, StorageError, StrettoError
 from stretto.keys import ClusterKey
@@ -72,7 +72,11 @@ class WorkerConfig:
     module: str
     description: ModuleDescription
     artifact: str
-    """Digest of the module's code, as far as it was known at the start."""
+    """Digest of the module's code, as it was at the start."""
+    entry: str = ""
+    """Where its class is in it."""
+    artifacts: Path | None = None
+    """Where the node keeps module code, unpacked under its digest. None: there is none here."""
     plans: tuple[GroupPlan, ...]
     """The groups of the module of which it holds a replica when it starts."""
     launch: str = ""
@@ -83,8 +87,6 @@ class WorkerConfig:
     root: str = "/stretto"
     key: ClusterKey | None = None
     session_timeout_ms: int = 10_000
-    code: Code | None = None
-    """Of the module, for the executors; None if it has none to run."""
 
 
 class Worker:
@@ -113,6 +115,7 @@ class Worker:
         self.description = config.description
         self.is_paused = False
         self._artifact = config.artifact
+        self._spec: ModuleSpec | None = None
         self.catchup = CatchupDesk(self)
         self.clients = Clients(self)
         self.metadata = MetadataDesk(self)
@@ -163,7 +166,7 @@ class Worker:
         self.telemetry.start()
         self.metastore.follow_assignment(self.config.module, self._assignment_read)
         self.metastore.watch_workers(self._workers_found)
-        self.executors.start(self.config.code)
+        self.executors.start(self._code(self.config.artifact, self.config.entry))
         log.info("worker_started", worker=self.worker, address=self.address, groups=len(self.hosting.plans))
         self.loop.run()
         self._close()
@@ -344,6 +347,36 @@ class Worker:
             for group in list(self.groups.values()):
                 group.step(events.OptionsChanged(settings=self._settings()))
             self.metastore.update_registration()
+        self._spec = spec
+        self._take_code(spec)
+
+    def _take_code(self, spec: ModuleSpec) -> None:
+        """Where we are, without a restart: leaders, leases and readers notice nothing."""
+        if spec is not self._spec or spec.artifact == self._artifact:
+            return
+        self.description = describe(spec)
+        code = self._code(spec.artifact, spec.entry)
+        if code is not None and not code.folder.is_dir():
+            # The supervisor unpacks it before it lets an update go on, and before it starts us.
+            log.warning("module_code_missing", worker=self.worker, folder=str(code.folder))
+            self.loop.call_after(REOPEN_MS, self._take_code, spec)
+            return
+        self._artifact = spec.artifact
+        self.code_changed(code)
+        log.info("module_updated", worker=self.worker, version=spec.version, artifact=spec.artifact)
+        self.metastore.update_registration()
+
+    def code_changed(self, code: Code | None) -> None:
+        """The description is another, and so is the code: what runs of the old is lost, and done again."""
+        self.clients.described(self.description)
+        self.executors.start(code)
+
+    def _code(self, artifact: str, entry: str) -> Code | None:
+        """For executors, which a module without functions does not need."""
+        folder, described = self.config.artifacts, self.description
+        if folder is None or not artifact or not (described.topologies or described.queries):
+            return None
+        return Code(folder / artifact, entry, described.tasks)
 
     def _retime(self) -> None:
         self._checkpoints.retime()

@@ -36,6 +36,7 @@ from stretto.worker.code import ModuleCode
 from stretto.worker.desired import Desired, Fate
 from stretto.worker.namesakes import Namesakes
 from stretto.worker.storage import lock_folder
+from stretto.worker.trials import CodeTrials
 from stretto.zk.paths import Paths
 from stretto.zk.records import ConductorRegistration, NodeRegistration, ZnodeDamaged, decode, encode
 from stretto.zk.view import View
@@ -122,6 +123,9 @@ class Supervisor:
             node=config.node,
             key=key,
             changed=self._reconcile,
+        )
+        self._trials = CodeTrials(
+            self.loop, paths, node=config.node, store=self._code.store, write=self._view.write
         )
         self._service = Service(
             self.loop,
@@ -233,6 +237,9 @@ class Supervisor:
         self._is_ours = self._is_ours or self._namesakes.are_none
         for worker, module in self._desired.here().items():
             self._posts.setdefault(worker, _Post(worker, module))
+        for module, update in self._desired.updates():
+            if self._code.is_here(update.next.artifact):
+                self._trials.begin(module, update)
         for post in list(self._posts.values()):
             child = self._children.alive.get(post.worker)
             match self._desired.fate(post.worker, post.module):
@@ -268,9 +275,7 @@ class Supervisor:
         command += ["--zookeeper", config.zookeeper, "--root", config.root, "--cluster", config.cluster]
         command += ["--address", f"{self.address.rpartition(':')[0]}:0", "--launch", launch]
         command += ["--session-timeout-millis", str(config.session_timeout_ms)]
-        code = self._code.path(self._desired.artifact(post.module))
-        if code is not None:
-            command += ["--code", str(code)]
+        command += ["--artifacts", str(self._data / "artifacts")]
         if config.advertise is not None:
             host, colon, _ = config.advertise.rpartition(":")
             command += ["--advertise", host if colon else config.advertise]
@@ -383,6 +388,7 @@ class Supervisor:
         self._service.close()
         self._pool.shutdown()
         self._code.close()
+        self._trials.close()
         self._children.let_go()
         self.loop.close()
         os.close(self._lock)

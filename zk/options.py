@@ -105,8 +105,13 @@ def _tree(client: KazooClient, path: str) -> list[str]:
 
 def forget_module(client: KazooClient, paths: Paths, module: str) -> None:
     """Delete what was set for a module and its parts."""
+    forget_level(client, paths, Level.of(module))
+
+
+def forget_level(client: KazooClient, paths: Paths, level: Level) -> None:
+    """Delete what was set for a depot, topology or PState that is gone."""
     try:
-        client.delete(paths.options_of(Level.of(module)), recursive=True)
+        client.delete(paths.options_of(level), recursive=True)
         client.set(paths.options, b"")
     except NoNodeError:
         return

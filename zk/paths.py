@@ -93,6 +93,13 @@ class Paths:
     def remains_of(self, module: str, worker: WorkerId) -> str:
         return f"{self.remains(module)}/{_name(worker)}"
 
+    def trials(self, module: str) -> str:
+        """Below it a znode for each node that has tried the code of an update, as long as that lasts."""
+        return f"{self.module(module)}/trials"
+
+    def trial(self, module: str, node: str) -> str:
+        return f"{self.trials(module)}/{_name(node)}"
+
     def groups(self, module: str, generation: int) -> str:
         return f"{self.module(module)}/groups/{generation}"
 
@@ -135,7 +142,7 @@ class Paths:
         match self._steps(path):
             case ["nodes" | "workers" | "modules" | "conductor"] | ["nodes" | "workers" | "modules", _]:
                 return True
-            case ["modules", _, "groups" | "remains"] | ["modules", _, "groups", _]:
+            case ["modules", _, "groups" | "remains" | "trials"] | ["modules", _, "groups", _]:
                 return True
             case _:
                 return False
@@ -145,7 +152,11 @@ class Paths:
         match self._steps(path):
             case ["nodes" | "workers", _, _] | ["conductor", "leader" | "drained"] | ["options"]:
                 return True
-            case ["modules", _, "spec" | "assignment"] | ["modules", _, "groups", _, _]:
+            case (
+                ["modules", _, "spec" | "assignment"]
+                | ["modules", _, "trials", _]
+                | ["modules", _, "groups", _, _]
+            ):
                 return True
             case _:
                 return False

@@ -131,11 +131,52 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     pstates: tuple[PStateSpec, ...] = ()
     topologies: tuple[TopologySpec, ...] = ()
     queries: tuple[QuerySpec, ...] = ()
+    version: int = 1
+    """+1 with every update."""
+    deleted: dict[str, int] = {}
+    """Depots and PStates that updates deleted, with the version that last did. Also of a name that is
+    declared again: a task that has not heard of it still has the old data."""
+    update: Update | None = None
+    """Only while it is updating."""
+    failed_update: FailedUpdate | None = None
+    """Why the latest update was rolled back, if it was."""
 
     @property
     def is_paused(self) -> bool:
         """Neither records nor topologies change anything."""
-        return self.state is ModuleState.PAUSED
+        state = self.state if self.update is None else self.update.next.state
+        return state is ModuleState.PAUSED and self.state is not ModuleState.DESTROYING
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True):
+    """New code on its way."""
+
+    id: str
+    next: ModuleSpec
+    """What is to be, once all nodes have loaded the code."""
+    delete: tuple[str, ...]
+    """Depots and PStates whose data goes."""
+    began_ms: int
+    is_switched: bool = False
+    """The spec is the new one, and workers take it up."""
+
+
+class FailedUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    node: str
+    why: str
+    traceback: str = ""
+    """Its author's own, if their code raised."""
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node fared with the code of an update."""
+
+    id: str
+    """Of the update."""
+    why: str = ""
+    """Empty: it loads."""
+    traceback: str = ""
 
 
 class PlacedWorker(msgspec.Struct, frozen=True, array_like=True):

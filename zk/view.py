@@ -3,8 +3,8 @@
 One session at a time, each with a fresh incarnation, under which the daemon registers; after an expiry it
 registers again, whether or not the ephemeral of the earlier session is still there: that has another path.
 A znode that is followed is told once it is known, and again with every change; while ZooKeeper cannot be
-asked nothing is told, so that what is unknown is never taken for missing. What is to be deleted is tried
-again until it is known to be gone.
+asked nothing is told, so that what is unknown is never taken for missing. What is to be deleted, or written,
+is tried again until it is known to be so.
 
 Everything is told on kazoo's threads, one call at a time and under the lock: whoever is told only enqueues.
 Who plans over the whole tree, and may wait, has :mod:`stretto.zk.mirror`.
@@ -147,6 +147,7 @@ class View:
         self._session: Session | None = self._new_session()
         self._is_registered = False
         self._deleting: dict[str, list[Callable[[], None]]] = {}
+        self._writing: dict[str, bytes] = {}
         self._later: list[Callable[[], None]] = []
         self._silent_since = time.monotonic()
         self._reopening: threading.Thread | None = None
@@ -219,6 +220,33 @@ class View:
         if path in self._deleting:
             self.submit(lambda client: client.delete_async(path), answered, at_once=True)
 
+    def write(self, path: str, data: bytes) -> None:
+        """Created, or replaced; sent until it is known to be there, or its parent not to be."""
+        with self.lock:
+            self._writing[path] = data
+            self._write(path)
+
+    def _write(self, path: str) -> None:
+        data = self._writing.get(path)
+        if data is None:
+            return
+
+        def done(error: Exception | None) -> None:
+            if error is None or isinstance(error, NoNodeError):
+                if self._writing.get(path) is data:
+                    del self._writing[path]
+            elif not isinstance(error, LOST_ANSWER):
+                log.error("znode_not_written", path=path, error=repr(error))
+                self.again_later(lambda: self._write(path))
+
+        def created(_: Any, error: Exception | None) -> None:
+            if isinstance(error, NodeExistsError):
+                self.submit(lambda client: client.set_async(path, data), lambda _, error: done(error))
+            else:
+                done(error)
+
+        self.submit(lambda client: client.create_async(path, data), created)
+
     # For threads that may wait.
 
     def data(self, path: str) -> bytes | None:
@@ -280,6 +308,8 @@ class View:
             self._register(session)
         for path in list(self._deleting):
             self._delete(path)
+        for path in list(self._writing):
+            self._write(path)
         for followed in list(self.followed):
             followed.restart()
 

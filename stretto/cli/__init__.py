@@ -22,7 +22,7 @@ from typer.main import get_command, get_group
 
 from stretto import __version__
 from stretto.cli import config
-from stretto.errors import ModuleError, StrettoError, UsageError
+from stretto.errors import ModuleError, StrettoError, UpdateFailed, UsageError
 
 #: verb -> (where its function or its group of verbs is, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "conductor": ("stretto.cli.conductor:conductor", "Run one conductor here."),
     "up": ("stretto.cli.up:up", "Run a whole cluster on this machine."),
     "demo": ("stretto.cli.demo:demo", "A cluster, a module and a load, to look at and to break."),
-    "deploy": ("stretto.cli.deploy:app", "Launch, pause, resume and destroy modules."),
+    "deploy": ("stretto.cli.deploy:app", "Launch, update, pause, resume and destroy modules."),
     "append": ("stretto.cli.append:append", "Append records to a depot of a module."),
     "tail": ("stretto.cli.tail:tail", "Show the records of a depot as they become visible."),
     "select": ("stretto.cli.select:select", "Show what a PState of a module holds."),
@@ -135,12 +135,10 @@ def _refuse(sentence: str, code: int) -> int:
 def _run(args: Sequence[str]) -> int:
     try:
         code = app(args=args or ["--help"], prog_name="stretto", standalone_mode=False)
-    except UsageError as error:
-        if isinstance(error, ModuleError) and error.traceback:
-            typer.echo(error.traceback, err=True)
-        return _refuse(str(error), 2)
     except StrettoError as error:
-        return _refuse(str(error), 1)
+        if isinstance(error, ModuleError | UpdateFailed) and error.traceback:
+            typer.echo(error.traceback, err=True)
+        return _refuse(str(error), 2 if isinstance(error, UsageError) else 1)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         hint = config.origin(error) or (f" (see '{context.command_path} --help')" if context else "")

@@ -1,4 +1,4 @@
-"""``stretto deploy``: a module's life. Launch it, pause and resume it, and destroy it.
+"""``stretto deploy``: a module's life. Launch it, update it, pause and resume it, and destroy it.
 
 A launch is refused before any code is uploaded where that is possible: a shape that this cluster cannot run,
 code that does not load, a name that is taken. The conductor decides all of it again.
@@ -24,7 +24,7 @@ from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, ModuleName, r
 from stretto.client.cluster import Cluster
 from stretto.client.upload import upload
 from stretto.conductor.assignment import assign
-from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.errors import RetriableError, StrettoError, UpdateFailed, UsageError
 from stretto.module import check_module_name
 from stretto.options import Level, parse
 from stretto.zk.records import DepotSpec, ModuleState
@@ -34,7 +34,7 @@ WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
 """What takes longer than this is told, with what it waits for."""
 
-app = typer.Typer(no_args_is_help=True, help="Launch, pause, resume and destroy modules.")
+app = typer.Typer(no_args_is_help=True, help="Launch, update, pause, resume and destroy modules.")
 
 
 @app.command()
@@ -136,6 +136,60 @@ def destroy(
         else:
             _await_gone(cluster, module, len(view.processes))
             typer.echo(f"{module} is gone{_kept(cluster, module)}")
+    return 0
+
+
+@app.command()
+def update(
+    module: ModuleName,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--module",
+            metavar="FILE.py:Name",
+            help="Its new class: also pkg.mod:Name, or x.whl:pkg.mod:Name.",
+            show_default=False,
+        ),
+    ],
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OBJECT",
+            help="Delete this depot or PState, which the new code no longer declares; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once it is decided.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    key: Key = None,
+) -> int:
+    """Give a module that runs new code; its data stays, and it goes on being read and appended to.
+
+    The code is tried on every node that runs the module before any worker takes it up. If it does not load on
+    one of them, nothing has changed.
+
+    Example: stretto deploy update WordCount --module wordcount.py:WordCount
+    """
+    with tempfile.TemporaryDirectory(prefix="stretto-") as folder, reach(bootstrap, key) as cluster:
+        [before] = cluster.ask(admin.Modules(module=module))
+        packed, manifest = artifact.load(source, Path(folder))
+        supervisors = [node.address for node in cluster.ask(admin.Nodes()) if node.address is not None]
+        with _bar("uploading") as tell:
+            upload(
+                cluster.network,
+                supervisors,
+                packed,
+                copies=before.replication_factor,
+                progress=lambda address, held, size: tell(held, size, f"to {address}"),
+            )
+        cluster.ask(
+            admin.Update(module=module, artifact=packed.digest, manifest=manifest, delete=tuple(delete or ()))
+        )
+        if no_wait:
+            typer.echo(f"{module} is being updated; 'stretto module-status {module}' tells how far it is")
+        else:
+            view = _await_updated(cluster, module, packed.digest)
+            typer.echo(f"{module} runs version {view.version} of its code")
     return 0
 
 
@@ -271,6 +325,34 @@ def _await_gone(cluster: Cluster, module: str, processes: int) -> None:
                 said = why
     raise StrettoError(
         f"{module} is not gone after {WAIT_SECONDS:.0f} s: {why}; it goes on, "
+        f"and 'stretto module-status {module}' shows it"
+    )
+
+
+def _await_updated(cluster: Cluster, module: str, digest: str) -> admin.ModuleView:
+    why = said = "no conductor answers"
+    patience = time.monotonic() + PATIENCE_SECONDS
+    for modules in _looks(cluster):
+        view = modules.get(module)
+        if view is None or view.state == ModuleState.DESTROYING:
+            raise StrettoError(f"module {module} was destroyed while it was being updated")
+        if view.state != ModuleState.UPDATING:
+            if view.artifact == digest:
+                return view
+            failed = view.failed_update
+            if failed is None:
+                raise StrettoError(f"somebody else has updated {module} meanwhile; see 'stretto operations'")
+            raise UpdateFailed(
+                f"version {failed.version} does not load on node {failed.node}: {failed.why}; "
+                f"{module} still runs version {view.version}",
+                failed.traceback,
+            )
+        why = "; ".join(view.problems)
+        if why and why != said and time.monotonic() > patience:
+            typer.echo(f"still updating: {why}", err=True)
+            said = why
+    raise StrettoError(
+        f"{module} is still being updated after {WAIT_SECONDS:.0f} s: {why}; the update goes on, "
         f"and 'stretto module-status {module}' shows it"
     )
 

@@ -70,6 +70,7 @@ def render(views: Sequence[admin.ModuleView]) -> RenderableType:
 def render_one(view: admin.ModuleView) -> RenderableType:
     facts = table("module", view.module)
     facts.add_row("state", _state(view))
+    facts.add_row("version", str(view.version))
     facts.add_row("artifact", view.artifact)
     facts.add_row("tasks", str(view.tasks))
     facts.add_row("task threads", str(view.threads))

@@ -9,20 +9,18 @@ from typing import Annotated
 
 import typer
 
-from stretto.admin import ModuleDescription
+from stretto.admin import ModuleDescription, describe
 from stretto.allocator import keep_freed_memory
 from stretto.conductor.creation import await_module
 from stretto.endpoint import advertised
 from stretto.keys import ClusterKey, require_key
 from stretto.logs import configure
 from stretto.types import WorkerId
-from stretto.worker.executors.pool import Code
 from stretto.worker.hosting import hosted
 from stretto.worker.plan import plans_of
 from stretto.worker.process import Worker, WorkerConfig
 from stretto.zk.client import await_connection, close, new_client
 from stretto.zk.paths import Paths
-from stretto.zk.records import ModuleSpec
 
 
 def worker(
@@ -46,8 +44,9 @@ def worker(
     session_timeout_millis: Annotated[
         int, typer.Option(min=1_000, help="Of its metastore session.")
     ] = 10_000,
-    code: Annotated[
-        Path | None, typer.Option(help="Where the module's code is unpacked.", show_default=False)
+    artifacts: Annotated[
+        Path | None,
+        typer.Option(help="Where its supervisor keeps the code of modules.", show_default=False),
     ] = None,
     launch: Annotated[
         str, typer.Option(help="What its supervisor knows this process by.", show_default=False)
@@ -88,21 +87,18 @@ def worker(
             zookeeper=zookeeper,
             data_dir=data_dir,
             module=module,
-            description=ModuleDescription(
-                tasks=assignment.tasks,
-                depots=None if spec is None else spec.depots,
-                pstates=() if spec is None else spec.pstates,
-                topologies=() if spec is None else spec.topologies,
-                queries=() if spec is None else spec.queries,
+            description=(
+                ModuleDescription(tasks=assignment.tasks, depots=None) if spec is None else describe(spec)
             ),
             artifact="" if spec is None else spec.artifact,
             plans=hosted(data_dir, me, plans_of(module, assignment)),
+            entry="" if spec is None else spec.entry,
+            artifacts=None if artifacts is None else artifacts.absolute(),
             address=address,
             advertise=advertise,
             root=root,
             key=cluster_key,
             session_timeout_ms=session_timeout_millis,
-            code=_code(code, spec),
         )
     )
     process.handle_signals()
@@ -111,10 +107,3 @@ def worker(
     typer.echo(f"worker {me} serves {len(process.config.plans)} groups of {module} at {process.address}")
     process.run()
     return 0
-
-
-def _code(folder: Path | None, spec: ModuleSpec | None) -> Code | None:
-    """For executors, which a module without functions does not need."""
-    if folder is None or spec is None or not (spec.topologies or spec.queries):
-        return None
-    return Code(folder.absolute(), spec.entry, spec.tasks)

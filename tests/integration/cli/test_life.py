@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from stretto.client import connect
-from stretto.errors import ModulePaused
+from stretto.errors import ModulePaused, StrettoError, UsageError
 from stretto.local import LocalCluster
 from tests.integration.cli.running import Done, stretto
 from tests.integration.zk.waiting import wait_until
@@ -42,6 +44,8 @@ class Life:
 
     def launch(self) -> None:
         shape = ["--tasks", "4", "--threads", "2", "--workers", "1", "--replication-factor", "3"]
+        # Leaders stay where they are, unless somebody moves them.
+        shape += ["--option", "leadership.balance.threshold=10"]
         done = stretto(
             "deploy", "launch", "--module", str(self.source), "--name", self.name, *shape, *self.on
         )
@@ -118,3 +122,111 @@ def test_a_paused_module_refuses_records_at_once_serves_reads_and_stays_so_over_
     assert life.accounts() == ["a", "d", "e"]
     told = json.loads(stretto("operations", "--module", life.name, "--json", *life.on).out)
     assert [each["what"] for each in told if each["what"] in ("pause", "resume")] == ["pause", "resume"]
+
+
+NEW = """
+from stretto import Depot, Module, PState
+
+class Ledger(Module):
+    entries = Depot(partition_by="account")
+    notes = Depot()
+    totals = PState(dict[str, int])
+    more = Depot()
+"""
+BREAKS_ON_NODES = (
+    NEW
+    + """
+import os
+
+def look():
+    return os.environ["LEDGER_TEST_IS_HERE"]
+
+look()
+"""
+)
+
+
+class Load:
+    """Appends and reads, one after the other, until it is told to stop; remembers what was acknowledged."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._stop = threading.Event()
+        self.acknowledged: list[bytes] = []
+        self.problems: list[StrettoError] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with connect(self._life.cluster.bootstrap) as client:
+            producer = client.producer(self._life.name, "entries", linger_ms=0)
+            reader = client.reader(self._life.name, "entries")
+            number = 0
+            while not self._stop.is_set():
+                record = b'{"account": "%d"}' % number
+                try:
+                    producer.append(record, task=number % 4).result(DEADLINE_SECONDS)
+                    self.acknowledged.append(record)
+                    reader.read(number % 4, 0)
+                except StrettoError as error:
+                    self.problems.append(error)
+                number += 1
+
+    def goes_on(self) -> None:
+        reached = len(self.acknowledged) + 20
+        wait_until("it goes on", lambda: len(self.acknowledged) >= reached, DEADLINE_SECONDS)
+
+
+def test_new_code_is_taken_up_under_load_and_what_does_not_load_is_rolled_back(life: Life) -> None:
+    leaders, pids = life.leaders(), life.pids()
+    with Load(life) as load:
+        load.goes_on()
+        life.source.write_text(BREAKS_ON_NODES)
+        failed = stretto(
+            "deploy",
+            "update",
+            life.name,
+            "--module",
+            str(life.source),
+            *life.on,
+            LEDGER_TEST_IS_HERE="yes",
+        )
+        assert (failed.code, failed.out) == (1, ""), failed
+        *traceback, sentence = failed.err.splitlines()
+        assert any(line.strip() == 'File "ledger.py", line 13, in look' for line in traceback), failed
+        assert "KeyError: 'LEDGER_TEST_IS_HERE'" in traceback
+        assert sentence.startswith("stretto: version 2 does not load on node ")
+        assert sentence.endswith(f"; {life.name} still runs version 1")
+        load.goes_on()
+
+        life.source.write_text(NEW)
+        updated = life.deploy("update", "--module", str(life.source))
+        assert (updated.code, updated.out) == (0, f"{life.name} runs version 2 of its code\n"), updated
+        load.goes_on()
+        added = stretto("append", life.name, "more", "1", *life.on)
+        assert added.code == 0, added
+    assert load.problems == []
+    assert life.leaders() == leaders
+    assert life.pids() == pids
+    with connect(life.cluster.bootstrap) as client:
+        found = sorted(record.data for record in client.reader(life.name, "entries").read_all())
+    assert found == sorted(load.acknowledged)
+
+    before = life.status()
+    for code, refusal in (
+        (NEW.replace("dict[str, int]", "dict[str, str]"), "PState totals has another type"),
+        (NEW.replace("    more = Depot()\n", ""), "does not declare depot more, whose data would be lost"),
+    ):
+        life.source.write_text(code)
+        refused = life.deploy("update", "--module", str(life.source))
+        assert (refused.code, refusal in refused.err) == (2, True), refused
+    assert life.status() == before
+    with connect(life.cluster.bootstrap) as client, pytest.raises(UsageError, match="has no depot other"):
+        client.reader(life.name, "other").read(0, 0)

@@ -72,6 +72,7 @@ def test_one_module() -> None:
         module         counts
         ───────────────────────────────────────────────────────────
         state          running
+        version        1
         artifact       1f3a
         tasks          8
         task threads   4

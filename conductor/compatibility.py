@@ -1,0 +1,81 @@
+"""Whether a module's new code may go on with the data of its old code: pure, and told in sentences.
+
+What is stored stays as it is. So a declared object goes only with a word for it, a PState keeps its type but
+for more fields with defaults, and a depot keeps its rule: its records lie where that has put them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from stretto.admin import ModuleManifest
+from stretto.errors import UsageError
+from stretto.nearest import did_you_mean
+from stretto.pstate.types import incompatible
+from stretto.zk.records import DepotSpec, ModuleSpec, PStateSpec
+
+
+def check_update(spec: ModuleSpec, manifest: ModuleManifest, delete: Collection[str]) -> None:
+    """Raises UsageError with the first reason against it."""
+    before, after = _objects(spec), _objects(manifest)
+    for name in delete:
+        if name not in before:
+            raise UsageError(f"there is no depot or PState {name} to delete; {did_you_mean(name, before)}")
+        if name in after:
+            raise UsageError(
+                f"{name} is to be deleted, and the new code declares it; take it out of the code, "
+                "or leave out --delete"
+            )
+    for name, old in before.items():
+        kind = "depot" if isinstance(old, DepotSpec) else "PState"
+        new = after.get(name)
+        if new is None:
+            if name not in delete:
+                raise UsageError(
+                    f"the new code does not declare {kind} {name}, whose data would be lost; "
+                    f"declare it, or add --delete {name}"
+                )
+        elif type(new) is not type(old):
+            raise UsageError(
+                f"{name} was a {kind} and is none in the new code; choose another name, or delete it first "
+                "in an update of its own"
+            )
+    _check_depots(spec, manifest)
+    _check_pstates(spec, manifest)
+    _check_topologies(spec, manifest)
+
+
+def _objects(declared: ModuleSpec | ModuleManifest) -> dict[str, DepotSpec | PStateSpec]:
+    depots: dict[str, DepotSpec | PStateSpec] = {each.name: each for each in declared.depots}
+    return depots | {each.name: each for each in declared.pstates}
+
+
+def _check_depots(spec: ModuleSpec, manifest: ModuleManifest) -> None:
+    before = {each.name: each for each in spec.depots}
+    for new in manifest.depots:
+        if new.name in before and new != before[new.name]:
+            raise UsageError(
+                f"depot {new.name} has another partition_by in the new code, and what it holds lies where "
+                "the old one put it; keep that, or declare another depot"
+            )
+
+
+def _check_pstates(spec: ModuleSpec, manifest: ModuleManifest) -> None:
+    before = {each.name: each for each in spec.pstates}
+    for new in manifest.pstates:
+        why = incompatible(before[new.name].type, new.type) if new.name in before else None
+        if why is not None:
+            raise UsageError(
+                f"PState {new.name} has another type in the new code, and what it holds could not be read "
+                f"({why}); only fields with defaults may be added: keep the type, or declare another PState"
+            )
+
+
+def _check_topologies(spec: ModuleSpec, manifest: ModuleManifest) -> None:
+    before = {each.name: each for each in spec.topologies}
+    for new in manifest.topologies:
+        if new.name in before and new.kind != before[new.name].kind:
+            raise UsageError(
+                f"topology {new.name} was a {before[new.name].kind} and is a {new.kind} in the new code, "
+                "which would begin elsewhere; give it another name"
+            )

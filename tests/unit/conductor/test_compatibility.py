@@ -1,0 +1,126 @@
+"""What may change in an update, and what is refused with what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from stretto.admin import ModuleManifest
+from stretto.conductor.compatibility import check_update
+from stretto.errors import UsageError
+from stretto.pstate.types import describe
+from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec, TopologySpec
+
+
+@dataclass
+class Account:
+    owner: str
+
+
+def with_more() -> Any:
+    @dataclass
+    class Account:
+        owner: str
+        balance: int = 0
+
+    return Account
+
+
+SPEC = ModuleSpec(
+    artifact="a",
+    tasks=4,
+    threads=2,
+    workers=1,
+    replication_factor=3,
+    state=ModuleState.RUNNING,
+    depots=(DepotSpec(name="orders", partition_by="customer"), DepotSpec(name="notes")),
+    pstates=(
+        PStateSpec(name="totals", type=describe(dict[str, int])),
+        PStateSpec(name="accounts", type=describe(dict[str, Account])),
+    ),
+    topologies=(TopologySpec(name="count", kind="stream", depots=("orders",), pstates=("totals",)),),
+)
+SAME = ModuleManifest(
+    name="m", entry="m:M", depots=SPEC.depots, pstates=SPEC.pstates, topologies=SPEC.topologies
+)
+
+
+def manifest(**changes: Any) -> ModuleManifest:
+    return msgspec.structs.replace(SAME, **changes)
+
+
+def typed(name: str, annotation: Any) -> tuple[PStateSpec, ...]:
+    return tuple(
+        PStateSpec(name=name, type=describe(annotation)) if each.name == name else each
+        for each in SPEC.pstates
+    )
+
+
+def test_code_may_change_objects_may_come_and_records_may_get_fields_with_defaults() -> None:
+    check_update(SPEC, SAME, ())
+    more = manifest(
+        depots=(*SPEC.depots, DepotSpec(name="more")),
+        pstates=typed("accounts", dict[str, with_more()]),  # type: ignore[misc]
+        topologies=(),
+    )
+    check_update(SPEC, more, ())
+
+
+def test_what_is_named_may_go() -> None:
+    less = manifest(depots=SPEC.depots[:1], pstates=SPEC.pstates[:1])
+    check_update(SPEC, less, ("notes", "accounts"))
+
+
+@pytest.mark.parametrize(
+    ("after", "delete", "sentence"),
+    [
+        (
+            manifest(depots=SPEC.depots[:1]),
+            (),
+            "does not declare depot notes, whose data would be lost; .* add --delete notes",
+        ),
+        (
+            manifest(pstates=SPEC.pstates[1:]),
+            ("notes",),
+            "notes is to be deleted, and the new code declares it",
+        ),
+        (manifest(pstates=SPEC.pstates[1:]), (), "does not declare PState totals, .* add --delete totals"),
+        (SAME, ("total",), "there is no depot or PState total to delete; did you mean totals?"),
+        (
+            manifest(
+                depots=SPEC.depots[:1],
+                pstates=(*SPEC.pstates, PStateSpec(name="notes", type=describe(set[str]))),
+            ),
+            (),
+            "notes was a depot and is none in the new code",
+        ),
+        (
+            manifest(depots=(DepotSpec(name="orders", partition_by="day"), DepotSpec(name="notes"))),
+            (),
+            "depot orders has another partition_by .* declare another depot",
+        ),
+        (
+            manifest(depots=(DepotSpec(name="orders", rule="global"), DepotSpec(name="notes"))),
+            (),
+            "depot orders has another partition_by",
+        ),
+        (
+            manifest(pstates=typed("totals", dict[str, float])),
+            (),
+            r"PState totals has another type .*\(int cannot become float\); only fields with defaults may",
+        ),
+        (
+            manifest(topologies=(TopologySpec(name="count", kind="microbatch", depots=("orders",)),)),
+            (),
+            "topology count was a stream and is a microbatch .* give it another name",
+        ),
+    ],
+)
+def test_what_would_lose_or_garble_data_is_refused_with_what_to_do(
+    after: ModuleManifest, delete: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        check_update(SPEC, after, delete)
