@@ -24,6 +24,7 @@ TRIED = (
     "unknown outcomes",
     "dead executors",
     "stalls",
+    "restarts",
 )
 CAUGHT_SOON = ("runs_again", "all_staged", "is_staged", "is_committed", "all_rolled")
 

@@ -22,7 +22,7 @@ from stretto.pstate.overlay import NoRows, Overlay, Rows
 from stretto.records import DepotOffset
 from stretto.replog.frame import Buffer
 from stretto.topology.work import Calls, Records, StepCall, Work
-from stretto.types import Epoch, TaskId
+from stretto.types import TaskId
 from stretto.worker import depot as depots
 from stretto.worker.executors import protocol
 from stretto.worker.executors.lanes import Lanes, TaskFile
@@ -54,7 +54,7 @@ class _Portion(NamedTuple):
 class _Kept:
     """Of one topology on one task."""
 
-    epoch: Epoch
+    lane: protocol.Lane
     version: tuple[int, int]
     rounds: int = 0
     changes: dict[str, Overlay] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Rounds:
         began = time.monotonic_ns()
         lane = message.lane
         if message.after == 0:
-            self._kept[lane.topology, lane.task] = _Kept(lane.epoch, message.version)
+            self._kept[lane.topology, lane.task] = _Kept(lane, message.version)
         kept = self._found(message)
         calls: dict[TaskId, list[SourcedCall]] = {}
         failures: list[protocol.SourcedFailure] = []
@@ -126,8 +126,8 @@ class Rounds:
 
     def _found(self, message: protocol.RunRound | protocol.Collect) -> _Kept:
         kept = self._kept.get((message.lane.topology, message.lane.task))
-        wanted = (message.lane.epoch, message.version, message.after)
-        if kept is None or (kept.epoch, kept.version, kept.rounds) != wanted:
+        wanted = (message.lane, message.version, message.after)
+        if kept is None or (kept.lane, kept.version, kept.rounds) != wanted:
             raise StrettoError("what earlier rounds changed was lost with their executor")
         return kept
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
-from stretto.types import Epoch, TaskId
+from stretto.types import TaskId
 from stretto.worker.microbatch import entries, machine, messages
 from stretto.worker.microbatch.entries import Batch, LeftOut, Source, Span, Version
 from stretto.worker.microbatch.guards import GUARDS, Guards
 from stretto.worker.microbatch.machine import Effect, Event, Settings
+from stretto.worker.microbatch.messages import Speaker
 
 TRACEBACKS_MAX = 100
 """Of records that one microbatch leaves out; what is told of the others is the error alone."""
@@ -84,8 +85,8 @@ class Coordinator:
         self._awaited: dict[TaskId, messages.ToParticipant] = {}
         #: When each of them was last heard of, or asked first.
         self._heard: dict[TaskId, int] = {}
-        #: By which epoch each task runs the version.
-        self._epochs: dict[TaskId, Epoch] = {}
+        #: Who runs the version, by task.
+        self._speakers: dict[TaskId, Speaker] = {}
         #: Calls that the running round made, by the task that they are for.
         self._calls: dict[TaskId, list[messages.Expected]] = {}
         self._failures: list[messages.Failure] = []
@@ -118,6 +119,8 @@ class Coordinator:
                 self._tick()
             case machine.SettingsChanged(settings=settings):
                 self._settings = settings
+                if self.phase is Phase.IDLE:
+                    self._look_for_input()
             case _:
                 pass
         return self._out
@@ -213,7 +216,7 @@ class Coordinator:
             self._look_for_input()
 
     def _look_for_input(self) -> None:
-        if self._later is not None or not self._spans():
+        if self._later is not None or self._settings.paused or not self._spans():
             return
         since = self._now if self._input_since is None else self._input_since
         self._input_since = since
@@ -234,6 +237,9 @@ class Coordinator:
         return tuple(found)
 
     def _prime_next(self) -> None:
+        if self._settings.paused:
+            self._input_since = None
+            return
         latest = 0 if self._batch is None else self._batch.version.id
         progress = {} if self._batch is None else self._batch.progress_after()
         # After an unclean election the record may be older than what took effect.
@@ -258,7 +264,7 @@ class Coordinator:
         self._next = None
         self._mine = batch.version
         self._begun = True
-        self._epochs = {}
+        self._speakers = {}
         self._failures = []
         self._calls = {}
         tasks = sorted({span.task for span in batch.spans})
@@ -291,7 +297,7 @@ class Coordinator:
             case messages.Ran() if self.phase is Phase.RUNNING and message.round == self.round:
                 self._ran(message)
             case messages.Staged() if self.phase is Phase.STAGING:
-                if self._is_same_leader(message):
+                if self._is_same_speaker(message):
                     del self._awaited[message.task]
                     self._look_whether_staged()
             case messages.Broken(failures=()) if self.phase in (Phase.RUNNING, Phase.STAGING):
@@ -304,17 +310,17 @@ class Coordinator:
                 pass
 
     def _ran(self, message: messages.Ran) -> None:
-        if not self._is_same_leader(message):
+        if not self._is_same_speaker(message):
             return
-        self._epochs[message.task] = message.epoch
+        self._speakers[message.task] = message.speaker
         for target, count in message.sent:
-            expected = messages.Expected(message.task, message.epoch, count)
+            expected = messages.Expected(message.task, message.speaker, count)
             self._calls.setdefault(target, []).append(expected)
         del self._awaited[message.task]
         self._look_whether_run()
 
-    def _is_same_leader(self, message: messages.Ran | messages.Staged) -> bool:
-        if self._guards.same_leader(self._epochs.get(message.task), message.epoch):
+    def _is_same_speaker(self, message: messages.Ran | messages.Staged) -> bool:
+        if self._guards.same_speaker(self._speakers.get(message.task), message.speaker):
             return True
         self._abandon("another leader took over", task=message.task)
         return False
@@ -352,7 +358,7 @@ class Coordinator:
         self.phase = Phase.STAGING
         self._awaited = {
             task: messages.Stage(batch.version, _spans_of(batch, task), _left_out_of(batch, task))
-            for task in sorted(self._epochs)
+            for task in sorted(self._speakers)
         }
         self._ask_all()
         self._look_whether_staged()
@@ -368,7 +374,7 @@ class Coordinator:
         self.phase = Phase.COMMITTING
         self._awaited = {}
         self._resend_at = None
-        tasks = tuple(sorted(self._epochs))
+        tasks = tuple(sorted(self._speakers))
         self._append(entries.Commit(self.topology, batch.version, tasks))
         if self._guards.is_committed(None, batch.version):
             self._batch = msgspec.structs.replace(batch, tasks=tasks)
@@ -527,5 +533,5 @@ def _bare(left_out: LeftOut) -> LeftOut:
     return msgspec.structs.replace(left_out, error="", traceback="")
 
 
-def _by_sender(expected: messages.Expected) -> tuple[TaskId, Epoch]:
-    return expected.sender, expected.epoch
+def _by_sender(expected: messages.Expected) -> tuple[TaskId, Speaker]:
+    return expected.sender, expected.speaker

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stretto.types import Epoch, TaskId
+from stretto.types import TaskId
 
 if TYPE_CHECKING:
     from stretto.worker.microbatch.entries import Batch, Version
+    from stretto.worker.microbatch.messages import Speaker
 
 
 def may_prime(stored: Batch | None, batch: Batch) -> bool:
@@ -31,19 +32,21 @@ def begins_anew(primed_here: bool) -> bool:
     return not primed_here
 
 
-def same_leader(known: Epoch | None, epoch: Epoch) -> bool:
-    """In one version a task is spoken for by one leader: another one has another run, or none."""
-    return known is None or known == epoch
+def same_speaker(known: Speaker | None, speaker: Speaker) -> bool:
+    """In one version a task is spoken for by one participant: another one has another run, or none."""
+    return known is None or known == speaker
 
 
-def holds_all(expected: Mapping[tuple[TaskId, Epoch], int], held: Mapping[tuple[TaskId, Epoch], int]) -> bool:
+def holds_all(
+    expected: Mapping[tuple[TaskId, Speaker], int], held: Mapping[tuple[TaskId, Speaker], int]
+) -> bool:
     """Calls are run when all that were sent are here, by the leaders whose runs count."""
     return all(held.get(sender) == count for sender, count in expected.items())
 
 
 def calls_to_run(
-    expected: Collection[tuple[TaskId, Epoch]], held: Collection[tuple[TaskId, Epoch]]
-) -> list[tuple[TaskId, Epoch]]:
+    expected: Collection[tuple[TaskId, Speaker]], held: Collection[tuple[TaskId, Speaker]]
+) -> list[tuple[TaskId, Speaker]]:
     """Those of the leaders whose runs count, in an order that does not depend on the network."""
     return sorted(expected)
 
@@ -78,12 +81,12 @@ def all_rolled(missing: Collection[TaskId]) -> bool:
 class Guards:
     may_prime: Callable[[Batch | None, Batch], bool] = may_prime
     begins_anew: Callable[[bool], bool] = begins_anew
-    same_leader: Callable[[Epoch | None, Epoch], bool] = same_leader
-    holds_all: Callable[[Mapping[tuple[TaskId, Epoch], int], Mapping[tuple[TaskId, Epoch], int]], bool] = (
-        holds_all
-    )
+    same_speaker: Callable[[Speaker | None, Speaker], bool] = same_speaker
+    holds_all: Callable[
+        [Mapping[tuple[TaskId, Speaker], int], Mapping[tuple[TaskId, Speaker], int]], bool
+    ] = holds_all
     calls_to_run: Callable[
-        [Collection[tuple[TaskId, Epoch]], Collection[tuple[TaskId, Epoch]]], list[tuple[TaskId, Epoch]]
+        [Collection[tuple[TaskId, Speaker]], Collection[tuple[TaskId, Speaker]]], list[tuple[TaskId, Speaker]]
     ] = calls_to_run
     runs_again: Callable[[bool], bool] = runs_again
     all_staged: Callable[[Collection[TaskId]], bool] = all_staged

@@ -1,7 +1,7 @@
 """What happens to a coordinator or a participant, and what they ask of their driver.
 
-Both live as long as the epoch in which their worker leads the task: a driver makes them when the leader has
-applied what it inherited, and forgets them when it no longer leads.
+Both live at most as long as the epoch in which their worker leads the task: a driver makes them when the
+leader has applied what it inherited, and forgets them when it no longer leads, or when the code changes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Settings:
     gather_ms: Millis = Millis(5)
     """How long the first input waits for that of other tasks."""
     backoff_max_ms: Millis = Millis(5_000)
+    paused: bool = False
+    """No other microbatch begins; one that has begun goes on."""
 
 
 # Events.

@@ -1,18 +1,22 @@
 """What the coordinator of a topology and its participants tell each other.
 
 All may be lost, doubled, late and out of order: who waits asks again, and an answer names what it answers. A
-message goes to the leader of a task; answers go to the leader of task 0. A participant says by which epoch it
-leads, because another leader of the same task is another participant.
+message goes to the leader of a task; answers go to the leader of task 0. A participant says which one it is,
+because another leader of the same task is another participant.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NewType, TypeAlias
 
 import msgspec
 
-from stretto.types import Epoch, TaskId
+from stretto.types import TaskId
 from stretto.worker.microbatch.entries import LeftOut, Source, Span, Version
+
+Speaker = NewType("Speaker", int)
+"""A participant of a task, as long as it remembers: no other ever has that number, not in the same epoch."""
+
 
 # To a participant.
 
@@ -32,14 +36,14 @@ class Calls(msgspec.Struct, frozen=True, array_like=True, tag="calls", gc=False)
     version: Version
     round: int
     sender: TaskId
-    epoch: Epoch
-    """Of the sender."""
+    speaker: Speaker
+    """For the sender."""
     count: int
 
 
 class Expected(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sender: TaskId
-    epoch: Epoch
+    speaker: Speaker
     count: int
 
 
@@ -86,7 +90,7 @@ class Ran(msgspec.Struct, frozen=True, array_like=True, tag="ran", gc=False):
     version: Version
     round: int
     task: TaskId
-    epoch: Epoch
+    speaker: Speaker
     sent: tuple[tuple[TaskId, int], ...]
     """To whom, and how many."""
 
@@ -122,7 +126,7 @@ class Working(msgspec.Struct, frozen=True, array_like=True, tag="working", gc=Fa
 class Staged(msgspec.Struct, frozen=True, array_like=True, tag="staged", gc=False):
     version: Version
     task: TaskId
-    epoch: Epoch
+    speaker: Speaker
 
 
 class Rolled(msgspec.Struct, frozen=True, array_like=True, tag="rolled", gc=False):

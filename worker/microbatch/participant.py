@@ -1,8 +1,8 @@
 """The side of each task: runs what a version asks of it, replicates what that changed, lets it take effect.
 
 What it remembers of a version is the run itself: which rounds were run, what they sent, and calls that wait
-for their round. It is lost with the leader, and the coordinator hears of that, because another leader has
-another epoch. Whatever is asked again is answered again, and never run again.
+for their round. It is lost with the leader, and the coordinator hears of that, because another leader is
+another speaker. Whatever is asked again is answered again, and never run again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.types import Epoch, TaskId
+from stretto.types import TaskId
 from stretto.worker.microbatch import entries, machine, messages
 from stretto.worker.microbatch.entries import LeftOut, Span, Version
 from stretto.worker.microbatch.guards import GUARDS, Guards
 from stretto.worker.microbatch.machine import Effect, Event, Settings
+from stretto.worker.microbatch.messages import Speaker
 
 COORDINATOR = TaskId(0)
 ROUNDS_MAX = 1_000
@@ -26,7 +27,7 @@ ROUNDS_MAX = 1_000
 class _Run:
     version: Version
     #: Calls that wait for their round, by who sent them: their number and their bytes.
-    held: dict[int, dict[tuple[TaskId, Epoch], tuple[int, bytes]]] = field(default_factory=dict)
+    held: dict[int, dict[tuple[TaskId, Speaker], tuple[int, bytes]]] = field(default_factory=dict)
     executing: int | None = None
     #: How many rounds were run.
     rounds: int = 0
@@ -44,11 +45,11 @@ class Participant:
     """Of one topology on one task, in one epoch of its leader."""
 
     def __init__(
-        self, topology: str, task: TaskId, epoch: Epoch, settings: Settings, guards: Guards = GUARDS
+        self, topology: str, task: TaskId, speaker: Speaker, settings: Settings, guards: Guards = GUARDS
     ) -> None:
         self.topology = topology
         self.task = task
-        self.epoch = epoch
+        self.speaker = speaker
         self._settings = settings
         self._guards = guards
         self._out: list[Effect] = []
@@ -152,7 +153,7 @@ class Participant:
         if self._is_known(run, message.round):
             return
         held = run.held.get(message.round, {})
-        expected = {(each.sender, each.epoch): each.count for each in message.expected}
+        expected = {(each.sender, each.speaker): each.count for each in message.expected}
         if not self._guards.holds_all(expected, {sender: count for sender, (count, _) in held.items()}):
             self._break(run, message.round, "calls were lost with their leader")
         elif message.round > ROUNDS_MAX:
@@ -216,11 +217,11 @@ class Participant:
             )
             return
         run.unheld = {
-            task: (messages.Calls(run.version, event.round + 1, self.task, self.epoch, count), body)
+            task: (messages.Calls(run.version, event.round + 1, self.task, self.speaker, count), body)
             for task, (count, body) in sorted(event.calls.items())
         }
         sent = tuple((task, calls.count) for task, (calls, _) in run.unheld.items())
-        run.ran = messages.Ran(run.version, event.round, self.task, self.epoch, sent)
+        run.ran = messages.Ran(run.version, event.round, self.task, self.speaker, sent)
         self._send_calls(run)
         self._look_whether_held(run)
 
@@ -253,7 +254,7 @@ class Participant:
         run = self._run_of(message.version)
         if run is not None:
             held = run.held.setdefault(message.round, {})
-            held[message.sender, message.epoch] = (message.count, body)
+            held[message.sender, message.speaker] = (message.count, body)
             answer = messages.CallsHeld(message.version, message.round, self.task)
             self._out.append(machine.Send(task=message.sender, message=answer))
 
@@ -276,7 +277,7 @@ class Participant:
         if run is None:
             return
         if run.staged:
-            self._answer(messages.Staged(run.version, self.task, self.epoch))
+            self._answer(messages.Staged(run.version, self.task, self.speaker))
         elif run.staging:
             self._answer(messages.Working(run.version, self.task))
         else:
@@ -292,7 +293,7 @@ class Participant:
         if run is not None and run.version == event.version and run.staging:
             self._append(entries.Stage(self.topology, event.version, event.changes), event.version)
             if self._guards.is_staged(False):
-                self._answer(messages.Staged(run.version, self.task, self.epoch))
+                self._answer(messages.Staged(run.version, self.task, self.speaker))
 
     def _append(self, entry: entries.Stage | entries.Roll, version: Version) -> None:
         self._token += 1
@@ -311,7 +312,7 @@ class Participant:
             run.staging = False
             run.staged = applied
             if applied:
-                self._answer(messages.Staged(version, self.task, self.epoch))
+                self._answer(messages.Staged(version, self.task, self.speaker))
             else:
                 self._break(run, run.rounds, f"its changes were not replicated: {why}")
 

@@ -33,7 +33,7 @@ def _mutant(guard: str, without: str, instead: Callable[..., Any], name: str = "
 MUTANTS: tuple[Mutant, ...] = (
     _mutant("may_prime", "a record is replaced by what follows it only", _always(True)),
     _mutant("begins_anew", "a coordinator continues no version of another one", _always(False)),
-    _mutant("same_leader", "a task is spoken for by one leader in a version", _always(True)),
+    _mutant("same_speaker", "a task is spoken for by one participant in a version", _always(True)),
     _mutant("holds_all", "calls are run when all are here", _always(True)),
     _mutant(
         "calls_to_run",

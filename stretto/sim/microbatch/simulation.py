@@ -32,6 +32,7 @@ from stretto.worker.microbatch import entries, machine, messages
 from stretto.worker.microbatch.coordinator import Coordinator
 from stretto.worker.microbatch.entries import Source, Version
 from stretto.worker.microbatch.guards import GUARDS, Guards
+from stretto.worker.microbatch.messages import Speaker
 from stretto.worker.microbatch.participant import Participant
 
 TOPOLOGY = "transfers"
@@ -107,7 +108,7 @@ class Leader:
         self.state = group.state
         self.machines: list[Coordinator | Participant] = []
         self.kept: dict[Version, _Kept] = {}
-        participant = Participant(TOPOLOGY, group.task, epoch, SETTINGS, sim.guards)
+        participant = Participant(TOPOLOGY, group.task, sim.next_speaker(), SETTINGS, sim.guards)
         self.machines.append(participant)
         if group.task == 0:
             self.machines.append(Coordinator(TOPOLOGY, (DEPOT,), sim.plan.tasks, SETTINGS, sim.guards))
@@ -336,6 +337,12 @@ class Group:
         self.leader = None
         self.sim.world.after(self.sim.draw(100), self._serve, self.epoch)
 
+    def restart(self) -> None:
+        """The same leader in the same epoch, which remembers nothing; its entries are in the log."""
+        if self.leader is not None:
+            self.leader.alive = False
+            self.leader = Leader(self.sim, self, self.epoch)
+
     def _dies(self, former: Leader) -> None:
         former.alive = False
 
@@ -399,6 +406,11 @@ class MicrobatchSimulation:
         self.rolled: dict[TaskId, list[int]] = {group.task: [] for group in self.groups}
         self._kinds: dict[Source, Behaviour] = {}
         self._zombies: dict[TaskId, Leader] = {}
+        self._speakers = 0
+
+    def next_speaker(self) -> Speaker:
+        self._speakers += 1
+        return Speaker(self._speakers)
 
     def draw(self, below: int) -> int:
         return self.world.random.randrange(max(1, below))
@@ -470,11 +482,14 @@ class MicrobatchSimulation:
             return
         random = self.world.random
         group = random.choice(self.groups)
-        match random.choice(("elect", "elect", "executor", "stall")):
+        match random.choice(("elect", "elect", "executor", "stall", "restart")):
             case "elect":
                 if group.leader is not None:
                     self._zombies[group.task] = group.leader
                 group.elect()
+            case "restart":
+                group.restart()
+                self.totals["restarts"] += 1
             case "executor" if group.leader is not None:
                 group.leader.executor_dies()
             case "stall":
