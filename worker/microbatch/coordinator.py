@@ -96,7 +96,9 @@ class Coordinator:
         self._poll = 0
         self._primed_at: int | None = None
         self._input_since: int | None = None
+        #: How often in a row a version came to nothing, and an entry was not applied.
         self._attempts = 0
+        self._refusals = 0
         self._why = ""
         self._resend_at: int | None = None
         self._later: tuple[int, Callable[[], None]] | None = None
@@ -160,10 +162,12 @@ class Coordinator:
 
     def _appended(self, *, applied: bool, why: str) -> None:
         if applied:
+            self._refusals = 0
             self._load()
         else:
             self._note("microbatch_entry_not_applied", why=why)
-            self._wait(self._load)
+            self._wait(self._refusals, self._load)
+            self._refusals += 1
 
     def _loaded(self, batch: Batch | None) -> None:
         self._batch = batch
@@ -188,7 +192,6 @@ class Coordinator:
 
     def _idle(self) -> None:
         self.phase = Phase.IDLE
-        self._attempts = 0
         self._next = None
         self._later = None
         self._input_since = None
@@ -409,7 +412,8 @@ class Coordinator:
         if newly:
             self._prime(next_)
         else:
-            self._wait(lambda: self._prime(next_))
+            self._wait(self._attempts, lambda: self._prime(next_))
+            self._attempts += 1
 
     # A committed batch takes effect.
 
@@ -452,10 +456,9 @@ class Coordinator:
         # A poll is answered after a while in any case.
         return self._settings.retry_ms + (self._settings.poll_ms if self.phase is Phase.IDLE else 0)
 
-    def _wait(self, then: Callable[[], None]) -> None:
-        delay = self._settings.retry_ms / 5 * 2**self._attempts
-        self._attempts = min(self._attempts + 1, 20)
-        self._later = (self._now + int(min(delay, self._settings.backoff_max_ms)), then)
+    def _wait(self, attempts: int, then: Callable[[], None]) -> None:
+        delay = self._settings.retry_ms // 5 << min(attempts, 20)
+        self._later = (self._now + min(delay, self._settings.backoff_max_ms), then)
 
     def _tick(self) -> None:
         if self._resend_at is not None and self._now >= self._resend_at:

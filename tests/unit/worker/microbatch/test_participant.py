@@ -1,0 +1,206 @@
+"""A participant, event by event. What faults do to it is the simulation's: tests/sim/test_microbatch.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from stretto.types import TaskId
+from stretto.worker.microbatch import entries, machine, messages
+from stretto.worker.microbatch.entries import Source, Span, Version
+from stretto.worker.microbatch.messages import Speaker
+from stretto.worker.microbatch.participant import ROUNDS_MAX, Participant
+
+T0, T1, T2 = TaskId(0), TaskId(1), TaskId(2)
+ME = Speaker(7)
+FIRST, SECOND = Version(1, 0), Version(1, 1)
+SPANS = (Span("orders", T1, 0, 3),)
+
+
+class Scene:
+    """A participant of task 1."""
+
+    def __init__(self, rolled: int = 0) -> None:
+        self.participant = Participant("book", T1, ME, machine.Settings())
+        self.now = 1_000
+        self.rolled = rolled
+        self.effects: list[machine.Effect] = []
+        self.step(machine.Started())
+
+    def step(self, event: machine.Event) -> list[machine.Effect]:
+        """What it wants, but for what is read at once."""
+        wanted = []
+        for effect in self.participant.step(event, self.now):
+            if isinstance(effect, machine.Load):
+                wanted += self.step(machine.Loaded(token=effect.token, rolled=self.rolled))
+            else:
+                wanted.append(effect)
+        return wanted
+
+    def receive(self, message: messages.AnyMessage, body: bytes = b"") -> list[machine.Effect]:
+        return self.step(machine.Received(message=message, body=body))
+
+    def begin(self, version: Version = FIRST) -> list[machine.Effect]:
+        return self.receive(messages.Begin(version, SPANS, (), False))
+
+    def executed(self, round_: int = 0, **calls: bytes) -> list[machine.Effect]:
+        made = {TaskId(int(task[1:])): (1, body) for task, body in calls.items()}
+        return self.step(machine.Executed(version=FIRST, round=round_, calls=made))
+
+    def later(self, ms: int) -> list[machine.Effect]:
+        self.now += ms
+        return self.step(machine.Tick())
+
+
+def answer(message: messages.AnyMessage) -> machine.Send:
+    return machine.Send(task=T0, message=message)
+
+
+def ran(round_: int = 0, *sent: tuple[TaskId, int]) -> machine.Send:
+    return answer(messages.Ran(FIRST, round_, T1, ME, sent))
+
+
+def test_records_are_run_once_however_often_that_is_asked() -> None:
+    scene = Scene()
+    (execute,) = scene.begin()
+    assert execute == machine.Execute(version=FIRST, round=0, after=0, careful=False, spans=SPANS)
+    assert scene.begin() == [answer(messages.Working(FIRST, T1))]
+    assert scene.executed() == [ran()]
+    assert scene.begin() == [ran()]
+
+
+def test_calls_are_held_where_they_will_run_before_the_round_is_told() -> None:
+    scene = Scene()
+    scene.begin()
+    calls = messages.Calls(FIRST, 1, T1, ME, 1)
+    assert scene.executed(t2=b"calls") == [machine.Send(task=T2, message=calls, body=b"calls")]
+    assert scene.begin() == [answer(messages.Working(FIRST, T1))]
+    assert scene.later(500) == [machine.Send(task=T2, message=calls, body=b"calls")]
+    assert scene.receive(messages.CallsHeld(FIRST, 1, T2)) == [ran(0, (T2, 1))]
+    assert scene.receive(messages.CallsHeld(FIRST, 1, T2)) == []
+
+
+def test_a_round_runs_the_calls_of_the_speakers_that_count_in_their_order() -> None:
+    scene = Scene()
+    for sender, speaker, body in ((T2, 5, b"c"), (T0, 4, b"b"), (T0, 3, b"a")):
+        (held,) = scene.receive(messages.Calls(FIRST, 1, sender, Speaker(speaker), 2), body)
+        assert held == machine.Send(task=sender, message=messages.CallsHeld(FIRST, 1, T1))
+    expected = (messages.Expected(T2, Speaker(5), 2), messages.Expected(T0, Speaker(4), 2))
+    (execute,) = scene.receive(messages.Go(FIRST, 1, expected, False))
+    assert isinstance(execute, machine.Execute)
+    assert (execute.round, execute.after, execute.calls) == (1, 0, (b"b", b"c"))
+
+
+@pytest.mark.parametrize(("speaker", "count"), [(5, 2), (4, 3)])
+def test_calls_that_are_missing_break_the_version(speaker: int, count: int) -> None:
+    scene = Scene()
+    scene.receive(messages.Calls(FIRST, 1, T2, Speaker(4), 2), b"c")
+    expected = (messages.Expected(T2, Speaker(speaker), count),)
+    (told,) = scene.receive(messages.Go(FIRST, 1, expected, False))
+    assert isinstance(told, machine.Send)
+    assert isinstance(told.message, messages.Broken)
+    assert told.message.why == "calls were lost with their leader"
+
+
+def test_calls_that_hop_for_ever_break_the_version() -> None:
+    scene = Scene()
+    (told,) = scene.receive(messages.Go(FIRST, ROUNDS_MAX + 1, (), False))
+    assert isinstance(told, machine.Send)
+    assert isinstance(told.message, messages.Broken)
+    assert "more than 1000 rounds" in told.message.why
+
+
+def test_a_higher_version_replaces_a_lower_one_which_is_not_heard_any_more() -> None:
+    scene = Scene()
+    scene.begin()
+    discard, execute = scene.begin(SECOND)
+    assert discard == machine.Discard(version=FIRST)
+    assert isinstance(execute, machine.Execute)
+    assert execute.version == SECOND
+    assert scene.executed() == []
+    assert scene.begin(FIRST) == []
+    assert scene.receive(messages.Calls(FIRST, 1, T2, Speaker(4), 2), b"c") == []
+
+
+def test_failures_and_accidents_are_told_again_and_nothing_is_run_again() -> None:
+    scene = Scene()
+    scene.begin()
+    failed = messages.Failure(Source("orders", T1, 2), "ValueError: no", "line 1")
+    broken = answer(messages.Broken(FIRST, 0, T1, "ValueError: no", (failed,)))
+    executed = machine.Executed(version=FIRST, round=0, calls={}, failures=(failed,))
+    assert scene.step(executed) == [broken]
+    assert scene.begin() == [broken]
+    scene.begin(SECOND)
+    (told,) = scene.step(machine.ExecutionFailed(version=SECOND, why="an executor died"))
+    assert scene.begin(SECOND) == [told]
+
+
+def staging(scene: Scene) -> machine.Append:
+    scene.begin()
+    scene.executed()
+    (collect,) = scene.receive(messages.Stage(FIRST, SPANS, ()))
+    assert collect == machine.Collect(version=FIRST, after=1, spans=SPANS, left_out=())
+    assert scene.receive(messages.Stage(FIRST, SPANS, ())) == [answer(messages.Working(FIRST, T1))]
+    (append,) = scene.step(machine.Collected(version=FIRST, changes=b"changes"))
+    assert isinstance(append, machine.Append)
+    assert append.entry == entries.Stage("book", FIRST, b"changes")
+    return append
+
+
+def test_staged_is_told_when_it_is_applied() -> None:
+    scene = Scene()
+    append = staging(scene)
+    staged = answer(messages.Staged(FIRST, T1, ME))
+    assert scene.step(machine.Appended(token=append.token, applied=True)) == [staged]
+    assert scene.receive(messages.Stage(FIRST, SPANS, ())) == [staged]
+
+
+def test_changes_that_are_not_replicated_break_the_version() -> None:
+    scene = Scene()
+    append = staging(scene)
+    (told,) = scene.step(machine.Appended(token=append.token, applied=False, why="stalled"))
+    assert isinstance(told, machine.Send)
+    assert isinstance(told.message, messages.Broken)
+    assert told.message.why == "its changes were not replicated: stalled"
+
+
+def test_an_id_is_rolled_once_and_that_is_told_as_often_as_it_is_asked() -> None:
+    scene = Scene()
+    (append,) = scene.receive(messages.Roll(FIRST))
+    assert isinstance(append, machine.Append)
+    assert append.entry == entries.Roll("book", FIRST)
+    assert scene.receive(messages.Roll(FIRST)) == []
+    scene.rolled = 1
+    rolled = answer(messages.Rolled(T1, 1, {}))
+    assert scene.step(machine.Appended(token=append.token, applied=True)) == [rolled]
+    assert scene.receive(messages.Roll(FIRST)) == [rolled]
+    assert scene.begin() == []
+
+
+def test_a_roll_that_is_refused_is_tried_again_when_it_is_asked_again() -> None:
+    scene = Scene()
+    (append,) = scene.receive(messages.Roll(FIRST))
+    assert isinstance(append, machine.Append)
+    assert scene.step(machine.Appended(token=append.token, applied=False)) == []
+    (again,) = scene.receive(messages.Roll(FIRST))
+    assert isinstance(again, machine.Append)
+
+
+def test_what_was_rolled_before_its_time_is_known_to_a_new_leader() -> None:
+    scene = Scene(rolled=4)
+    assert scene.receive(messages.Roll(Version(4, 2))) == [answer(messages.Rolled(T1, 4, {}))]
+
+
+def test_a_poll_is_answered_when_there_is_more_or_after_a_while() -> None:
+    scene = Scene()
+    scene.step(machine.Grown(bounds={"orders": (0, 3)}))
+
+    def told(number: int, end: int) -> list[machine.Send]:
+        return [answer(messages.Input(number, T1, 0, {"orders": (0, end)}))]
+
+    assert scene.receive(messages.Poll(1, {})) == told(1, 3)
+    assert scene.receive(messages.Poll(2, {"orders": 3})) == []
+    assert scene.later(10) == []
+    assert scene.step(machine.Grown(bounds={"orders": (0, 5)})) == told(2, 5)
+    assert scene.receive(messages.Poll(3, {"orders": 5})) == []
+    assert scene.participant.next_deadline() == scene.now + 1_000
+    assert scene.later(1_000) == told(3, 5)
