@@ -11,6 +11,10 @@ A task in a round goes through these phases::
     waiting -> preparing (first round: hash what an earlier transfer left here) -> asking (for an image)
             -> listing (its hashes) -> comparing (with those here) -> fetching (what differs) -> complete
 
+If nothing was left here, all of the image is missing, and its blocks are fetched while it is still being
+made: *ahead*, a phase between asking and listing. Nothing is known of them yet; comparing tells which are
+good.
+
 The staged file is overwritten in place, so it is an image only when its round is complete. A block counts
 when its hash is the listed one and it is written; a damaged one is counted and asked for again.
 """
@@ -44,6 +48,7 @@ class Phase(enum.StrEnum):
     WAITING = "waiting"
     PREPARING = "preparing"
     ASKING = "asking"
+    AHEAD = "ahead"
     LISTING = "listing"
     COMPARING = "comparing"
     FETCHING = "fetching"
@@ -69,6 +74,20 @@ class Prepared:
     """What is staged for the task is hashed."""
 
     task: TaskId
+    is_empty: bool = False
+    """Nothing was staged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomMade:
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfRoom:
+    """Instead of RoomMade, Compared or Stored: the disk is full. This transfer ends."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +117,7 @@ class Tick:
     pass
 
 
-Event: TypeAlias = Begin | Heard | Prepared | Compared | Stored | EntriesStored | Tick
+Event: TypeAlias = Begin | Heard | Prepared | RoomMade | OutOfRoom | Compared | Stored | EntriesStored | Tick
 
 
 # Effects.
@@ -114,6 +133,25 @@ class Prepare:
     """Hash what is staged for the task, if anything is; answer with Prepared."""
 
     task: TaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeRoom:
+    """For an image of about that size; answer with RoomMade."""
+
+    task: TaskId
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAhead:
+    """Write the blocks, whatever they are, and keep their hashes; answer with Stored."""
+
+    ask: int
+    task: TaskId
+    block_bytes: int
+    runs: tuple[Run, ...]
+    body: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +199,31 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitRoom:
+    """As Fail, but the next transfer needs room first."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     event: str
     fields: dict[str, Any]
 
 
-Effect: TypeAlias = Send | Prepare | Compare | Store | StoreEntries | Assemble | Fail | Note
+Effect: TypeAlias = (
+    Send
+    | Prepare
+    | MakeRoom
+    | StoreAhead
+    | Compare
+    | Store
+    | StoreEntries
+    | Assemble
+    | Fail
+    | AwaitRoom
+    | Note
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +250,12 @@ class TaskFetch:
     #: Of the latest complete round.
     offset: Offset | None = None
     image: messages.Image | None = None
+    #: Nothing was here before the first round.
+    is_empty: bool = False
+    #: How far the image has come that is fetched while it is made; and how far it is asked for.
+    growing: messages.Growing | None = None
+    has_room: bool = False
+    ahead: int = 0
     parts: list[Any] = field(default_factory=list)
     list_position: int = 0
     #: Descending, so that the next ones are at the end.
@@ -204,12 +267,19 @@ class TaskFetch:
     fetched_bytes: int = 0
     """Over all rounds."""
 
+    @property
+    def size_bytes(self) -> int | None:
+        described = self.image or self.growing
+        return described.size_bytes if described is not None else None
+
 
 @dataclass(slots=True)
 class _Asked:
     task: TaskId
     runs: tuple[Run, ...]
     at: Millis
+    #: Of an image that was being made.
+    ahead: bool = False
     #: It came, and is being written.
     storing: bool = False
 
@@ -254,9 +324,7 @@ class Fetch:
         if self.failed is not None or self._assembled:
             return None
         waits = [asked.at for asked in self._asks.values() if not asked.storing]
-        waits += [
-            each.asked_at for each in self.tasks.values() if each.phase in (Phase.ASKING, Phase.LISTING)
-        ]
+        waits += [each.asked_at for each in self.tasks.values() if each.phase in _AWAITING]
         if self._entries_at is not None and not self._storing_entries:
             waits.append(self._entries_asked_at)
         return Millis(min(waits) + self.terms.retry_ms) if waits else None
@@ -267,10 +335,18 @@ class Fetch:
                 self._begin_round()
             case Heard(message=message, body=body):
                 self._heard(message, body)
-            case Prepared(task=task):
+            case Prepared(task=task, is_empty=is_empty):
                 fetching = self.tasks[task]
                 if fetching.phase is Phase.PREPARING:
+                    fetching.is_empty = is_empty
                     self._ask_image(fetching)
+            case RoomMade(task=task):
+                self.tasks[task].has_room = True
+                self._ask_blocks()
+            case OutOfRoom(why=why):
+                self._send(messages.NoRoom(self.terms.epoch, self.terms.incarnation, self.terms.attempt))
+                self.failed = why
+                self._out.append(AwaitRoom(why=why))
             case Compared(task=task, round=number, missing=missing):
                 fetching = self.tasks[task]
                 if fetching.phase is Phase.COMPARING and fetching.round == number:
@@ -334,7 +410,8 @@ class Fetch:
     # Questions.
 
     def _ask_image(self, fetching: TaskFetch) -> None:
-        fetching.phase = Phase.ASKING
+        if fetching.phase is not Phase.AHEAD:
+            fetching.phase = Phase.ASKING
         fetching.asked_at = self._now
         terms = self.terms
         self._send(
@@ -365,16 +442,27 @@ class Fetch:
     def _ask_blocks(self) -> None:
         """Fill the window, a little of each task in turn."""
         while len(self._asks) < WINDOW:
-            ready = [each for each in self.tasks.values() if each.phase is Phase.FETCHING and each.missing]
+            ready = [each for each in self.tasks.values() if _has_more(each)]
             if not ready:
                 return
             under_way = [asked.task for asked in self._asks.values()]
             fetching = min(ready, key=lambda each: under_way.count(each.task))
-            image = present(fetching.image, "image")
-            runs = blocks.take_runs(fetching.missing, max(1, PART_BYTES // image.block_bytes))
+            ahead = fetching.phase is Phase.AHEAD
+            runs = self._next_ahead(fetching) if ahead else self._next_missing(fetching)
             self._ask_count += 1
-            self._asks[self._ask_count] = _Asked(fetching.task, runs, self._now)
+            self._asks[self._ask_count] = _Asked(fetching.task, runs, self._now, ahead)
             self._send_ask(self._ask_count)
+
+    def _next_missing(self, fetching: TaskFetch) -> tuple[Run, ...]:
+        image = present(fetching.image, "image")
+        return blocks.take_runs(fetching.missing, max(1, PART_BYTES // image.block_bytes))
+
+    def _next_ahead(self, fetching: TaskFetch) -> tuple[Run, ...]:
+        growing = present(fetching.growing, "growing image")
+        first = fetching.ahead
+        count = min(growing.blocks - first, max(1, PART_BYTES // growing.block_bytes))
+        fetching.ahead += count
+        return ((first, count),)
 
     def _send_ask(self, ask: int) -> None:
         asked, terms = self._asks[ask], self.terms
@@ -409,7 +497,7 @@ class Fetch:
         due = self._now - self.terms.retry_ms
         for fetching in self.tasks.values():
             if fetching.asked_at <= due:
-                if fetching.phase is Phase.ASKING:
+                if fetching.phase in (Phase.ASKING, Phase.AHEAD):
                     self._ask_image(fetching)
                 elif fetching.phase is Phase.LISTING:
                     self._ask_hashes(fetching)
@@ -436,8 +524,13 @@ class Fetch:
             case messages.Image(task=task, round=number):
                 self._saw(message.applied)
                 fetching = self.tasks.get(task)
-                if fetching is not None and fetching.phase is Phase.ASKING and fetching.round == number:
+                if fetching is not None and _asks_for(fetching, number):
                     self._listed(fetching, message)
+            case messages.Growing(task=task, round=number):
+                self._saw(message.applied)
+                fetching = self.tasks.get(task)
+                if fetching is not None and _asks_for(fetching, number):
+                    self._heard_growing(fetching, message)
             case messages.Hashes(task=task, round=number, position=position):
                 self._saw(message.applied)
                 fetching = self.tasks.get(task)
@@ -466,6 +559,17 @@ class Fetch:
         self._was_answered = True
         self.leader_applied = max(self.leader_applied, applied)
 
+    def _heard_growing(self, fetching: TaskFetch, growing: messages.Growing) -> None:
+        if not fetching.is_empty or fetching.round > 1:
+            return
+        if fetching.phase is Phase.ASKING:
+            fetching.phase = Phase.AHEAD
+            fetching.missing_bytes = growing.size_bytes
+            self._out.append(MakeRoom(task=fetching.task, size_bytes=growing.size_bytes))
+        if fetching.growing is None or growing.blocks > fetching.growing.blocks:
+            fetching.growing = growing
+            self._ask_blocks()
+
     def _listed(self, fetching: TaskFetch, image: messages.Image) -> None:
         fetching.image = image
         fetching.parts = []
@@ -484,8 +588,13 @@ class Fetch:
             self._ask_hashes(fetching)
         else:
             fetching.phase = Phase.COMPARING
+            self._compare(fetching)
+
+    def _compare(self, fetching: TaskFetch) -> None:
+        """When what was asked for ahead is written."""
+        if not any(asked.task == fetching.task for asked in self._asks.values()):
             parts, fetching.parts = tuple(fetching.parts), []
-            self._out.append(Compare(image=image, parts=parts))
+            self._out.append(Compare(image=present(fetching.image, "image"), parts=parts))
 
     def _compared(self, fetching: TaskFetch, missing: list[Run] | None) -> None:
         image = present(fetching.image, "image")
@@ -495,6 +604,8 @@ class Fetch:
         fetching.listed_round = fetching.round
         fetching.phase = Phase.FETCHING
         fetching.missing_bytes = _total(missing, image)
+        self._count_damage(fetching, _blocks_below(missing, fetching.ahead))
+        fetching.ahead = 0
         fetching.missing = missing[::-1]
         self._note(
             "task_round_begins",
@@ -517,28 +628,49 @@ class Fetch:
         if asked is None or asked.storing:
             return
         asked.storing = True
-        image = present(self.tasks[asked.task].image, "image")
-        self._out.append(Store(ask=ask, image=image, runs=asked.runs, body=body))
+        fetching = self.tasks[asked.task]
+        if asked.ahead:
+            block_bytes = present(fetching.growing, "growing image").block_bytes
+            store = StoreAhead(ask=ask, task=asked.task, block_bytes=block_bytes, runs=asked.runs, body=body)
+            self._out.append(store)
+        else:
+            image = present(fetching.image, "image")
+            self._out.append(Store(ask=ask, image=image, runs=asked.runs, body=body))
 
     def _stored(self, ask: int, damaged: tuple[Run, ...]) -> None:
         asked = self._asks.pop(ask, None)
         if asked is None:
             return
         fetching = self.tasks[asked.task]
+        if asked.ahead:
+            self._stored_ahead(fetching, asked.runs)
+            return
         image = present(fetching.image, "image")
         written = _total(asked.runs, image) - _total(damaged, image)
         fetching.missing_bytes -= written
         fetching.fetched_bytes += written
         if damaged:
-            count = sum(blocks_of for _, blocks_of in damaged)
-            fetching.damaged += count
-            self.damaged_blocks += count
-            self._note("damaged_blocks", task=fetching.task, round=fetching.round, blocks=count)
+            self._count_damage(fetching, sum(count for _, count in damaged))
             if fetching.damaged > DAMAGE_MAX:
                 self._fail(f"{fetching.damaged} blocks of task {fetching.task} came damaged in one round")
                 return
             fetching.missing.extend(damaged)
         self._go_on(fetching)
+
+    def _stored_ahead(self, fetching: TaskFetch, runs: tuple[Run, ...]) -> None:
+        growing = present(fetching.growing, "growing image")
+        written = sum(count for _, count in runs) * growing.block_bytes
+        fetching.missing_bytes = max(0, fetching.missing_bytes - written)
+        fetching.fetched_bytes += written
+        if fetching.phase is Phase.COMPARING:
+            self._compare(fetching)
+        self._ask_blocks()
+
+    def _count_damage(self, fetching: TaskFetch, count: int) -> None:
+        if count:
+            fetching.damaged += count
+            self.damaged_blocks += count
+            self._note("damaged_blocks", task=fetching.task, round=fetching.round, blocks=count)
 
     def _heard_entries(self, message: messages.Entries, start: Offset, body: Any) -> None:
         if start != self._entries_at or self._storing_entries:
@@ -569,6 +701,26 @@ REFUSALS = {
     messages.Reason.FORMAT: "the leader sends images in another format; run the same release on all workers",
     messages.Reason.FAILED: "the leader could not read its own state",
 }
+
+
+_AWAITING = (Phase.ASKING, Phase.AHEAD, Phase.LISTING)
+"""Phases in which a question other than for blocks is under way."""
+
+
+def _asks_for(fetching: TaskFetch, number: int) -> bool:
+    return fetching.phase in (Phase.ASKING, Phase.AHEAD) and fetching.round == number
+
+
+def _has_more(fetching: TaskFetch) -> bool:
+    """Blocks that can be asked for."""
+    if fetching.phase is Phase.AHEAD:
+        made = fetching.growing.blocks if fetching.growing is not None else 0
+        return fetching.has_room and fetching.ahead < made
+    return fetching.phase is Phase.FETCHING and bool(fetching.missing)
+
+
+def _blocks_below(runs: Iterable[Run], end: int) -> int:
+    return sum(max(0, min(first + count, end) - first) for first, count in runs)
 
 
 def _total(runs: Iterable[Run], image: messages.Image) -> int:

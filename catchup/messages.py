@@ -15,7 +15,7 @@ import msgspec
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, TaskId
 
-FORMAT = 1
+FORMAT = 2
 """Of images, lists and blocks. Changes when either side could misunderstand the other."""
 
 Run: TypeAlias = tuple[int, int]
@@ -53,6 +53,18 @@ class Image(Message, frozen=True, tag=True, gc=False):
     """Of the list of hashes, complete or against ``base``."""
     applied: Offset
     """How far the leader is by now."""
+
+
+class Growing(Message, frozen=True, tag=True, gc=False):
+    """The image is being made; its first blocks can be had already."""
+
+    task: TaskId
+    round: int
+    size_bytes: int
+    """About what it will have."""
+    block_bytes: int
+    blocks: int
+    applied: Offset
 
 
 class AskHashes(Message, frozen=True, tag=True, gc=False):
@@ -121,10 +133,14 @@ class Refused(Message, frozen=True, tag=True, gc=False):
     why: str = ""
 
 
+class NoRoom(Message, frozen=True, tag=True, gc=False):
+    """Follower to leader: there is no space for the images here; another transfer is begun when there is."""
+
+
 class Finished(Message, frozen=True, tag=True, gc=False):
     """Follower to leader: the images are no longer needed."""
 
 
-Ask: TypeAlias = AskImage | AskHashes | AskBlocks | AskEntries | Finished
-Answer: TypeAlias = Image | Hashes | Blocks | Entries | Waiting | Refused
+Ask: TypeAlias = AskImage | AskHashes | AskBlocks | AskEntries | NoRoom | Finished
+Answer: TypeAlias = Image | Growing | Hashes | Blocks | Entries | Waiting | Refused
 AnyMessage: TypeAlias = Ask | Answer

@@ -8,7 +8,8 @@ with the epoch. Its images end with it.
 Asking for a round tells that the one before it is complete. So the log need be kept only from the lowest
 offset of the images that are complete: :class:`MovePin` tells the core.
 
-What is sent passes one queue with one allowance of bytes per second. Images are made a few at a time.
+What is sent passes one queue with one allowance of bytes per second. Images are made a few at a time. The
+blocks of one that is still being made are served as far as it has come.
 """
 
 from __future__ import annotations
@@ -54,6 +55,14 @@ class Heard:
     message: messages.Ask
     applied: Offset
     """Ours, now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageGrew:
+    """So many blocks of an image that is being made can be read."""
+
+    key: Key
+    growing: messages.Growing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +114,16 @@ class Tick:
 
 
 Event: TypeAlias = (
-    Begin | Heard | ImageMade | ImageFailed | EntriesSent | PinReleased | LeadershipEnded | Limit | Tick
+    Begin
+    | Heard
+    | ImageGrew
+    | ImageMade
+    | ImageFailed
+    | EntriesSent
+    | PinReleased
+    | LeadershipEnded
+    | Limit
+    | Tick
 )
 
 
@@ -120,8 +138,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeImage:
-    """Copy the task's state, hash it, and answer with ImageMade or ImageFailed. The image of ``base`` is the
-    one before; it need not be kept, but its list of hashes is what the new list may be told against."""
+    """Copy the task's state, hash it, and answer with ImageMade or ImageFailed; meanwhile with ImageGrew, if
+    that is worth the while. The image of ``base`` is the one before; it need not be kept, but its list of
+    hashes is what the new list may be told against."""
 
     key: Key
     ask: messages.AskImage
@@ -183,6 +202,8 @@ class _Task:
     #: The round whose image exists or is being made; 0 before the first.
     round: int = 0
     image: messages.Image | None = None
+    #: How far it has come, while it is being made.
+    growing: messages.Growing | None = None
     #: Of the latest image that the follower has.
     offset: Offset | None = None
 
@@ -227,6 +248,8 @@ class Serve:
                 self._begin(event)
             case Heard(key=key, message=message, applied=applied):
                 self._heard(key, message, applied)
+            case ImageGrew(key=key, growing=growing):
+                self._grew(key, growing)
             case ImageMade(key=key, image=image):
                 self._made(key, image)
             case ImageFailed(key=key, attempt=attempt, why=why):
@@ -297,7 +320,7 @@ class Serve:
     def _heard(self, key: Key, message: messages.Ask, applied: Offset) -> None:
         transfer = self.transfers.get(key)
         if transfer is None or not _belongs(message, transfer.begun):
-            if not isinstance(message, messages.Finished):
+            if not isinstance(message, messages.Finished | messages.NoRoom):
                 refused = messages.Refused(
                     message.epoch, message.incarnation, message.attempt, reason=Reason.UNKNOWN
                 )
@@ -313,11 +336,14 @@ class Serve:
                 if image is not None and 0 <= position < image.list_bytes:
                     self._enqueue(transfer, message, (task, number, position))
             case messages.AskBlocks(ask=ask, task=task, round=number, runs=runs):
-                image = self._image_of(transfer, task, number)
-                if image is not None and _are_within(runs, image):
+                there = self._there(transfer, task, number)
+                if there is not None and _are_within(runs, *there):
                     self._enqueue(transfer, message, (ask,))
             case messages.AskEntries(start=start):
                 self._enqueue(transfer, message, ("entries", start))
+            case messages.NoRoom():
+                self._note(transfer, "follower_has_no_room", sent_bytes=transfer.sent_bytes)
+                self._release(transfer)
             case messages.Finished():
                 self._note(transfer, "transfer_finished", sent_bytes=transfer.sent_bytes)
                 # The pin stays: the core lets go of it when the follower has caught up from the log.
@@ -332,6 +358,8 @@ class Serve:
         elif ask.round == served.round:
             if served.image is not None:
                 self._send_image(transfer, served.image)
+            elif served.growing is not None:
+                self._send_growing(transfer, served.growing)
             else:
                 self._wait(transfer)
         elif ask.round == served.round + 1 and (served.image is not None or served.round == 0):
@@ -339,7 +367,7 @@ class Serve:
                 served.offset = served.image.offset
                 self._complete(transfer)
             served.round = ask.round
-            served.image = None
+            served.image = served.growing = None
             self._to_make.append((transfer, ask))
 
     def _complete(self, transfer: _Transfer) -> None:
@@ -361,6 +389,17 @@ class Serve:
         served = transfer.tasks.get(task)
         return served.image if served is not None and served.round == number else None
 
+    def _there(self, transfer: _Transfer, task: TaskId, number: int) -> tuple[int, int] | None:
+        """Bytes that can be read of an image, made or being made, and the size of its blocks."""
+        served = transfer.tasks.get(task)
+        if served is None or served.round != number:
+            return None
+        if served.image is not None:
+            return served.image.size_bytes, served.image.block_bytes
+        if served.growing is not None:
+            return served.growing.blocks * served.growing.block_bytes, served.growing.block_bytes
+        return None
+
     # Images.
 
     def _make_next(self) -> None:
@@ -368,6 +407,19 @@ class Serve:
             transfer, ask = self._to_make.popleft()
             self._making.add((transfer.begun.key, ask.attempt, ask.task))
             self._out.append(MakeImage(key=transfer.begun.key, ask=ask))
+
+    def _grew(self, key: Key, growing: messages.Growing) -> None:
+        transfer = self.transfers.get(key)
+        if transfer is None or not _belongs(growing, transfer.begun):
+            return
+        served = transfer.tasks[growing.task]
+        if served.round == growing.round and served.image is None:
+            served.growing = growing
+            self._send_growing(transfer, growing)
+
+    def _send_growing(self, transfer: _Transfer, growing: messages.Growing) -> None:
+        answer = msgspec.structs.replace(growing, applied=transfer.applied)
+        self._out.append(Send(key=transfer.begun.key, message=answer))
 
     def _made(self, key: Key, image: messages.Image) -> None:
         self._making.discard((key, image.attempt, image.task))
@@ -418,12 +470,12 @@ class Serve:
                 return min(PART_BYTES, image.list_bytes - position)
             case messages.AskBlocks(ask=number_of_ask, task=task, round=number, runs=runs):
                 transfer.queued.discard((number_of_ask,))
-                image = self._image_of(transfer, task, number)
-                if image is None:
+                there = self._there(transfer, task, number)
+                if there is None:
                     return 0
                 answer = messages.Blocks(*named, ask=number_of_ask, task=task, round=number, applied=applied)
                 self._out.append(SendBlocks(key=key, message=answer, runs=runs))
-                return sum(blocks.length_of(run, image.size_bytes, image.block_bytes) for run in runs)
+                return sum(blocks.length_of(run, *there) for run in runs)
             case messages.AskEntries(start=start):
                 transfer.queued.discard(("entries", start))
                 self._out.append(SendEntries(key=key, ask=ask))
@@ -443,10 +495,10 @@ def _belongs(message: messages.Message, begun: Begin) -> bool:
     )
 
 
-def _are_within(runs: tuple[Run, ...], image: messages.Image) -> bool:
+def _are_within(runs: tuple[Run, ...], size_bytes: int, block_bytes: int) -> bool:
     """And no more of them than a message may carry."""
-    end = blocks.blocks_in(image.size_bytes, image.block_bytes)
+    end = blocks.blocks_in(size_bytes, block_bytes)
     total = sum(count for _, count in runs)
     return all(
         first >= 0 and count > 0 and first + count <= end for first, count in runs
-    ) and total * image.block_bytes <= max(PART_BYTES, image.block_bytes)
+    ) and total * block_bytes <= max(PART_BYTES, block_bytes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 import structlog
 
@@ -21,7 +21,7 @@ from stretto.replog.core import effects, events
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Millis, Offset, TaskId, WorkerId
 from stretto.worker.environment import NoSpace
-from stretto.worker.images import SpooledImage, make_image
+from stretto.worker.images import GrowingImage, SpooledImage, make_image
 from stretto.worker.install import Install
 from stretto.worker.staging import Abandoned, Staging
 from stretto.zk.paths import GroupKey
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 THREADS = 6
-ROOM_MS = 1_000
-"""How often a full disk is looked at again."""
-FAILED_MS = 1_000
-"""From the failure of a transfer to the next one."""
+AGAIN_MS = 1_000
+AGAIN_MAX_MS = 30_000
+"""From the failure of a transfer to the next one, and from one look at a full disk to the next: twice as long
+each time, up to this."""
 RATE_MS = 1_000
 
 T = TypeVar("T")
@@ -56,6 +56,7 @@ class Receiving:
     begun_at: Millis
     #: What it waits for, in a sentence.
     waits: str = ""
+    looks: int = 0
     told_at: Millis = Millis(0)
     deadline: Millis | None = None
     end: Offset | None = None
@@ -72,6 +73,7 @@ class Serving:
 
     attempt: int
     images: dict[TaskId, SpooledImage] = field(default_factory=dict)
+    growing: dict[TaskId, GrowingImage] = field(default_factory=dict)
 
 
 class CatchupDesk:
@@ -87,6 +89,8 @@ class CatchupDesk:
         self._receiving: dict[GroupKey, Receiving] = {}
         #: The latest staging of each group, whose files the next one takes over.
         self._stagings: dict[GroupKey, Staging] = {}
+        #: Transfers to each group that failed since the last one that did not.
+        self._failures: dict[GroupKey, int] = {}
         self._closed = False
 
     def close(self) -> None:
@@ -129,6 +133,7 @@ class CatchupDesk:
                 | messages.AskHashes()
                 | messages.AskBlocks()
                 | messages.AskEntries()
+                | messages.NoRoom()
                 | messages.Finished()
             ):
                 leader = group.leader
@@ -184,7 +189,7 @@ class CatchupDesk:
                 self._make(key, ask)
             case serve.SendHashes(key=key, message=message):
                 image = self._image(key, message.task, message)
-                if image is not None:
+                if isinstance(image, SpooledImage):
                     end = message.position + fetch.PART_BYTES
                     self._send(to, group_key, message, image.listed[message.position : end])
             case serve.SendBlocks(key=key, message=message, runs=runs):
@@ -206,15 +211,16 @@ class CatchupDesk:
 
     def _image(
         self, key: serve.Key, task: TaskId, message: messages.Hashes | messages.Blocks
-    ) -> SpooledImage | None:
+    ) -> SpooledImage | GrowingImage | None:
         serving = self._serving.get(key)
-        image = serving.images.get(task) if serving is not None else None
-        if image is None or (image.described.attempt, image.described.round) != (
-            message.attempt,
-            message.round,
-        ):
+        if serving is None:
             return None
-        return image
+        for image in (serving.images.get(task), serving.growing.get(task)):
+            if image is not None:
+                described = image.described
+                if (described.attempt, described.round) == (message.attempt, message.round):
+                    return image
+        return None
 
     def _make(self, key: serve.Key, ask: messages.AskImage) -> None:
         group = self._worker.groups.get(key[0])
@@ -227,14 +233,23 @@ class CatchupDesk:
         previous = serving.images.get(ask.task)
         state, folder = group.state, self._worker.replica_path(group.plan)
         log.info("image_begins", group=str(key[0]), follower=key[1], task=ask.task, round=ask.round)
+
+        def grew(image: GrowingImage) -> None:
+            self._loop.call_soon(self._grew, key, serving, image)
+
         self._on_thread(
-            lambda: make_image(state, folder, ask, previous),
+            lambda: make_image(state, folder, ask, previous, grew),
             lambda result: self._made(key, serving, ask, result),
         )
+
+    def _grew(self, key: serve.Key, serving: Serving, image: GrowingImage) -> None:
+        serving.growing[image.described.task] = image
+        self._step_serve(serve.ImageGrew(key=key, growing=image.described))
 
     def _made(
         self, key: serve.Key, serving: Serving, ask: messages.AskImage, result: SpooledImage | Exception
     ) -> None:
+        serving.growing.pop(ask.task, None)
         if isinstance(result, Exception):
             log.error("image_failed", group=str(key[0]), task=ask.task, why=str(result))
             self._step_serve(serve.ImageFailed(key=key, attempt=ask.attempt, why=_sentence(result)))
@@ -253,7 +268,11 @@ class CatchupDesk:
         self._step_serve(serve.ImageMade(key=key, image=described))
 
     def _send_blocks(
-        self, key: serve.Key, image: SpooledImage, message: messages.Blocks, runs: tuple[messages.Run, ...]
+        self,
+        key: serve.Key,
+        image: SpooledImage | GrowingImage,
+        message: messages.Blocks,
+        runs: tuple[messages.Run, ...],
     ) -> None:
         def then(result: bytes | Exception) -> None:
             if isinstance(result, Exception):
@@ -374,10 +393,26 @@ class CatchupDesk:
                 self._work(
                     receiving,
                     lambda: staging.prepare(task),
-                    lambda _: fetch.Prepared(task=task),
+                    lambda is_empty: fetch.Prepared(task=task, is_empty=is_empty),
+                )
+            case fetch.MakeRoom(task=task, size_bytes=size_bytes):
+                self._work(
+                    receiving,
+                    lambda: staging.make_room({task: size_bytes}),
+                    lambda _: fetch.RoomMade(task=task),
+                )
+            case fetch.StoreAhead(ask=ask, task=task, block_bytes=block_bytes, runs=runs, body=body):
+                self._work(
+                    receiving,
+                    lambda: staging.store_ahead(task, block_bytes, runs, body),
+                    lambda _: fetch.Stored(ask=ask),
                 )
             case fetch.Compare(image=image, parts=parts):
-                self._compare(receiving, image, parts)
+                self._work(
+                    receiving,
+                    lambda: staging.compare(image, parts),
+                    lambda missing: fetch.Compared(task=image.task, round=image.round, missing=missing),
+                )
             case fetch.Store(ask=ask, image=image, runs=runs, body=body):
                 self._work(
                     receiving,
@@ -397,6 +432,8 @@ class CatchupDesk:
                 )
             case fetch.Fail(why=why):
                 self._fail(receiving, why)
+            case fetch.AwaitRoom(why=why):
+                self._wait_for_room(receiving, why)
             case fetch.Note(event=event, fields=fields):
                 log.info(event, group=str(receiving.group.key), leader=receiving.leader, **fields)
             case _:
@@ -413,35 +450,58 @@ class CatchupDesk:
 
         self._on_thread(work, then)
 
-    def _compare(self, receiving: Receiving, image: messages.Image, parts: tuple[Any, ...]) -> None:
-        def then(result: list[messages.Run] | Exception | None) -> None:
-            if isinstance(result, NoSpace):
-                if self._is_current(receiving):
-                    if not receiving.waits:
-                        log.error("no_room_for_state", group=str(receiving.group.key), why=str(result))
-                    receiving.waits = str(result)
-                    self._loop.call_after(ROOM_MS, self._compare, receiving, image, parts)
-            elif isinstance(result, Exception):
-                self._work_failed(receiving, result)
-            else:
-                receiving.waits = ""
-                self._step(receiving, fetch.Compared(task=image.task, round=image.round, missing=result))
-
-        self._on_thread(lambda: receiving.staging.compare(image, parts), then)
-
     def _work_failed(self, receiving: Receiving, error: Exception) -> None:
         if not isinstance(error, OSError | StrettoError):
             raise error
-        if not isinstance(error, Abandoned):
+        if isinstance(error, NoSpace):
+            self._no_room(receiving, error)
+        elif not isinstance(error, Abandoned):
             self._fail(receiving, _sentence(error))
+
+    def _no_room(self, receiving: Receiving, error: NoSpace) -> None:
+        """The leader need not keep anything for us meanwhile."""
+        if self._is_current(receiving) and receiving.fetch.failed is None:
+            log.error("no_room_for_state", group=str(receiving.group.key), why=str(error))
+            self._step(receiving, fetch.OutOfRoom(why=str(error)))
+
+    def _look_for_room(self, receiving: Receiving) -> None:
+        def then(result: Exception | None) -> None:
+            if not self._is_current(receiving):
+                return
+            if isinstance(result, NoSpace):
+                self._wait_for_room(receiving, str(result))
+            elif isinstance(result, Exception):
+                self._work_failed(receiving, result)
+            else:
+                log.info("room_for_state", group=str(receiving.group.key))
+                self._give_up(receiving)
+
+        sizes = {
+            each.task: each.size_bytes
+            for each in receiving.fetch.tasks.values()
+            if each.size_bytes is not None
+        }
+        self._on_thread(lambda: receiving.staging.make_room(sizes), then)
+
+    def _wait_for_room(self, receiving: Receiving, why: str) -> None:
+        """The core is told that this goes on: it must not ask for a state that has no place to go."""
+        group = receiving.group
+        receiving.waits = why
+        wait_ms = min(_pause_ms(receiving.looks), group.replica.settings.state_timeout_ms // 2)
+        receiving.looks += 1
+        group.step(events.TransferProgressed(epoch=receiving.epoch, attempt=receiving.attempt))
+        self._loop.call_after(wait_ms, self._look_for_room, receiving)
 
     def _fail(self, receiving: Receiving, why: str) -> None:
         if not self._is_current(receiving):
             return
-        log.warning("far_horizon_fails", group=str(receiving.group.key), leader=receiving.leader, why=why)
+        key = receiving.group.key
+        log.warning("far_horizon_fails", group=str(key), leader=receiving.leader, why=why)
         receiving.waits = f"it begins again: {why}"
         receiving.fetch.failed = receiving.fetch.failed or why
-        self._loop.call_after(FAILED_MS, self._give_up, receiving)
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        self._loop.call_after(_pause_ms(failures), self._give_up, receiving)
 
     def _give_up(self, receiving: Receiving) -> None:
         if self._is_current(receiving):
@@ -480,6 +540,7 @@ class CatchupDesk:
 
         def then(result: ReplicaStorage | Exception) -> None:
             self._receiving.pop(group.key, None)
+            self._failures.pop(group.key, None)
             if isinstance(result, Exception):
                 if not isinstance(result, OSError | StrettoError):
                     raise result
@@ -522,12 +583,16 @@ class CatchupDesk:
                     phase=each.phase,
                     round=each.round,
                     offset=each.offset,
-                    size_bytes=each.image.size_bytes if each.image is not None else None,
+                    size_bytes=each.size_bytes,
                     left_bytes=each.missing_bytes,
                 )
                 for each in fetching.tasks.values()
             ),
         )
+
+
+def _pause_ms(times: int) -> int:
+    return min(AGAIN_MS << min(times, 10), AGAIN_MAX_MS)
 
 
 def _sentence(error: Exception) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,29 +17,24 @@ from pathlib import Path
 from stretto.catchup import blocks, messages
 from stretto.catchup.messages import Run
 from stretto.errors import StorageError
-from stretto.types import TaskId
+from stretto.types import Offset, TaskId
 from stretto.worker.hashing import SMALL_BYTES, copy_and_hash, hashes_of
 from stretto.worker.state import AppliedState
 from stretto.worker.taskstate import offset_of_image
 
 SPOOL = "spool"
+GROWTH_BYTES = 8 << 20
+"""How often it is told how far an image has come."""
 
 
-@dataclass(eq=False)
-class SpooledImage:
-    """``described`` answers the question that it was made for; ``listed`` is the list that goes with it."""
+class Spool:
+    """The file of an image, from when it is being made."""
 
-    fd: int
-    described: messages.Image
-    transaction: int
-    hashes: bytes
-    listed: bytes
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        weakref.finalize(self, os.close, fd)
 
-    def __post_init__(self) -> None:
-        weakref.finalize(self, os.close, self.fd)
-
-    def read(self, runs: tuple[Run, ...]) -> bytes:
-        size_bytes, block_bytes = self.described.size_bytes, self.described.block_bytes
+    def read(self, runs: tuple[Run, ...], size_bytes: int, block_bytes: int) -> bytes:
         parts = []
         for run in runs:
             wanted = blocks.length_of(run, size_bytes, block_bytes)
@@ -49,37 +45,67 @@ class SpooledImage:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+@dataclass(eq=False)
+class SpooledImage:
+    """``described`` answers the question that it was made for; ``listed`` is the list that goes with it."""
+
+    spool: Spool
+    described: messages.Image
+    transaction: int
+    hashes: bytes
+    listed: bytes
+
+    def read(self, runs: tuple[Run, ...]) -> bytes:
+        return self.spool.read(runs, self.described.size_bytes, self.described.block_bytes)
+
+
+@dataclass(eq=False)
+class GrowingImage:
+    """One that is being made, as far as ``described`` tells."""
+
+    spool: Spool
+    described: messages.Growing
+
+    def read(self, runs: tuple[Run, ...]) -> bytes:
+        block_bytes = self.described.block_bytes
+        return self.spool.read(runs, self.described.blocks * block_bytes, block_bytes)
+
+
 def make_image(
-    state: AppliedState, folder: Path, ask: messages.AskImage, previous: SpooledImage | None
+    state: AppliedState,
+    folder: Path,
+    ask: messages.AskImage,
+    previous: SpooledImage | None,
+    grew: Callable[[GrowingImage], None] = lambda _: None,
 ) -> SpooledImage:
-    """Blocks on the disk. ``previous`` is of the round before; raises StorageError or OSError."""
+    """Blocks on the disk. ``previous`` is of the round before; raises StorageError or OSError.
+
+    ``grew`` is called on this thread, now and then, while an image of some size is made.
+    """
     transaction = state.transaction(ask.task)
     if previous is not None and previous.transaction == transaction:
-        fd, hashes = os.dup(previous.fd), previous.hashes
+        spool, hashes = previous.spool, previous.hashes
         size_bytes, block_bytes = previous.described.size_bytes, previous.described.block_bytes
         offset = previous.described.offset
     else:
-        spool = folder / SPOOL
-        spool.mkdir(exist_ok=True)
-        path = spool / f"task-{ask.task}-{os.urandom(6).hex()}"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        (folder / SPOOL).mkdir(exist_ok=True)
+        path = folder / SPOOL / f"task-{ask.task}-{os.urandom(6).hex()}"
+        spool = Spool(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
-            try:
-                expected_bytes = state.size_bytes(ask.task)
-                block_bytes = blocks.block_bytes_for(expected_bytes)
-                if expected_bytes <= SMALL_BYTES:
-                    state.image(ask.task, fd)
-                    hashes = hashes_of(fd, os.fstat(fd).st_size, block_bytes)
-                else:
-                    hashes = copy_and_hash(partial(state.image, ask.task), fd, block_bytes)
-                offset = offset_of_image(path, ask.task)
-            finally:
-                path.unlink()
-            size_bytes = os.fstat(fd).st_size
-            _check_hashed(hashes, blocks.blocks_in(size_bytes, block_bytes))
-        except BaseException:
-            os.close(fd)
-            raise
+            expected_bytes = state.size_bytes(ask.task)
+            block_bytes = blocks.block_bytes_for(expected_bytes)
+            copy = partial(state.image, ask.task)
+            if expected_bytes <= SMALL_BYTES:
+                copy(spool.fd)
+                hashes = hashes_of(spool.fd, os.fstat(spool.fd).st_size, block_bytes)
+            else:
+                progress = _Progress(spool, ask, expected_bytes, block_bytes, grew)
+                hashes = copy_and_hash(copy, spool.fd, block_bytes, progress.made)
+            offset = offset_of_image(path, ask.task)
+        finally:
+            path.unlink()
+        size_bytes = os.fstat(spool.fd).st_size
+        _check_hashed(hashes, blocks.blocks_in(size_bytes, block_bytes))
     against = previous if previous is not None and ask.base == previous.described.round else None
     if against is not None and against.described.block_bytes != block_bytes:
         against = None
@@ -98,7 +124,42 @@ def make_image(
         list_bytes=len(listed),
         applied=offset,
     )
-    return SpooledImage(fd, described, transaction, hashes, listed)
+    return SpooledImage(spool, described, transaction, hashes, listed)
+
+
+class _Progress:
+    """Tells how far an image has come, every ``GROWTH_BYTES``."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        ask: messages.AskImage,
+        size_bytes: int,
+        block_bytes: int,
+        grew: Callable[[GrowingImage], None],
+    ) -> None:
+        self._spool, self._ask = spool, ask
+        self._size_bytes, self._block_bytes = size_bytes, block_bytes
+        self._grew = grew
+        self._told = 0
+
+    def made(self, count: int) -> None:
+        if (count - self._told) * self._block_bytes < GROWTH_BYTES:
+            return
+        self._told = count
+        ask = self._ask
+        described = messages.Growing(
+            ask.epoch,
+            ask.incarnation,
+            ask.attempt,
+            task=ask.task,
+            round=ask.round,
+            size_bytes=self._size_bytes,
+            block_bytes=self._block_bytes,
+            blocks=count,
+            applied=Offset(0),
+        )
+        self._grew(GrowingImage(self._spool, described))
 
 
 def _check_hashed(hashes: bytes, count: int) -> None:

@@ -25,12 +25,16 @@ from stretto.replog.frame import decode
 from stretto.replog.log import Replog
 from stretto.types import Offset, TaskId
 from stretto.worker.environment import SPARE_BYTES, NoSpace
-from stretto.worker.hashing import hashes_of
+from stretto.worker.hashing import WrittenHashes, hashes_of
 from stretto.worker.images import task_folder
 from stretto.worker.state import AppliedState
 
 INCOMING = "incoming"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FEW_BYTES = 64 * 1024
+"""Up to here a question to another process costs more than hashing."""
+SYNC_BYTES = 64 << 20
+"""How much is written before it is synced, so that little is left to do at the end."""
 
 
 class Abandoned(StorageError):
@@ -45,13 +49,18 @@ class Staging:
         self._tasks = tasks
         self._previous = previous
         self._fds: dict[TaskId, int] = {}
-        #: Of the image that the file becomes; of what it is, once a round is complete.
-        self._hashes: dict[TaskId, bytes] = {}
+        #: Of the image that the file becomes; of what it is, before the first round and once one is complete.
+        self._hashes: dict[TaskId, bytes | bytearray] = {}
         self._block_bytes = dict.fromkeys(tasks, blocks.BLOCK_BYTES)
+        self._written = WrittenHashes({task: self._file(task) for task in tasks})
+        self._unsynced_bytes = 0
         self._log: Replog | None = None
         self._busy = 0
         self._closed = False
         self._changed = threading.Condition()
+
+    def _file(self, task: TaskId) -> Path:
+        return task_folder(self.folder / "state", task) / "data.mdb"
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -74,25 +83,26 @@ class Staging:
             for fd in self._fds.values():
                 os.close(fd)
             self._fds.clear()
+            self._written.close()
             if self._log is not None:
                 self._log.close()
                 self._log = None
 
     # Rounds.
 
-    def prepare(self, task: TaskId) -> None:
-        """Hash what is there."""
+    def prepare(self, task: TaskId) -> bool:
+        """Hash what is there; whether that is nothing."""
         with self._working():
             previous = self._previous
             if previous is not None:
                 previous.close()
                 self._previous = None
-            folder = task_folder(self.folder / "state", task)
-            folder.mkdir(parents=True, exist_ok=True)
-            fd = os.open(folder / "data.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file(task).parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self._file(task), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with self._changed:
                 self._fds[task] = fd
             self._hash(task, blocks.BLOCK_BYTES)
+            return not self._hashes[task]
 
     def _hash(self, task: TaskId, block_bytes: int) -> None:
         fd = self._fds[task]
@@ -106,7 +116,7 @@ class Staging:
             count = blocks.blocks_in(image.size_bytes, image.block_bytes)
             if image.base:
                 try:
-                    hashes = blocks.apply_changes(self._hashes[task], listed, count)
+                    hashes = blocks.apply_changes(bytes(self._hashes[task]), listed, count)
                 except PeerError:
                     return None
             else:
@@ -115,49 +125,95 @@ class Staging:
                 return None
             if image.block_bytes != self._block_bytes[task]:
                 self._hash(task, image.block_bytes)
-            self._make_room(task, image.size_bytes)
-            missing = blocks.missing_runs(self._hashes[task], hashes)
+            self._make_room({task: image.size_bytes})
+            missing = blocks.missing_runs(bytes(self._hashes[task]), hashes)
             self._hashes[task] = hashes
             return missing
 
-    def _make_room(self, task: TaskId, size_bytes: int) -> None:
+    def make_room(self, sizes_bytes: dict[TaskId, int]) -> None:
+        """For images of these sizes. Raises NoSpace, and may be repeated."""
+        with self._working():
+            self._make_room(sizes_bytes)
+
+    def _make_room(self, sizes_bytes: dict[TaskId, int]) -> None:
         """All of it at once: a disk that is too small is noticed before anything is sent."""
-        fd = self._fds[task]
-        status, disk = os.fstat(fd), os.fstatvfs(fd)
-        lacking = size_bytes - status.st_blocks * 512 + SPARE_BYTES
+        disk = os.statvfs(self.folder)
         free = disk.f_bavail * disk.f_frsize
+        lacking = SPARE_BYTES
+        for task, size_bytes in sizes_bytes.items():
+            lacking += max(0, size_bytes - os.fstat(self._fds[task]).st_blocks * 512)
         if lacking > free:
             raise NoSpace(
                 f"the disk of {self.folder} has {free} bytes left and {lacking} are needed to receive the "
                 f"leader's state; free some space"
             )
+        for task, size_bytes in sizes_bytes.items():
+            with self._no_space(f"{size_bytes} bytes"):
+                os.ftruncate(self._fds[task], size_bytes)
+
+    @contextmanager
+    def _no_space(self, what: str) -> Iterator[None]:
         try:
-            os.ftruncate(fd, size_bytes)
+            yield
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            raise NoSpace(
-                f"{self.folder} cannot hold {size_bytes} bytes ({error}); free some space"
-            ) from error
+            raise NoSpace(f"{self.folder} cannot hold {what} ({error}); free some space") from error
 
     def store(self, image: messages.Image, runs: tuple[Run, ...], body: memoryview) -> tuple[Run, ...]:
-        """Write the blocks that are what the image lists; returns the others."""
+        """Write blocks; returns those that are not what the image lists. Raises NoSpace."""
         with self._working():
-            fd, hashes = self._fds[image.task], self._hashes[image.task]
+            listed = self._hashes[image.task]
             damaged: list[Run] = []
-            position = 0
-            for first, count in runs:
-                length = blocks.length_of((first, count), image.size_bytes, image.block_bytes)
-                part = body[position : position + length]
-                position += length
-                bad = _damaged(part, length, first, image.block_bytes, hashes)
-                if not bad:
-                    _write(fd, part, first * image.block_bytes)
-                else:
-                    damaged.append((first, count))
-            if position != len(body):
-                return runs
+            for run, part in _parts(runs, body, image.size_bytes, image.block_bytes):
+                if part is None:
+                    damaged.append(run)
+                    continue
+                start = run[0] * blocks.HASH_BYTES
+                hashes = self._write(image.task, run[0], part, image.block_bytes)
+                if not _all_are(hashes, listed[start : start + len(hashes)]):
+                    damaged.append(run)
             return tuple(damaged)
+
+    def store_ahead(self, task: TaskId, block_bytes: int, runs: tuple[Run, ...], body: memoryview) -> None:
+        """Write whole blocks of an image whose list is not known yet. Raises NoSpace."""
+        with self._working():
+            end = max(first + count for first, count in runs)
+            for run, part in _parts(runs, body, end * block_bytes, block_bytes):
+                if part is not None:
+                    hashes = self._write(task, run[0], part, block_bytes)
+                    self._keep(task, run[0], hashes, block_bytes)
+
+    def _keep(self, task: TaskId, first: int, hashes: bytes, block_bytes: int) -> None:
+        with self._changed:
+            kept = self._hashes[task]
+            if not isinstance(kept, bytearray):
+                kept = self._hashes[task] = bytearray(kept)
+            self._block_bytes[task] = block_bytes
+            start = first * blocks.HASH_BYTES
+            kept.extend(bytes(max(0, start + len(hashes) - len(kept))))
+            kept[start : start + len(hashes)] = hashes
+
+    def _write(self, task: TaskId, first: int, part: memoryview, block_bytes: int) -> bytes:
+        """Returns the hashes of what is in the file then."""
+        position, length = first * block_bytes, len(part)
+        with self._no_space("more"):
+            _write(self._fds[task], part, position)
+        if length <= FEW_BYTES:
+            blocks_of = (part[at : at + block_bytes] for at in range(0, length, block_bytes))
+            hashes = b"".join(blocks.hash_of(block) for block in blocks_of)
+        else:
+            hashes = self._written.of(task, position, length, block_bytes)
+        self._sync_some(task, length)
+        return hashes
+
+    def _sync_some(self, task: TaskId, length: int) -> None:
+        with self._changed:
+            self._unsynced_bytes += length
+            if self._unsynced_bytes < SYNC_BYTES:
+                return
+            self._unsynced_bytes = 0
+        os.fdatasync(self._fds[task])
 
     # The end.
 
@@ -189,17 +245,22 @@ class Staging:
                 state.close()
 
 
-def _damaged(part: memoryview, length: int, first: int, block_bytes: int, hashes: bytes) -> bool:
-    if len(part) != length:
-        return True
-    start = first * blocks.HASH_BYTES
-    expected = hashes[start : start + -(-length // block_bytes) * blocks.HASH_BYTES]
-    for index, at in enumerate(range(0, length, block_bytes)):
-        place = index * blocks.HASH_BYTES
-        hashed = blocks.hash_of(part[at : at + block_bytes])
-        if not GUARDS.is_block_of(hashed, expected[place : place + blocks.HASH_BYTES]):
-            return True
-    return False
+def _parts(
+    runs: tuple[Run, ...], body: memoryview, size_bytes: int, block_bytes: int
+) -> Iterator[tuple[Run, memoryview | None]]:
+    """Each run with its bytes; None if a body of that length cannot be these runs."""
+    lengths = [blocks.length_of(run, size_bytes, block_bytes) for run in runs]
+    position = 0
+    for run, length in zip(runs, lengths, strict=True):
+        yield run, body[position : position + length] if sum(lengths) == len(body) else None
+        position += length
+
+
+def _all_are(hashes: bytes, listed: bytes | bytearray) -> bool:
+    return all(
+        GUARDS.is_block_of(hashes[at : at + blocks.HASH_BYTES], bytes(listed[at : at + blocks.HASH_BYTES]))
+        for at in range(0, len(hashes), blocks.HASH_BYTES)
+    )
 
 
 def _write(fd: int, data: memoryview, position: int) -> None:

@@ -403,7 +403,7 @@ def _apply(state: AppliedState, numbers: Iterator[int], payload: bytes, count: i
 def _differing_pages(before: SpooledImage, after: SpooledImage) -> int:
     size_bytes = after.described.size_bytes
     return sum(
-        os.pread(before.fd, PAGE_BYTES, at) != os.pread(after.fd, PAGE_BYTES, at)
+        os.pread(before.spool.fd, PAGE_BYTES, at) != os.pread(after.spool.fd, PAGE_BYTES, at)
         for at in range(0, size_bytes, PAGE_BYTES)
     )
 

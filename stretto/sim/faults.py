@@ -73,6 +73,8 @@ class Plan:
     interrupted_install: float
     damage: float
     """How often blocks or hashes of a leader's state are damaged on their way."""
+    full_disk: float
+    """How often there is no space for a leader's state."""
     catchup_bytes: int
     """How many bytes of state a leader sends in a second; 0: any."""
     min_rounds: int
@@ -124,6 +126,7 @@ class Plan:
             proof_of_death=random.choice((0.0, 0.5, 1.0)),
             interrupted_install=random.choice((0.0, 0.2)),
             damage=random.choice((0.0, 0.1)),
+            full_disk=random.choice((0.0, 0.0, 0.1)),
             catchup_bytes=random.choice((0, 0, 2_000)),
             min_rounds=random.choice((1, 2, 2, 4)),
             slow_driver=random.choice((0.0, 0.1, 0.5)),
@@ -152,6 +155,7 @@ class Plan:
             f"  nodes     drift={self.drift} near_lag={self.max_near_lag} time_lag_ms={self.max_time_lag_ms} "
             f"slow_driver={self.slow_driver} proof_of_death={self.proof_of_death} "
             f"interrupted_install={self.interrupted_install} damage={self.damage} "
+            f"full_disk={self.full_disk} "
             f"catchup_bytes={self.catchup_bytes} min_rounds={self.min_rounds} "
             f"fsync={'interval' if self.fsync_interval else 'always'} dead_for_good={self.dead_for_good}\n"
             f"  load      producers={self.producers} produce_every_ms={self.produce_every_ms} "

@@ -121,6 +121,7 @@ def calm_plan(factor: int, *, fsync_interval: bool = False) -> Plan:
         proof_of_death=0.0,
         interrupted_install=0.0,
         damage=0.0,
+        full_disk=0.0,
         catchup_bytes=0,
         min_rounds=2,
         slow_driver=0.0,

@@ -60,6 +60,8 @@ class Transfers:
         limit = serve.Limit(bytes_per_second=node.simulation.plan.catchup_bytes, patience_ms=PATIENCE_MS)
         self.serve = serve.Serve(limit, node.clock(), self.guards)
         self.images: dict[tuple[serve.Key, TaskId], tuple[bytes, bytes, messages.Image]] = {}
+        #: The content of those that are being made.
+        self.growing: dict[tuple[serve.Key, TaskId], tuple[int, bytes]] = {}
         self.fetch: fetch.Fetch | None = None
         self._leader: WorkerId | None = None
         self._hashes: dict[TaskId, bytes] = {}
@@ -75,6 +77,7 @@ class Transfers:
         match message:
             case (
                 messages.Image()
+                | messages.Growing()
                 | messages.Hashes()
                 | messages.Blocks()
                 | messages.Entries()
@@ -145,20 +148,21 @@ class Transfers:
             case serve.Send(message=message):
                 self._send(to, message)
             case serve.MakeImage(key=key, ask=ask):
-                self._later(SECONDS_OF_IMAGE_MS, self._make, key, ask)
+                self._later(SECONDS_OF_IMAGE_MS, self._begin_image, key, ask)
             case serve.SendHashes(key=key, message=hashes):
                 image = self.images.get((key, hashes.task))
                 if image is not None:
                     self._send(to, hashes, image[1][hashes.position :])
             case serve.SendBlocks(key=key, message=answer, runs=runs):
-                image = self.images.get((key, answer.task))
-                if image is not None:
-                    self._send(to, answer, b"".join(_part(image[0], run) for run in runs))
+                content = self._content(key, answer)
+                if content is not None:
+                    self._send(to, answer, b"".join(_part(content, run) for run in runs))
             case serve.SendEntries(key=key, ask=ask):
                 self._send_entries(key, ask)
             case serve.Drop(key=key):
                 for task in TASKS:
                     self.images.pop((key, task), None)
+                    self.growing.pop((key, task), None)
             case serve.MovePin(epoch=epoch, incarnation=incarnation, start=start):
                 self._check_moved(effect.key, start)
                 moved = events.PinMoved(to=to, epoch=epoch, incarnation=incarnation, start=start)
@@ -176,10 +180,38 @@ class Transfers:
         if beyond:
             raise Violation(f"{self.node.worker} lets go of entries below {start} that tasks {beyond} need")
 
-    def _make(self, key: serve.Key, ask: messages.AskImage) -> None:
+    def _content(self, key: serve.Key, answer: messages.Blocks) -> bytes | None:
+        image = self.images.get((key, answer.task))
+        if image is not None and image[2].round == answer.round:
+            return image[0]
+        growing = self.growing.get((key, answer.task))
+        return growing[1] if growing is not None and growing[0] == answer.attempt else None
+
+    def _begin_image(self, key: serve.Key, ask: messages.AskImage) -> None:
+        """What it is the image of is settled now; it takes a while until it is made."""
         state = self.node.state
-        table = self.simulation.keep_table(state.producers)
-        content = content_of(ask.task, state.applied, table)
+        content = content_of(ask.task, state.applied, self.simulation.keep_table(state.producers))
+        if ask.round == 1 and self.world.chance(0.5):
+            self.growing[key, ask.task] = (ask.attempt, content)
+            for count in range(1, self.world.random.randint(1, BLOCKS)):
+                self._later(SECONDS_OF_IMAGE_MS, self._grow, key, ask, count, len(content))
+        self._later((30, 60), self._make, key, ask, content, state.applied)
+
+    def _grow(self, key: serve.Key, ask: messages.AskImage, count: int, size_bytes: int) -> None:
+        growing = messages.Growing(
+            ask.epoch,
+            ask.incarnation,
+            ask.attempt,
+            task=ask.task,
+            round=ask.round,
+            size_bytes=size_bytes,
+            block_bytes=_BLOCK.size,
+            blocks=count,
+            applied=Offset(0),
+        )
+        self._step_serve(serve.ImageGrew(key=key, growing=growing))
+
+    def _make(self, key: serve.Key, ask: messages.AskImage, content: bytes, offset: Offset) -> None:
         hashes = hashes_of(content)
         before = self.images.get((key, ask.task))
         against = before if before is not None and before[2].round == ask.base else None
@@ -190,13 +222,13 @@ class Transfers:
             ask.attempt,
             task=ask.task,
             round=ask.round,
-            offset=state.applied,
+            offset=offset,
             size_bytes=len(content),
             block_bytes=_BLOCK.size,
             digest=blocks.digest_of(hashes),
             base=0 if against is None else ask.base,
             list_bytes=len(listed),
-            applied=state.applied,
+            applied=offset,
         )
         self.images[key, ask.task] = (content, listed, image)
         self._step_serve(serve.ImageMade(key=key, image=image))
@@ -286,6 +318,10 @@ class Transfers:
                     self._send(self._leader, message)
             case fetch.Prepare(task=task):
                 self._later(WORK_MS, self._prepare, fetching, task)
+            case fetch.MakeRoom(task=task):
+                self._later(WORK_MS, self._make_room, fetching, task)
+            case fetch.StoreAhead(ask=ask, task=task, runs=runs, body=body):
+                self._later(WORK_MS, self._store_ahead, fetching, ask, task, runs, body)
             case fetch.Compare(image=image, parts=parts):
                 self._later(WORK_MS, self._compare, fetching, image, b"".join(parts))
             case fetch.Store(ask=ask, image=image, runs=runs, body=body):
@@ -298,6 +334,9 @@ class Transfers:
             case fetch.Fail():
                 self.simulation.totals["failed transfers"] += 1
                 self._later((60, 60), self._give_up, fetching)
+            case fetch.AwaitRoom():
+                self.simulation.totals["full disks"] += 1
+                self._later((60, 400), self._give_up, fetching)
             case fetch.Note(event=event):
                 self.simulation.totals["transfer rounds"] += event == "round_ends"
             case _:
@@ -312,10 +351,33 @@ class Transfers:
         if fetching is self.fetch:
             staged = self.node.incoming.setdefault(task, bytearray())
             self._hashes[task] = hashes_of(bytes(staged))
-            self._step(fetching, fetch.Prepared(task=task))
+            self._step(fetching, fetch.Prepared(task=task, is_empty=not staged))
+
+    def _make_room(self, fetching: fetch.Fetch, task: TaskId) -> None:
+        if fetching is self.fetch:
+            full = self.world.chance(self.simulation.plan.full_disk)
+            made = fetch.RoomMade(task=task)
+            self._step(fetching, fetch.OutOfRoom(why="the disk is full") if full else made)
+
+    def _store_ahead(
+        self, fetching: fetch.Fetch, ask: int, task: TaskId, runs: tuple[Run, ...], body: bytes
+    ) -> None:
+        if fetching is not self.fetch:
+            return
+        ((first, _),) = runs
+        start = first * _BLOCK.size
+        staged = self.node.incoming[task]
+        staged.extend(bytes(max(0, start + len(body) - len(staged))))
+        staged[start : start + len(body)] = body
+        self._hashes[task] = hashes_of(bytes(staged))
+        self.simulation.totals["blocks ahead"] += len(body) // _BLOCK.size
+        self._step(fetching, fetch.Stored(ask=ask))
 
     def _compare(self, fetching: fetch.Fetch, image: messages.Image, listed: bytes) -> None:
         if fetching is not self.fetch:
+            return
+        if self.world.chance(self.simulation.plan.full_disk):
+            self._step(fetching, fetch.OutOfRoom(why="the disk is full"))
             return
         old = self._hashes[image.task]
         count = blocks.blocks_in(image.size_bytes, image.block_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,7 +120,8 @@ def _written_bytes(folder: Path) -> int:
 
 def test_a_full_disk_is_told_and_overcome(cluster: Cluster) -> None:
     victim = leave_behind(cluster, **BULK)
-    options(cluster, **{LIMIT: SLOW})
+    options(cluster, **{LIMIT: SLOW, "replication.far.horizon.timeout.millis": 1_000})
+    leader = cluster.leader()
     network = Network(cluster.addresses(), None)
     with Load(cluster.connect(), depot=LOAD_DEPOT) as load:
         victim.start()
@@ -127,6 +129,11 @@ def test_a_full_disk_is_told_and_overcome(cluster: Cluster) -> None:
         resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
         wait_said(victim, "no_room_for_state")
         wait_until("its view says so", lambda: "free some space" in _waits(network, victim), 20.0)
+        wait_said(leader, "follower_has_no_room")
+        images = leader.said("image_begins")
+        waited = time.monotonic()
+        wait_until("three time-outs pass", lambda: time.monotonic() > waited + 3.0, 20.0)
+        assert leader.said("image_begins") == images
         resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         options(cluster, **{LIMIT: 0})
         wait_said(victim, "far_horizon_ends")

@@ -46,6 +46,7 @@ def transfer(leader: Leader, follower: Follower, random: Random | None = None) -
 def test_what_arrives_is_the_leaders_latest_images_whatever_the_network_does(seed: int) -> None:
     random = Random(seed)
     leader = Leader({T0: content(random), T1: content(random, blocks=3)})
+    leader.grows_by = seed % 4
     follower = Follower(terms())
     running = transfer(leader, follower, random)
 
@@ -102,6 +103,93 @@ def test_blocks_that_an_earlier_transfer_left_are_not_sent_again() -> None:
 
     assert follower.assembled is not None
     assert leader.sent_bytes == len(whole) - 60 * BLOCK_BYTES
+
+
+def test_an_image_is_fetched_while_it_is_made() -> None:
+    whole = content(Random(11), blocks=100)
+    leader = Leader({T0: whole})
+    leader.grows_by = 10
+    follower = Follower(terms((0,)))
+
+    transfer(leader, follower).run()
+
+    assert follower.assembled is not None
+    assert bytes(follower.staged[T0]) == whole
+    assert follower.ahead_bytes > 50 * BLOCK_BYTES
+    assert leader.sent_bytes == len(whole)
+
+
+def test_who_has_blocks_already_waits_for_the_list_of_the_image() -> None:
+    whole = content(Random(12), blocks=100)
+    leader = Leader({T0: whole})
+    leader.grows_by = 10
+    follower = Follower(terms((0,)), staged={T0: bytearray(whole[: 60 * BLOCK_BYTES])})
+
+    transfer(leader, follower).run()
+
+    assert follower.assembled is not None
+    assert (follower.ahead_bytes, leader.sent_bytes) == (0, len(whole) - 60 * BLOCK_BYTES)
+
+
+def test_blocks_that_came_ahead_and_damaged_are_counted_and_asked_for_again() -> None:
+    whole = content(Random(13), blocks=20)
+    leader = Leader({T0: whole})
+    leader.grows_by = 10
+    follower = Follower(terms((0,), min_rounds=1))
+    running = transfer(leader, follower)
+    damaged: list[bytes] = []
+
+    def damage_first(body: bytes) -> bytes:
+        if len(body) == 10 * BLOCK_BYTES and not damaged:
+            damaged.append(body)
+            return bytes([body[0] ^ 1]) + body[1:]
+        return body
+
+    running.mangle = damage_first
+    running.run()
+
+    assert follower.assembled is not None
+    assert follower.fetch.damaged_blocks == 1
+    assert bytes(follower.staged[T0]) == whole
+
+
+def test_blocks_beyond_what_is_made_are_not_served() -> None:
+    leader = Leader({T0: b""})
+    leader.step(begin(terms((0,))), 0)
+    leader.serve.step(
+        serve.Heard(
+            key=KEY, message=messages.AskImage(EPOCH, ME, 1, task=T0, round=1, base=0), applied=Offset(0)
+        ),
+        Millis(0),
+    )
+    grown = {"size_bytes": 999, "block_bytes": BLOCK_BYTES, "blocks": 10, "applied": Offset(0)}
+    growing = messages.Growing(EPOCH, ME, 1, task=T0, round=1, **grown)  # type: ignore[arg-type]
+    leader.serve.step(serve.ImageGrew(key=KEY, growing=growing), Millis(1))
+
+    def answers(*runs: messages.Run) -> list[type]:
+        ask = messages.AskBlocks(EPOCH, ME, 1, ask=1, task=T0, round=1, runs=runs)
+        heard = serve.Heard(key=KEY, message=ask, applied=Offset(0))
+        return [type(effect) for effect in leader.serve.step(heard, Millis(2))]
+
+    assert answers((0, 10)) == [serve.SendBlocks]
+    assert answers((9, 2)) == []
+
+
+@pytest.mark.parametrize("grows_by", [0, 10])
+def test_a_follower_without_room_says_so_and_nothing_is_kept_for_it(grows_by: int) -> None:
+    leader = Leader({T0: content(Random(14), blocks=100)})
+    leader.grows_by = grows_by
+    follower = Follower(terms((0,)))
+    follower.room_bytes = 50 * BLOCK_BYTES
+    running = transfer(leader, follower)
+
+    running.run()
+    running.settle()
+
+    assert follower.failed == "the disk is full"
+    assert (leader.serve.transfers, leader.images, leader.pin) == ({}, {}, None)
+    assert "follower_has_no_room" in leader.notes
+    assert leader.sent_bytes == 0
 
 
 def test_rounds_go_on_until_the_lowest_image_is_within_reach_of_the_log() -> None:

@@ -65,6 +65,8 @@ class Leader:
         self.sent_bytes = 0
         self.dropped = 0
         self.notes: list[str] = []
+        #: In blocks; 0: an image is told when it is made.
+        self.grows_by = 0
 
     def step(self, event: serve.Event, now: int) -> list[tuple[messages.Answer, bytes]]:
         out: list[tuple[messages.Answer, bytes]] = []
@@ -73,7 +75,9 @@ class Leader:
                 case serve.Send(message=message):
                     out.append((message, b""))
                 case serve.MakeImage(ask=ask):
-                    out += self.step(serve.ImageMade(key=KEY, image=self._make(ask)), now)
+                    image = self._make(ask)
+                    out += self._grow(ask, image, now)
+                    out += self.step(serve.ImageMade(key=KEY, image=image), now)
                 case serve.SendHashes(message=hashes):
                     listed = self.images[hashes.task][1]
                     out.append((hashes, listed[hashes.position : hashes.position + fetch.PART_BYTES]))
@@ -98,6 +102,28 @@ class Leader:
                     self.pins.append(start)
                 case serve.Note(event=event_name):
                     self.notes.append(event_name)
+        return out
+
+    def _grow(
+        self, ask: messages.AskImage, image: messages.Image, now: int
+    ) -> list[tuple[messages.Answer, bytes]]:
+        """Some of it can be had before all of it is made."""
+        out: list[tuple[messages.Answer, bytes]] = []
+        if self.grows_by == 0:
+            return out
+        for count in range(self.grows_by, image.size_bytes // BLOCK_BYTES, self.grows_by):
+            growing = messages.Growing(
+                ask.epoch,
+                ask.incarnation,
+                ask.attempt,
+                task=ask.task,
+                round=ask.round,
+                size_bytes=image.size_bytes,
+                block_bytes=BLOCK_BYTES,
+                blocks=count,
+                applied=Offset(0),
+            )
+            out += self.step(serve.ImageGrew(key=KEY, growing=growing), now)
         return out
 
     def _make(self, ask: messages.AskImage) -> messages.Image:
@@ -133,6 +159,9 @@ class Follower:
         self.assembled: fetch.Assemble | None = None
         self.failed: str | None = None
         self.stored_bytes = 0
+        self.ahead_bytes = 0
+        #: What the disk can take.
+        self.room_bytes = 1 << 40
 
     def step(self, event: fetch.Event, now: int) -> list[messages.Ask]:
         out: list[messages.Ask] = []
@@ -142,7 +171,19 @@ class Follower:
                     out.append(message)
                 case fetch.Prepare(task=task):
                     self.hashes[task] = hashes_of(bytes(self.staged.setdefault(task, bytearray())))
-                    out += self.step(fetch.Prepared(task=task), now)
+                    prepared = fetch.Prepared(task=task, is_empty=not self.staged[task])
+                    out += self.step(prepared, now)
+                case fetch.MakeRoom(task=task, size_bytes=size_bytes):
+                    made = fetch.RoomMade(task=task)
+                    full = fetch.OutOfRoom(why="the disk is full")
+                    out += self.step(made if size_bytes <= self.room_bytes else full, now)
+                case fetch.StoreAhead(ask=ask, task=task, runs=runs, body=body):
+                    self._store_ahead(task, runs[0][0] * BLOCK_BYTES, body)
+                    out += self.step(fetch.Stored(ask=ask), now)
+                case fetch.AwaitRoom(why=why):
+                    self.failed = why
+                case fetch.Compare(image=image) if image.size_bytes > self.room_bytes:
+                    out += self.step(fetch.OutOfRoom(why="the disk is full"), now)
                 case fetch.Compare(image=image, parts=parts):
                     missing = self._compare(image, b"".join(parts))
                     compared = fetch.Compared(task=image.task, round=image.round, missing=missing)
@@ -159,6 +200,13 @@ class Follower:
                 case fetch.Note():
                     pass
         return out
+
+    def _store_ahead(self, task: TaskId, start: int, body: bytes) -> None:
+        staged = self.staged[task]
+        staged.extend(bytes(max(0, start + len(body) - len(staged))))
+        staged[start : start + len(body)] = body
+        self.hashes[task] = hashes_of(bytes(staged))
+        self.ahead_bytes += len(body)
 
     def _compare(self, image: messages.Image, listed: bytes) -> list[Run] | None:
         count = blocks.blocks_in(image.size_bytes, image.block_bytes)
@@ -228,6 +276,12 @@ class Transfer:
                 self._asked(follower.step(fetch.Tick(), self.now))
             if (deadline := leader.serve.next_deadline()) is not None and deadline <= self.now:
                 self._answered(leader.step(serve.Tick(), self.now))
+
+    def settle(self) -> None:
+        """What is on its way arrives."""
+        while self._wire:
+            self.now = max(self.now, min(self._wire)[0])
+            self._deliver()
 
     def _deliver(self) -> None:
         while self._wire and (first := min(self._wire))[0] <= self.now:
