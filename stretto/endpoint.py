@@ -163,8 +163,7 @@ class Endpoint:
             if len(self._greeted) > GREETED_MAX:
                 # Nobody tells which are gone. Whoever is not says hello again when it is told to.
                 del self._greeted[next(iter(self._greeted))]
-            if not hello.worker:
-                self.reply(sender, wire.Welcome(self._cluster, self._name))
+            self.reply(sender, wire.Welcome(self._cluster, self._name))
 
     def reply(self, to: Connection, message: wire.ToClient, bodies: Sequence[Buffer] = ()) -> None:
         try:

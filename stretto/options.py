@@ -96,6 +96,7 @@ CLUSTER = Level()
 _GROUP = (Scope.CLUSTER, Scope.MODULE)
 """What concerns a whole task group, which holds parts of all depots and PStates of its module."""
 _PER_DEPOT = (*_GROUP, Scope.DEPOT)
+_PER_TOPOLOGY = (*_GROUP, Scope.TOPOLOGY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,6 +366,45 @@ TABLE: tuple[Option, ...] = (
         low=100,
         high=_HOUR_MS,
         doc="A function of a module that runs longer on one record is killed, with its executor.",
+    ),
+    Option(
+        name="topology.stream.batch.records",
+        kind=int,
+        default=2_000,
+        unit="records",
+        low=1,
+        high=100_000,
+        scopes=_PER_TOPOLOGY,
+        doc="Records that a stream runs at once, at most; fewer if its functions are slow.",
+    ),
+    Option(
+        name="topology.stream.batch.bytes",
+        kind=int,
+        default=4 * _MIB,
+        unit="bytes",
+        low=1_024,
+        high=BATCH_BYTES_MAX,
+        scopes=_PER_TOPOLOGY,
+        doc="Their size, at most; a single larger record still runs.",
+    ),
+    Option(
+        name="topology.stream.retries",
+        kind=int,
+        default=5,
+        low=0,
+        high=1_000,
+        scopes=_PER_TOPOLOGY,
+        doc="How often a record that failed is tried again before it is parked.",
+    ),
+    Option(
+        name="topology.failures.max",
+        kind=int,
+        default=1_000,
+        unit="records",
+        low=1,
+        high=100_000,
+        scopes=_PER_TOPOLOGY,
+        doc="Parked records that a topology keeps on each task; the oldest are forgotten.",
     ),
     Option(
         name="leadership.resign.timeout.millis",

@@ -81,6 +81,22 @@ class AppendBatch(msgspec.Struct, frozen=True, tag="append", gc=False):
     producer: ProducerId
     sequence: int
     count: int
+    awaits_streams: bool = False
+    """The answer waits until every stream of the depot has processed the records."""
+
+
+class RunSteps(msgspec.Struct, frozen=True, tag="run_steps", gc=False):
+    """A hop, from worker to worker: the body is calls of steps of a topology, to run on a task.
+
+    ``source`` and ``number`` tell it from all others: it is run once, however often it is sent to a leader.
+    """
+
+    request: int
+    group: GroupKey
+    task: TaskId
+    topology: str
+    source: str
+    number: int
 
 
 class ReadDepot(msgspec.Struct, frozen=True, tag="read_depot", gc=False):
@@ -169,9 +185,34 @@ class Metadata(msgspec.Struct, frozen=True, tag="metadata", gc=False):
     groups: tuple[GroupView, ...]
 
 
+class StreamResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a stream made of the records of a batch, by their position in it."""
+
+    topology: str
+    results: tuple[tuple[int, bytes], ...]
+    """As JSON; those that returned nothing are left out."""
+    failures: tuple[tuple[int, str], ...]
+
+
 class Appended(msgspec.Struct, frozen=True, tag="appended", gc=False):
     request: int
     offset: Offset | None
+    streams: tuple[StreamResult, ...] = ()
+    """If they were waited for; after a fail-over in between they are missing."""
+
+
+class StepFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    origin: int
+    """As the caller numbered it."""
+    error: str
+    traceback: str
+
+
+class StepsRun(msgspec.Struct, frozen=True, tag="steps_run", gc=False):
+    """They have, here and wherever they hopped to, and what they did is applied; except for these."""
+
+    request: int
+    failures: tuple[StepFailure, ...]
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused", gc=False):
@@ -266,6 +307,7 @@ ToWorker: TypeAlias = (
     | Catchup
     | GetMetadata
     | AppendBatch
+    | RunSteps
     | ReadDepot
     | FindOffset
     | ReadRows
@@ -278,6 +320,7 @@ ToClient: TypeAlias = (
     | HelloRefused
     | Metadata
     | Appended
+    | StepsRun
     | Refused
     | Unknown
     | Failed

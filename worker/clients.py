@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from stretto import wire
 from stretto.admin import ModuleDescription
@@ -20,7 +20,7 @@ from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import NO_PRODUCER
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Millis
+from stretto.types import Epoch, Millis, Offset, TaskId
 from stretto.worker.environment import DEPOTS_MAX
 from stretto.worker.reads import Reads
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 MARKER_BYTES_MAX = 64
 
 
+_Awaits: TypeAlias = tuple["Group", TaskId, str, int]
+"""The group, the task, the depot and how many records."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     connection: Connection
@@ -40,6 +44,8 @@ class _Waiting:
     meter: Meter
     kind: Kind
     """Where it is counted if it fails."""
+    awaits: _Awaits | None = None
+    """That streams have processed it."""
 
 
 class Clients:
@@ -72,7 +78,7 @@ class Clients:
                 self._worker.metadata.asked(sender, message)
             case wire.Ask():
                 self._worker.calls.asked(sender, message)
-            case wire.Hello() | wire.Replicate() | wire.Catchup():
+            case wire.Hello() | wire.Replicate() | wire.Catchup() | wire.RunSteps():
                 raise PeerError("not a request of a client")
             case _:
                 assert_never(message)
@@ -91,7 +97,10 @@ class Clients:
                 self._worker.transport.reply(sender, wire.Failed(message.request, why))
                 return
             number = next(self._numbers)
-            self._waiting[number] = _Waiting(sender, message.request, group.meter, message.kind)
+            waiting = _Waiting(sender, message.request, group.meter, message.kind)
+            self._waiting[number] = waiting
+            if message.awaits_streams and message.kind is Kind.DEPOT:
+                waiting.awaits = (group, message.task, head(body)[0], message.count)
             group.step(
                 events.Append(
                     request=number,
@@ -162,6 +171,9 @@ class Clients:
         number = waiting.request
         reply: wire.ToClient
         match result:
+            case effects.Acked(offset=offset) if waiting.awaits is not None:
+                self._await_streams(waiting, offset, waiting.awaits)
+                return
             case effects.Acked(offset=offset):
                 reply = wire.Appended(number, offset)
             case effects.Refused(reason=reason, leader=leader, epoch=epoch):
@@ -173,6 +185,21 @@ class Clients:
             case _:
                 assert_never(result)
         self._worker.transport.reply(waiting.connection, reply)
+
+    def _await_streams(self, waiting: _Waiting, offset: Offset | None, awaits: _Awaits) -> None:
+        group, task, depot, count = awaits
+
+        def processed(streams: tuple[wire.StreamResult, ...] | None) -> None:
+            """None: whoever leads next will know, and the client asks there."""
+            number = waiting.request
+            reply: wire.ToClient = wire.Unknown(number)
+            if streams is not None:
+                reply = wire.Appended(number, offset, streams)
+            self._worker.transport.reply(waiting.connection, reply)
+
+        start = None if offset is None else group.bases.get(offset)
+        end = group.depot_ends.get((task, depot), 0) if start is None else start + count
+        self._worker.streams.await_processed((group.key, task, depot), start, end, processed)
 
 
 def _has_no_place(group: Group, message: wire.AppendBatch, body: memoryview) -> str | None:

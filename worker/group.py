@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 import structlog
 
-from stretto import admin, wire
+from stretto import admin, records, wire
 from stretto.errors import StorageCorrupt, StorageError
+from stretto.records import DepotOffset
 from stretto.replog.commit import GroupCommit
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Effect
@@ -28,7 +29,7 @@ from stretto.replog.core.leader import Leader
 from stretto.replog.core.record import Registration
 from stretto.replog.core.replica import Recovered, Replica
 from stretto.replog.core.settings import Identity, Settings
-from stretto.replog.frame import Frame, decode
+from stretto.replog.frame import Frame, Kind, decode, payload
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
@@ -98,7 +99,17 @@ class Host(Protocol):
     @property
     def telemetry(self) -> Telemetry: ...
 
-    def grown(self, group: Group, tasks: Collection[TaskId]) -> None: ...
+    def grown(
+        self,
+        group: Group,
+        tasks: Collection[TaskId],
+        depots: Mapping[tuple[TaskId, str], DepotOffset],
+        end: Offset,
+    ) -> None: ...
+
+    def looked(self, group: Group) -> None:
+        """Its role, its epoch, or whether it serves may be another."""
+        ...
 
     @property
     def catchup(self) -> CatchupDesk: ...
@@ -133,8 +144,14 @@ class Group:
         self._log = structlog.get_logger().bind(group=str(plan.key), worker=host.worker)
         #: In the log and not yet handed to the applier.
         self._unapplied: deque[Frame] = deque(_frames_from(log, state.applied))
-        #: Handed to the applier: up to where, and the tasks concerned.
-        self._applying: deque[tuple[Offset, set[TaskId]]] = deque()
+        #: Handed to the applier: up to where, the tasks concerned, and where their depots end then.
+        self._applying: deque[tuple[Offset, set[TaskId], dict[tuple[TaskId, str], DepotOffset]]] = deque()
+        #: Where depots end with all that was handed to the applier, and with all that is applied.
+        self._coming_ends: dict[tuple[TaskId, str], DepotOffset] = {}
+        self.depot_ends: dict[tuple[TaskId, str], DepotOffset] = {}
+        #: Of depot entries that are being applied, by offset: where their records are in the depot.
+        self.bases: dict[Offset, DepotOffset] = {}
+        self._find_depots()
         #: How often something was applied, by task.
         self.growth: dict[TaskId, int] = {}
         self._effects: deque[Effect] = deque()
@@ -173,6 +190,7 @@ class Group:
         self._effects.extend(self.replica.step(event, self.host.loop.now))
         if type(event) not in BUSY:
             self.since.look(self.replica, self.host.loop.now)
+            self.host.looked(self)
         self._await_turn_end()
         if not self._running:
             self._carry_out_all()
@@ -265,6 +283,7 @@ class Group:
                 self._log.info(event, **fields)
                 self.meter.noted(event, fields)
                 self.since.look(self.replica, host.loop.now)
+                host.looked(self)
             case _:
                 assert_never(effect)
 
@@ -340,18 +359,44 @@ class Group:
         frames = []
         while self._unapplied and self._unapplied[0].end_offset <= end:
             frames.append(self._unapplied.popleft())
-        self._applying.append((end, {frame.header.task for frame in frames}))
+        self._applying.append((end, {frame.header.task for frame in frames}, self._placed(frames)))
         self.host.applier.apply(self, frames, end)
+
+    def _placed(self, frames: list[Frame]) -> dict[tuple[TaskId, str], DepotOffset]:
+        grown: dict[tuple[TaskId, str], DepotOffset] = {}
+        for frame in frames:
+            header = frame.header
+            if header.kind is Kind.DEPOT:
+                key = (header.task, records.head(payload(frame))[0])
+                base = self._coming_ends.get(key, DepotOffset(0))
+                self.bases[header.offset] = base
+                self._coming_ends[key] = grown[key] = DepotOffset(base + header.count)
+        return grown
+
+    def _find_depots(self) -> None:
+        self._coming_ends = {
+            (task, depot): end
+            for task in self.plan.tasks
+            for depot, end in self.state.depot_ends(task).items()
+        }
+        self.depot_ends = dict(self._coming_ends)
+        self.bases.clear()
 
     def applied(self, end: Offset) -> None:
         self.meter.applied(end)
         self.step(events.Applied(end=end))
-        grown: set[TaskId] = set()
+        tasks: set[TaskId] = set()
+        depots: dict[tuple[TaskId, str], DepotOffset] = {}
         while self._applying and self._applying[0][0] <= end:
-            grown |= self._applying.popleft()[1]
-        for task in grown:
+            _, concerned, ends = self._applying.popleft()
+            tasks |= concerned
+            depots |= ends
+        self.depot_ends |= depots
+        while self.bases and (first := next(iter(self.bases))) < end:
+            del self.bases[first]
+        for task in tasks:
             self.growth[task] = self.growth.get(task, 0) + 1
-        self.host.grown(self, grown)
+        self.host.grown(self, tasks, depots, end)
 
     # A leader's state takes the place of this one.
 
@@ -362,6 +407,7 @@ class Group:
         self._unapplied.clear()
         self._thens.clear()
         self._last_blob = None
+        self._find_depots()
         end = self.state.applied
         producers = self.state.producers()
         self._end_install(events.StateInstalled(end=end, history=history, producers=producers))

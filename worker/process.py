@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from stretto.errors import PeerError, StorageError, StrettoError
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
 from stretto.options import Level, OptionSet, settings_of
+from stretto.records import DepotOffset
 from stretto.replog.commit import GroupCommit
 from stretto.replog.core import effects, events
 from stretto.replog.core.guards import GUARDS
@@ -48,6 +49,7 @@ from stretto.worker.plan import GroupPlan
 from stretto.worker.repeating import Repeating
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
 from stretto.worker.telemetry import Telemetry
+from stretto.worker.topology.desk import StreamDesk
 from stretto.worker.transport import Connection, Transport
 from stretto.zk.metastore import Metastore
 from stretto.zk.paths import GroupKey, Paths
@@ -121,6 +123,7 @@ class Worker:
         self.metadata = MetadataDesk(self)
         self.calls = CallDesk(self)
         self.executors = Executors(self)
+        self.streams = StreamDesk(self)
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
         self.telemetry = Telemetry(self.loop, config.worker, self.groups)
@@ -210,6 +213,7 @@ class Worker:
         self.stopped[group.key] = views.Stopped(group.plan, self.worker, self.loop.now, why, group.view())
         del self.groups[group.key]
         self.catchup.group_closed(group.key)
+        self.streams.closed(group.key)
         del self._storages[group.key]
         del self._fsync[group.key]
         self.clients.reads.parked.group_changed(group.key)
@@ -265,6 +269,7 @@ class Worker:
         self.metastore.unfollow(key)
         del self.groups[key]
         self.catchup.group_closed(key)
+        self.streams.closed(key)
         del self._storages[key]
         del self._fsync[key]
         self.clients.reads.parked.group_changed(key)
@@ -330,6 +335,7 @@ class Worker:
         self._retime()
         self.clients.options_changed(options, self.config.module)
         self.catchup.options_changed()
+        self.streams.settings_changed()
         set_here = {str(level): dict(values) for level, values in options.levels.items()}
         log.info("options_in_force", worker=self.worker, options=set_here)
         for switch in self._fsync.values():
@@ -346,6 +352,7 @@ class Worker:
             log.info("module_paused" if self.is_paused else "module_resumed", worker=self.worker)
             for group in list(self.groups.values()):
                 group.step(events.OptionsChanged(settings=self._settings()))
+            self.streams.settings_changed()
             self.metastore.update_registration()
         self._spec = spec
         self._take_code(spec)
@@ -477,6 +484,10 @@ class Worker:
             if worker is None:
                 raise PeerError("a client sent a message of a transfer of state")
             self.catchup.received(worker, message, bodies)
+        elif isinstance(message, wire.RunSteps):
+            if worker is None:
+                raise PeerError("a client sent a hop of a topology")
+            self.streams.hops.received(sender, message, bodies)
         else:
             self.clients.received(sender, message, bodies)
 
@@ -484,13 +495,26 @@ class Worker:
         self.transport.send(to, message, (blob,) if blob else ())
 
     def replied(self, request: int, result: effects.Result) -> None:
-        self.clients.replied(request, result)
+        if request < 0:
+            self.streams.entries.replied(request, result)
+        else:
+            self.clients.replied(request, result)
 
     def sample(self, group: Group, request: int) -> None:
         self.clients.reads.sample(group, request)
 
-    def grown(self, group: Group, tasks: Collection[TaskId]) -> None:
+    def grown(
+        self,
+        group: Group,
+        tasks: Collection[TaskId],
+        depots: Mapping[tuple[TaskId, str], DepotOffset],
+        end: Offset,
+    ) -> None:
         self.clients.reads.parked.grown(group.key, tasks)
+        self.streams.grown(group, depots, end)
+
+    def looked(self, group: Group) -> None:
+        self.streams.looked(group)
 
     # Stopping.
 
@@ -541,6 +565,7 @@ class Worker:
 
     def _close(self) -> None:
         self.metastore.close()
+        self.streams.close()
         self.executors.close()
         self.catchup.close()
         self.applier.close()

@@ -234,6 +234,10 @@ class AppliedState:
         """Of the depots that have records on this task. From any thread."""
         return self._task(task).depot_names
 
+    def depot_ends(self, task: TaskId) -> dict[str, DepotOffset]:
+        """One beyond the last record of each depot; while nothing is being applied."""
+        return self._task(task).depot_ends
+
     def depot_bounds(self, task: TaskId, depot: str) -> tuple[DepotOffset, DepotOffset]:
         """First offset that can be read, and one beyond the last."""
         return self._task(task).depot_bounds(depot)

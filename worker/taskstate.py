@@ -247,6 +247,11 @@ class TaskState:
         """Of those that are applied."""
         return self._depots.keys()
 
+    @property
+    def depot_ends(self) -> dict[str, DepotOffset]:
+        """One beyond the last record of each, as of ``applied``."""
+        return {name: depot.end for name, depot in self._depots.items()}
+
     @contextmanager
     def _reading(self, depot: str) -> Iterator[tuple[ReadTransaction, Database] | None]:
         """A transaction and the depot's database in it; None if there is no such depot."""

@@ -52,8 +52,16 @@ class _Connection:
 
 
 class Connections:
-    def __init__(self, loop: Loop, key: ClusterKey | None, on_suspicion: Callable[[GroupKey], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        key: ClusterKey | None,
+        on_suspicion: Callable[[GroupKey], None],
+        worker: WorkerId = WorkerId(""),
+    ) -> None:
+        """``worker`` is who we are, if we are one."""
         self._loop = loop
+        self._worker = worker
         self._key = key
         self._on_suspicion = on_suspicion
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -117,7 +125,7 @@ class Connections:
             self._context,
             address,
             self._key,
-            wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(""), Incarnation("")),
+            wire.Hello(wire.PROTOCOL_VERSION, "", self._worker, Incarnation("")),
             receive=lambda parts: self._received(connection, parts),
             lost=lambda: self._lose(connection),
         )

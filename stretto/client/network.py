@@ -122,15 +122,23 @@ class _Awaited:
 class Network:
     """Its thread runs :attr:`loop`; :meth:`call` is the way in."""
 
-    def __init__(self, bootstrap: Sequence[str], key: ClusterKey | None) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        key: ClusterKey | None,
+        *,
+        loop: Loop | None = None,
+        worker: WorkerId = WorkerId(""),
+    ) -> None:
+        """With a ``loop`` it runs on that one: a ``worker``'s, which talks to others."""
         if not bootstrap:
             raise UsageError("connect() needs the address of at least one worker, as host:port")
         for address in bootstrap:
             require_key(address, key)
         self._bootstrap = list(bootstrap)
-        self.loop = Loop()
+        self.loop = Loop() if loop is None else loop
         self.view = ClusterView()
-        self._connections = Connections(self.loop, key, self._suspect)
+        self._connections = Connections(self.loop, key, self._suspect, worker)
         self.request = self._connections.request
         self._numbers = itertools.count(1)
         self._turns = itertools.count()
@@ -138,8 +146,10 @@ class Network:
         self._refreshes = 0
         self._awaited: dict[GroupKey, _Awaited] = {}
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="stretto-client", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if loop is None:
+            self._thread = threading.Thread(target=self._run, name="stretto-client", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         self.loop.run()
@@ -155,9 +165,13 @@ class Network:
         self.call(self._bootstrap.append, address)
 
     def close(self) -> None:
-        """From any thread."""
-        if not self._closed:
-            self._closed = True
+        """From any thread; on somebody else's loop, from that."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is None:
+            self._connections.close()
+        else:
             self.call(self.loop.stop)
             self._thread.join()
 

@@ -8,6 +8,7 @@ workers' logs are printed with it (:func:`pytest_runtest_makereport`, which conf
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import random
 import secrets
@@ -16,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
@@ -25,6 +27,7 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
+from stretto.artifact.importing import manifest
 from stretto.client import Client, connect
 from stretto.conductor.creation import create_groups, evenly, write_assignment
 from stretto.keys import ClusterKey
@@ -52,6 +55,24 @@ LOG_LINES_SHOWN = 30
 _EXIT_SECONDS = 25.0
 
 _RECENT: deque[Cluster] = deque(maxlen=2)
+
+
+class Code:
+    """A module for a cluster: its source, in a folder of its own."""
+
+    def __init__(self, folder: Path, source: str, name: str) -> None:
+        self.folder = folder
+        module = f"module_{secrets.token_hex(4)}"
+        folder.mkdir(parents=True)
+        path = folder / f"{module}.py"
+        path.write_text(textwrap.dedent(source))
+        spec = importlib.util.spec_from_file_location(module, path)
+        assert spec is not None
+        assert spec.loader is not None
+        imported = importlib.util.module_from_spec(spec)
+        sys.modules[module] = imported
+        spec.loader.exec_module(imported)
+        self.manifest = manifest(getattr(imported, name), f"{module}:{name}")
 
 
 class WorkerProcess:
@@ -155,14 +176,17 @@ class Cluster:
         hosts_of: Callable[[str], str] | None = None,
         options: Mapping[str, object] | None = None,
         proxied: bool = False,
+        code: Code | None = None,
     ) -> None:
         """``proxied``: who wants to reach a worker goes by its road, which can be cut."""
         self.folder = folder
         self.zookeeper = zookeeper
         self.session_timeout_ms = session_timeout_ms
         self.key = key
-        self.depots = depots
-        self.pstates = pstates
+        self.code = code
+        self.manifest = None if code is None else code.manifest
+        self.depots = depots if self.manifest is None else self.manifest.depots
+        self.pstates = pstates if self.manifest is None else self.manifest.pstates
         self.paths = Paths(f"/test-{secrets.token_hex(4)}")
         names = [f"w{number}" for number in range(workers)]
         self._hosts_of = hosts_of or (lambda _: zookeeper)
@@ -185,6 +209,8 @@ class Cluster:
         command += ["--zookeeper", self._hosts_of(worker.name), "--root", self.paths.root]
         command += ["--address", worker.address, "--node", f"node-of-{worker.name}"]
         command += ["--session-timeout-millis", str(self.session_timeout_ms)]
+        if self.code is not None:
+            command += ["--code", str(self.code.folder)]
         if worker.name in self.roads:
             command += ["--advertise", self.roads[worker.name].address]
         return command + (["--key", str(self.key)] if self.key is not None else [])
@@ -230,6 +256,9 @@ class Cluster:
             state=ModuleState.RUNNING,
             depots=depots,
             pstates=self.pstates,
+            entry="" if self.manifest is None else self.manifest.entry,
+            topologies=() if self.manifest is None else self.manifest.topologies,
+            queries=() if self.manifest is None else self.manifest.queries,
         )
         self.operator.create(self.paths.spec(MODULE), encode(spec), makepath=True)
 

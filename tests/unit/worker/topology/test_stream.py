@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stretto.worker.executors.pool import Why
+from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.topology import work
+from stretto.worker.topology.stream import Stream
+from tests.unit.worker.topology.worlds import DEPOT, Faults, World
+
+SETTINGS = work.Settings(retry="individual", retries=3, records_max=16, bytes_max=1 << 20, parked_max=100)
+RECORDS = 120
+
+
+def settings(retry: str, **others: Any) -> work.Settings:
+    return work.Settings(retry=retry, retries=3, records_max=16, bytes_max=1 << 20, parked_max=100, **others)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_without_hops_every_record_is_processed_exactly_once_whatever_happens(seed: int) -> None:
+    faults = Faults(crash=0.05, refuse=0.05, epoch=0.02, cannot=0.03, calls=0.1)
+    world = World(seed, RECORDS, faults, SETTINGS)
+    world.run()
+    assert all(world.state.done[offset] == 1 for offset in range(RECORDS)), world.story[-20:]
+
+
+@pytest.mark.soak
+def test_many_seeds() -> None:
+    for seed in range(100, 400):
+        test_without_hops_every_record_is_processed_exactly_once_whatever_happens(seed)
+        for retry in ("individual", "all-after", "none"):
+            test_with_hops_and_failures_every_record_is_processed_or_parked(seed, retry)
+
+
+@pytest.mark.parametrize("retry", ["individual", "all-after", "none"])
+@pytest.mark.parametrize("seed", range(8))
+def test_with_hops_and_failures_every_record_is_processed_or_parked(seed: int, retry: str) -> None:
+    faults = Faults(
+        crash=0.03,
+        refuse=0.03,
+        epoch=0.01,
+        cannot=0.02,
+        hop=0.4,
+        hop_fails=0.1,
+        calls=0.1,
+        raising=frozenset({7, 50, 51}),
+        flaky=frozenset({20, 90}),
+        hanging=frozenset({33}),
+    )
+    world = World(seed, RECORDS, faults, settings(retry))
+    world.run()
+    done, failed = world.state.done, world.state.failed
+    assert [offset for offset in range(RECORDS) if not done[offset] and offset not in failed] == []
+    assert {7, 33, 50, 51} <= world.state.failed.keys()
+    assert not any(world.state.done[offset] for offset in (7, 33, 50, 51))
+
+
+def test_a_record_that_fails_once_is_tried_again_and_nobody_waits_for_it() -> None:
+    world = World(1, RECORDS, Faults(flaky=frozenset({3})), SETTINGS)
+    world.run()
+    assert world.state.failed == {}
+    assert all(world.state.done[offset] == 1 for offset in range(RECORDS))
+
+
+def test_a_topology_without_retries_parks_at_once() -> None:
+    world = World(1, RECORDS, Faults(flaky=frozenset({3})), settings("none"))
+    world.run()
+    assert world.state.failed[3].attempts == 1
+    assert world.state.done[3] == 0
+
+
+def test_a_record_that_always_fails_is_parked_after_its_retries() -> None:
+    world = World(1, RECORDS, Faults(raising=frozenset({3})), SETTINGS)
+    world.run()
+    assert world.state.failed[3].attempts == SETTINGS.retries + 1
+    assert world.state.stored.parked == ((DEPOT, 3),)
+
+
+def test_parked_records_are_bounded_and_the_oldest_go() -> None:
+    world = World(1, RECORDS, Faults(raising=frozenset(range(RECORDS))), settings("none"))
+    world.settings = work.Settings(**{**vars_of(world.settings), "parked_max": 10})
+    world.stream = world._new_stream()
+    world.run()
+    assert len(world.state.stored.parked) <= 10 + 16
+    assert world.state.stored.parked[-1] == (DEPOT, RECORDS - 1)
+
+
+def vars_of(settings: work.Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__slots__}
+
+
+# Its guards: each is taken away, and the world must notice.
+
+
+class _ForgetsToWait(Stream):
+    """Goes on in a new attempt while entries of the last one are not applied."""
+
+    @property
+    def _unapplied(self) -> int:
+        return 0
+
+
+class _KeepsTheAttempt(Stream):
+    def _end_attempt(self, lost: Any) -> None:
+        super()._end_attempt(lost)
+        self.attempt -= 1
+
+
+class _TrustsTheExecutorsPosition(Stream):
+    """Does not go back to what the log says when an entry was refused."""
+
+    def _refused(self, number: int) -> None:
+        batch = self._unfinished[number]
+        super()._refused(number)
+        if batch.ran is not None and hasattr(batch.of, "depot"):
+            self._positions[DEPOT] = batch.ran.end
+
+
+class _SaysEverythingIsApplied(Stream):
+    @property
+    def _applied_below(self) -> int:
+        return self._numbers
+
+
+class _AnswersCallsAtOnce(Stream):
+    def _accepted(self, number: int) -> None:
+        self._unfinished[number].is_applied = True
+        super()._accepted(number)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        _ForgetsToWait,
+        _KeepsTheAttempt,
+        _TrustsTheExecutorsPosition,
+        _SaysEverythingIsApplied,
+        _AnswersCallsAtOnce,
+    ],
+)
+def test_the_world_notices_a_stream_without_one_of_its_rules(mutant: Callable[..., Stream]) -> None:
+    def is_caught(seed: int) -> bool:
+        faults = Faults(crash=0.1, refuse=0.1, epoch=0.02, calls=0.1, hop=0.2, flaky=frozenset({5, 60}))
+        world = World(seed, 60, faults, SETTINGS, mutant)
+        try:
+            world.run()
+        except AssertionError:
+            return True
+        return any(world.state.done[offset] == 0 and offset not in world.state.failed for offset in range(60))
+
+    assert any(is_caught(seed) for seed in range(100))
+
+
+# One by one.
+
+
+def begin(retry: str = "individual", **stored: Any) -> Stream:
+    return Stream((DEPOT,), settings(retry), work.Stored(**stored))
+
+
+def runs(effects: list[work.Effect]) -> list[tuple[int | None, int]]:
+    return [(effect.offset, effect.records_max) for effect in effects if isinstance(effect, work.RunRecords)]
+
+
+def test_runs_are_pipelined_and_the_second_goes_on_where_the_first_ends() -> None:
+    stream = begin(progress={DEPOT: 10})
+    assert runs(stream.step(work.Grown(DEPOT, 100), 0)) == [(10, 16), (None, 16)]
+
+
+def test_a_batch_without_hops_carries_its_progress() -> None:
+    stream = begin()
+    (run, _) = stream.step(work.Grown(DEPOT, 100), 0)
+    assert isinstance(run, work.RunRecords)
+    (append,) = stream.step(work.Ran(batch=run.batch, start=0, end=16), 1)
+    assert isinstance(append, work.Append)
+    assert append.entry.progress == {DEPOT: 16}
+
+
+def test_progress_waits_for_hops_and_others_do_not() -> None:
+    stream = begin()
+    first, second = stream.step(work.Grown(DEPOT, 32), 0)
+    assert isinstance(first, work.RunRecords)
+    assert isinstance(second, work.RunRecords)
+    hops = ((1, b""),)
+    stream.step(work.Ran(batch=first.batch, start=0, end=16, hops=hops), 1)  # type: ignore[arg-type]
+    assert any(isinstance(each, work.Hop) for each in stream.step(work.Accepted(first.batch), 1))
+    changed = work.Ran(batch=second.batch, start=16, end=32, failures=(FailureNote(0, "no"),))
+    (append,) = stream.step(changed, 2)
+    assert isinstance(append, work.Append)
+    assert append.entry.progress == {}
+    assert append.entry.retries == {(DEPOT, 16): 1}
+    stream.step(work.Accepted(second.batch), 2)
+    (progress,) = stream.step(work.HopAnswered(first.batch), 3)
+    assert isinstance(progress, work.Append)
+    assert progress.entry.progress == {DEPOT: 32}
+
+
+def test_a_batch_that_takes_too_long_is_run_record_by_record_and_only_one_is_blamed() -> None:
+    stream = begin("none")
+    (run,) = stream.step(work.Grown(DEPOT, 3), 0)
+    assert isinstance(run, work.RunRecords)
+    effects = stream.step(work.NotRun(run.batch, Why.TIME_OUT, "ran longer than 10 s"), 1)
+    assert runs(effects)[0] == (0, 1)
+    again = next(each for each in effects if isinstance(each, work.RunRecords))
+    (append,) = [
+        each
+        for each in stream.step(work.NotRun(again.batch, Why.TIME_OUT, "ran longer than 10 s"), 2)
+        if isinstance(each, work.Append)
+    ]
+    assert append.entry.progress == {DEPOT: 1}
+    assert [(each.key, each.note.error) for each in append.entry.parked] == [
+        ((DEPOT, 0), "ran longer than 10 s")
+    ]
+
+
+def test_a_record_is_not_blamed_for_the_first_crash() -> None:
+    stream = begin("none")
+    (run,) = stream.step(work.Grown(DEPOT, 1), 0)
+    parked: list[work.Append] = []
+    now = 0
+    for now in (1, 2, 3):
+        assert isinstance(run, work.RunRecords)
+        effects = stream.step(work.NotRun(run.batch, Why.CRASH, "exit code 3"), now * 10_000)
+        effects += stream.step(work.Tick(), now * 10_000 + 5_000)
+        parked = [each for each in effects if isinstance(each, work.Append)]
+        if parked:
+            break
+        (run,) = [each for each in effects if isinstance(each, work.RunRecords)]
+    assert parked[0].entry.parked[0].key == (DEPOT, 0)
+    assert now == 3, "the whole batch first, then alone, then alone again"
+
+
+def test_what_a_person_wants_tried_again_is_and_what_is_forgotten_goes() -> None:
+    stream = begin(progress={DEPOT: 9}, ends={DEPOT: 9}, parked=((DEPOT, 3), (DEPOT, 5)))
+    (append,) = stream.step(work.Settle(((DEPOT, 3),), again=True), 0)
+    assert isinstance(append, work.Append)
+    assert append.entry.unparked == [(DEPOT, 3)]
+    assert append.entry.retries == {(DEPOT, 3): 0}
+    assert runs(stream.step(work.Accepted(append.batch), 0)) == [(3, 1)]
+    (append,) = begin(parked=((DEPOT, 5),)).step(work.Settle(((DEPOT, 5),), again=False), 0)
+    assert isinstance(append, work.Append)
+    assert (append.entry.unparked, append.entry.retries) == ([(DEPOT, 5)], {})
+
+
+def test_a_paused_module_begins_no_record_and_ends_what_it_began() -> None:
+    stream = begin()
+    (run, _) = stream.step(work.Grown(DEPOT, 100), 0)
+    assert isinstance(run, work.RunRecords)
+    stream.step(work.Retimed(settings("individual", is_paused=True)), 1)
+    (append,) = stream.step(work.Ran(batch=run.batch, start=0, end=16), 1)
+    assert isinstance(append, work.Append)
+    assert runs(stream.step(work.Accepted(append.batch), 1)) == []
+    assert runs(stream.step(work.Retimed(settings("individual")), 2)) != []
+
+
+def test_calls_of_others_run_although_records_wait_for_their_hops() -> None:
+    stream = begin()
+    (run,) = stream.step(work.Grown(DEPOT, 1), 0)
+    assert isinstance(run, work.RunRecords)
+    stream.step(work.Ran(batch=run.batch, start=0, end=1, hops=((1, b""),)), 1)  # type: ignore[arg-type]
+    stream.step(work.Accepted(run.batch), 1)
+    (calls,) = stream.step(work.Called(1, b"\x90"), 1)
+    assert isinstance(calls, work.RunCalls)

@@ -1,0 +1,338 @@
+"""A world around one stream: an executor, a log that is applied late, leaders that change, hops and callers.
+
+Everything is drawn from one seed. The module is a counter: what runs adds the number of records (or calls) to
+what it sees, and notes which they were. If an update is lost, the counter and the notes differ.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from stretto.pstate.changes import Packed
+from stretto.types import TaskId
+from stretto.worker.executors.pool import Why
+from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.topology import work
+from stretto.worker.topology.stream import Stream
+
+DEPOT = "events"
+STEPS_MAX = 200_000
+
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.decode
+
+
+@dataclass(kw_only=True)
+class Faults:
+    crash: float = 0.0
+    refuse: float = 0.0
+    epoch: float = 0.0
+    cannot: float = 0.0
+    hop: float = 0.0
+    hop_fails: float = 0.0
+    calls: float = 0.0
+    raising: frozenset[int] = frozenset()
+    """Records that always fail."""
+    flaky: frozenset[int] = frozenset()
+    """Records that fail the first time."""
+    hanging: frozenset[int] = frozenset()
+
+
+@dataclass
+class State:
+    """What is applied on the task."""
+
+    counter: int = 0
+    done: Counter[int] = field(default_factory=Counter)
+    """Records, and as negative numbers calls."""
+    stored: work.Stored = field(default_factory=work.Stored)
+    failed: dict[int, work.Parked] = field(default_factory=dict)
+
+    def apply(self, append: work.Append) -> None:
+        if append.changes.pstates:
+            counter, done = _decode(append.changes.body)
+            self.counter = counter
+            self.done.update(done)
+        entry = append.entry
+        retries = self.stored.retries | {
+            key: failures for key, failures in entry.retries.items() if failures is not None
+        }
+        for key, failures in entry.retries.items():
+            if failures is None:
+                retries.pop(key, None)
+        parked = [key for key in self.stored.parked if key not in entry.unparked]
+        parked += [each.key for each in entry.parked]
+        self.failed |= {each.key[1]: each for each in entry.parked}
+        self.stored = replace(
+            self.stored,
+            progress=self.stored.progress | entry.progress,
+            retries=retries,
+            parked=tuple(parked),
+        )
+
+
+@dataclass
+class _Lane:
+    attempt: int
+    layers: dict[int, int] = field(default_factory=dict)
+    """The counter after each batch that may not be applied."""
+    kept: int | None = None
+    """The counter as it was written last, if it is remembered."""
+    position: int | None = None
+
+
+class World:
+    def __init__(
+        self,
+        seed: int,
+        records: int,
+        faults: Faults,
+        settings: work.Settings,
+        make: Callable[..., Stream] = Stream,
+    ) -> None:
+        self.chance = random.Random(seed)
+        self.faults = faults
+        self.settings = settings
+        self._make = make
+        self.now = 0
+        self.records = records
+        self.appended = 0
+        self.state = State()
+        self.log: deque[work.Append] = deque()
+        """In the log and not applied."""
+        self.requests: deque[work.RunRecords | work.RunCalls] = deque()
+        self.lane = _Lane(0)
+        self.hops: list[int] = []
+        self.failed_once: set[int] = set()
+        self.calls_sent = 0
+        self.tickets: set[int] = set()
+        self.answered: dict[int, tuple[FailureNote, ...]] = {}
+        self.processed = 0
+        self.epochs = 0
+        self.story: list[object] = []
+        self.stream = self._new_stream()
+
+    def _new_stream(self) -> Stream:
+        self.epochs += 1
+        self.requests.clear()
+        self.hops.clear()
+        self.lane = _Lane(0)
+        # Whoever called asks the next leader.
+        self.tickets.clear()
+        stream = self._make((DEPOT,), self.settings, replace(self.state.stored, ends={DEPOT: self.appended}))
+        self.processed = self.state.stored.progress.get(DEPOT, 0)
+        return stream
+
+    # The loop of its worker.
+
+    def step(self, event: work.Event) -> None:
+        self.story.append(event)
+        for effect in self.stream.step(event, self.now):
+            self.story.append(effect)
+            match effect:
+                case work.RunRecords() | work.RunCalls():
+                    self.requests.append(effect)
+                case work.Append():
+                    if self._happens(self.faults.refuse):
+                        self.step(work.Refused(effect.batch))
+                    else:
+                        self.log.append(effect)
+                        self.step(work.Accepted(effect.batch))
+                case work.Hop(batch=batch):
+                    self.hops.append(batch)
+                case work.Answer(ticket=ticket, failures=failures):
+                    assert ticket in self.tickets, "a call is answered twice"
+                    self.tickets.discard(ticket)
+                    self.answered[ticket] = failures
+                    if not failures:
+                        assert self.state.done[-ticket] >= 1, "answered before it was applied"
+                case work.Processed(start=start, end=end):
+                    assert start <= self.processed < end, "the progress has a gap"
+                    self.processed = end
+                    self._check_processed(start, end)
+                case work.Note():
+                    pass
+
+    def _check_processed(self, start: int, end: int) -> None:
+        pending = {offset for _, offset in self.state.stored.retries}
+        pending |= {offset for each in self.log for _, offset in each.entry.retries}
+        pending |= {each.key[1] for entry in self.log for each in entry.entry.parked}
+        for offset in range(start, end):
+            is_done = self.state.done[offset] or offset in self.state.failed or offset in pending
+            assert is_done, f"record {offset} is told to be processed and is not"
+
+    def _happens(self, probability: float) -> bool:
+        return self.chance.random() < probability
+
+    # What else happens.
+
+    def run(self) -> None:
+        """Until everything is appended, processed and applied, and nothing goes wrong any more."""
+        for _ in range(STEPS_MAX):
+            if self._is_done():
+                return
+            self.now += self.chance.randint(0, 20)
+            self.chance.choice(self._choices())()
+            self.check()
+        raise AssertionError(f"it never ends: {self.story[-40:]}")
+
+    def _choices(self) -> list[Callable[[], None]]:
+        choices: list[Callable[[], None]] = [self._tick]
+        if self.appended < self.records:
+            choices.append(self._grow)
+        if self.requests:
+            choices += [self._answer] * 3
+        if self.log:
+            choices += [self._apply] * 3
+        if self.hops:
+            choices.append(self._answer_hop)
+        if self._happens(self.faults.calls) and self.appended < self.records:
+            choices.append(self._call)
+        if self.requests and self._happens(self.faults.crash):
+            choices.append(self._crash)
+        if self._happens(self.faults.epoch):
+            choices.append(self._change_leader)
+        return choices
+
+    def _is_done(self) -> bool:
+        if self.appended < self.records or self.requests or self.log or self.hops or self.tickets:
+            return False
+        is_read = self.state.stored.progress.get(DEPOT, 0) == self.records
+        return is_read and not self.state.stored.retries and self.processed == self.records
+
+    def _tick(self) -> None:
+        deadline = self.stream.next_deadline
+        if not self.requests and not self.log and not self.hops and deadline is not None:
+            self.now = max(self.now, deadline)
+        if deadline is not None and deadline <= self.now:
+            self.step(work.Tick())
+
+    def _grow(self) -> None:
+        self.appended = min(self.records, self.appended + self.chance.randint(1, 20))
+        self.step(work.Grown(DEPOT, self.appended))
+
+    def _call(self) -> None:
+        self.calls_sent += 1
+        self.tickets.add(self.calls_sent)
+        calls = _encode([["step", b"", -self.calls_sent]] * self.chance.randint(1, 3))
+        self.step(work.Called(self.calls_sent, calls))
+
+    def _apply(self) -> None:
+        append = self.log.popleft()
+        self.state.apply(append)
+        self.step(work.Applied(append.batch))
+
+    def _change_leader(self) -> None:
+        """The next one has a beginning of what was not applied."""
+        for _ in range(self.chance.randint(0, len(self.log))):
+            self.state.apply(self.log.popleft())
+        self.log.clear()
+        self.stream = self._new_stream()
+        self.step(work.Tick())
+
+    def _answer_hop(self) -> None:
+        batch = self.hops.pop(self.chance.randrange(len(self.hops)))
+        notes = (FailureNote(0, "it failed there"),) if self._happens(self.faults.hop_fails) else ()
+        self.step(work.HopAnswered(batch, notes))
+
+    # The executor.
+
+    def _crash(self) -> None:
+        suspect, *others = list(self.requests)
+        self.requests.clear()
+        self.lane = _Lane(0)
+        self.step(work.NotRun(suspect.batch, Why.CRASH, "it crashed"))
+        for each in others:
+            self.step(work.NotRun(each.batch, Why.BYSTANDER, "another one crashed"))
+
+    def _answer(self) -> None:
+        request = self.requests.popleft()
+        if request.attempt != self.lane.attempt:
+            self.lane = _Lane(request.attempt)
+        if self._happens(self.faults.cannot):
+            if isinstance(request, work.RunRecords) and not request.is_aside:
+                self.lane.position = None
+            self.step(work.NotRun(request.batch, None, "it cannot"))
+            return
+        if isinstance(request, work.RunCalls):
+            calls = _decode(request.calls)
+            numbers = [call[2] for call in calls]
+            self._ran(request, 0, len(numbers), numbers, [])
+        else:
+            self._run_records(request)
+
+    def _run_records(self, request: work.RunRecords) -> None:
+        start = self.lane.position if request.offset is None else request.offset
+        if not request.is_aside:
+            self.lane.position = None
+        if start is None:
+            self.step(work.Ran(batch=request.batch, start=0, end=0))
+            return
+        # Fewer than there are, now and then, as if they were large.
+        few = self.chance.randint(1, request.records_max)
+        end = min(start + few, self.appended)
+        offsets = list(range(start, end))
+        if any(offset in self.faults.hanging for offset in offsets):
+            others = list(self.requests)
+            self.requests.clear()
+            self.lane = _Lane(0)
+            self.step(work.NotRun(request.batch, Why.TIME_OUT, "it took too long"))
+            for each in others:
+                self.step(work.NotRun(each.batch, Why.BYSTANDER, "another one took too long"))
+            return
+        failing = [offset for offset in offsets if self._fails(offset)]
+        if failing and request.stop_at_failure:
+            end = failing[0]
+            offsets = [offset for offset in offsets if offset < end]
+            failing = failing[:1]
+        elif not request.is_aside:
+            self.lane.position = end
+        good = [offset for offset in offsets if offset not in failing]
+        self._ran(request, start, end, good, failing)
+
+    def _fails(self, offset: int) -> bool:
+        if offset in self.faults.flaky and offset not in self.failed_once:
+            self.failed_once.add(offset)
+            return True
+        return offset in self.faults.raising
+
+    def _ran(
+        self,
+        request: work.RunRecords | work.RunCalls,
+        start: int,
+        end: int,
+        good: list[int],
+        failing: list[int],
+    ) -> None:
+        layers = {batch: counter for batch, counter in self.lane.layers.items() if batch >= request.applied}
+        seen = layers[max(layers)] if layers else self.state.counter
+        if self.lane.kept is not None and self.chance.random() < 0.8:
+            seen = self.lane.kept
+        self.lane.kept = seen + len(good)
+        layers[request.batch] = seen + len(good)
+        self.lane.layers = layers
+        body = _encode([seen + len(good), good])
+        self.step(
+            work.Ran(
+                batch=request.batch,
+                start=start,
+                end=end,
+                changes=Packed(1, body) if good else Packed(0, b""),
+                hops=((TaskId(1), b""),) if good and self._happens(self.faults.hop) else (),
+                failures=tuple(FailureNote(offset - start, "it failed") for offset in failing),
+                elapsed_us=self.chance.choice((1_000, 100_000, 1_000_000)),
+            )
+        )
+
+    # What must hold.
+
+    def check(self) -> None:
+        assert self.state.counter == self.state.done.total(), "an update was lost"
+        for offset in range(self.state.stored.progress.get(DEPOT, 0)):
+            is_kept = (DEPOT, offset) in self.state.stored.retries or offset in self.state.failed
+            assert self.state.done[offset] or is_kept, f"record {offset} was skipped"

@@ -1,0 +1,327 @@
+"""The streams of a worker: one for each topology and task that it leads, as long as it leads there.
+
+The driver of :class:`~stretto.worker.topology.stream.Stream`: what happens is stepped at the end of the
+loop's turn, when no replica is in the middle of anything; so an append is taken or refused on the spot.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, assert_never
+
+import structlog
+
+from stretto.invariants import InvariantViolation
+from stretto.options import Level
+from stretto.pstate.changes import NO_CHANGES, Packed, joined
+from stretto.records import DepotOffset
+from stretto.replog.frame import Buffer
+from stretto.types import Epoch, Offset, TaskId
+from stretto.worker.executors import protocol
+from stretto.worker.executors.pool import Lost, Reply
+from stretto.worker.topology import rows, work
+from stretto.worker.topology.acks import Acks
+from stretto.worker.topology.acks import Reply as AckReply
+from stretto.worker.topology.entries import Entries
+from stretto.worker.topology.hops import Failures, Hop, Hops, with_origins
+from stretto.worker.topology.stream import Stream
+from stretto.zk.paths import GroupKey
+from stretto.zk.records import TopologySpec
+
+if TYPE_CHECKING:
+    from stretto.worker.group import Group
+    from stretto.worker.process import Worker
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, eq=False)
+class _Led:
+    """A stream that runs, and what of it is under way elsewhere."""
+
+    group: Group
+    epoch: Epoch
+    task: TaskId
+    spec: TopologySpec
+    stream: Stream
+    file: str
+    hops: set[Hop] = field(default_factory=set)
+    tickets: dict[int, tuple[Buffer, Callable[[Failures | None], None]]] = field(default_factory=dict)
+    timer: int | None = None
+    is_over: bool = False
+
+
+class StreamDesk:
+    """Owned by the loop."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.entries = Entries()
+        self.hops = Hops(worker, self._take)
+        self._acks = Acks()
+        self._tickets = itertools.count(1)
+        #: The epoch in which a group's streams run, or are about to.
+        self._epochs: dict[GroupKey, Epoch] = {}
+        self._led: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
+        self._inbox: deque[tuple[_Led, work.Event]] = deque()
+        self._is_awaited = False
+
+    @property
+    def _specs(self) -> list[TopologySpec]:
+        return [spec for spec in self._worker.description.topologies if spec.kind == "stream"]
+
+    # Their lives.
+
+    def looked(self, group: Group) -> None:
+        """Begin or end what runs there, if it is led by another, or another way, than before."""
+        leader = group.leader
+        epoch = leader.epoch if leader is not None and leader.is_serving and not group.closed else None
+        if self._epochs.get(group.key) != epoch:
+            self.closed(group.key)
+            if epoch is not None and self._specs:
+                self._begin(group, epoch)
+
+    def closed(self, key: GroupKey) -> None:
+        """Nothing of a group runs any more."""
+        if self._epochs.pop(key, None) is None:
+            return
+        for where in [where for where in self._led if where[0] == key]:
+            for led in self._led.pop(where).values():
+                self._end(led)
+            self._worker.executors.forget(key, where[1])
+        self._acks.ended(key)
+
+    def restart(self) -> None:
+        """With other functions, or other executors."""
+        for group in list(self._worker.groups.values()):
+            self.closed(group.key)
+            self.looked(group)
+
+    def _begin(self, group: Group, epoch: Epoch) -> None:
+        self._epochs[group.key] = epoch
+        state, specs, tasks = group.state, self._specs, group.plan.tasks
+
+        def read() -> dict[tuple[TaskId, str], work.Stored]:
+            return {(task, spec.name): rows.read(state, task, spec.name) for task in tasks for spec in specs}
+
+        def begun(found: dict[tuple[TaskId, str], work.Stored] | Exception) -> None:
+            if isinstance(found, Exception):
+                log.error("streams_not_begun", group=str(group.key), why=str(found))
+            elif self._epochs.get(group.key) == epoch:
+                for task in tasks:
+                    for spec in specs:
+                        self._add(group, epoch, task, spec, found[task, spec.name])
+
+        self._worker.applier.read(read, begun)
+
+    def _add(self, group: Group, epoch: Epoch, task: TaskId, spec: TopologySpec, stored: work.Stored) -> None:
+        stream = Stream(spec.depots, self._settings(spec), stored)
+        file = str(group.state.folder(task).absolute())
+        led = _Led(group, epoch, task, spec, stream, file)
+        self._led.setdefault((group.key, task), {})[spec.name] = led
+        for depot in spec.depots:
+            self._put(led, work.Grown(depot, group.depot_ends.get((task, depot), DepotOffset(0))))
+
+    def _end(self, led: _Led) -> None:
+        led.is_over = True
+        for hop in led.hops:
+            hop.is_over = True
+        for _, told in led.tickets.values():
+            told(None)
+
+    def _settings(self, spec: TopologySpec) -> work.Settings:
+        worker = self._worker
+        level = Level.of(worker.config.module, topology=spec.name)
+
+        def value(name: str) -> int:
+            return int(worker.options.value(name, level))
+
+        return work.Settings(
+            retry=spec.retry,
+            retries=value("topology.stream.retries"),
+            records_max=value("topology.stream.batch.records"),
+            bytes_max=value("topology.stream.batch.bytes"),
+            parked_max=value("topology.failures.max"),
+            is_paused=worker.is_paused,
+            takes_many=spec.batch,
+        )
+
+    def settings_changed(self) -> None:
+        for streams in self._led.values():
+            for led in streams.values():
+                self._put(led, work.Retimed(self._settings(led.spec)))
+
+    def close(self) -> None:
+        for key in list(self._epochs):
+            self.closed(key)
+        self.hops.close()
+
+    # What happens.
+
+    def grown(self, group: Group, depots: Mapping[tuple[TaskId, str], DepotOffset], end: Offset) -> None:
+        for (task, depot), depot_end in depots.items():
+            for led in self._led.get((group.key, task), {}).values():
+                if depot in led.spec.depots:
+                    self._put(led, work.Grown(depot, depot_end))
+        self.entries.applied(group, end)
+
+    def await_processed(
+        self, where: tuple[GroupKey, TaskId, str], start: int | None, end: int, reply: AckReply
+    ) -> None:
+        """Of records ``[start, end)`` of a depot, which are applied; None: of all below ``end``."""
+        group, task, depot = where
+        streams = [spec for spec in self._specs if depot in spec.depots]
+        if not streams:
+            reply(())
+            return
+        led = self._led.get((group, task), {})
+        if any(spec.name not in led for spec in streams):
+            reply(None)
+            return
+        processed = {spec.name: led[spec.name].stream.processed[depot] for spec in streams}
+        self._acks.wait(where, start, end, processed, reply)
+
+    def settle(self, group: GroupKey, task: TaskId, topology: str, settle: work.Settle) -> bool:
+        led = self._led.get((group, task), {}).get(topology)
+        if led is None:
+            return False
+        self._put(led, settle)
+        return True
+
+    def _take(
+        self,
+        group: GroupKey,
+        task: TaskId,
+        topology: str,
+        calls: Buffer,
+        told: Callable[[Failures | None], None],
+    ) -> bool:
+        led = self._led.get((group, task), {}).get(topology)
+        if led is None:
+            return False
+        ticket = next(self._tickets)
+        led.tickets[ticket] = (calls, told)
+        self._put(led, work.Called(ticket, calls))
+        return True
+
+    def _put(self, led: _Led, event: work.Event) -> None:
+        self._inbox.append((led, event))
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._worker.loop.at_turn_end(self._step_all)
+
+    def _step_all(self) -> None:
+        self._is_awaited = False
+        inbox = self._inbox
+        while inbox:
+            led, event = inbox.popleft()
+            self._step(led, event)
+
+    def _step(self, led: _Led, event: work.Event) -> None:
+        if led.is_over:
+            return
+        for effect in led.stream.step(event, self._worker.loop.now):
+            self._carry_out(led, effect)
+        deadline = led.stream.next_deadline
+        if deadline is not None and (led.timer is None or deadline < led.timer):
+            led.timer = deadline
+            self._worker.loop.call_at(deadline, self._tick, led, deadline)
+
+    def _tick(self, led: _Led, deadline: int) -> None:
+        if led.timer == deadline:
+            led.timer = None
+            self._put(led, work.Tick())
+
+    # What is to be done.
+
+    def _carry_out(self, led: _Led, effect: work.Effect) -> None:
+        match effect:
+            case work.RunRecords() | work.RunCalls():
+                self._run(led, effect)
+            case work.Append():
+                self._append(led, effect)
+            case work.Hop(batch=batch, task=task, calls=calls):
+                self._hop(led, batch, task, calls)
+            case work.Answer(ticket=ticket, failures=failures):
+                calls_of, told = led.tickets.pop(ticket)
+                told(with_origins(calls_of, failures))
+            case work.Processed():
+                self._acks.processed(led.group.key, led.task, led.spec.name, effect)
+            case work.Note(event=event, fields=fields):
+                log.warning(event, group=str(led.group.key), task=led.task, topology=led.spec.name, **fields)
+            case _:
+                assert_never(effect)
+
+    def _run(self, led: _Led, run: work.RunRecords | work.RunCalls) -> None:
+        lane = protocol.Lane(led.spec.name, led.task, led.epoch, run.attempt)
+        request: protocol.Request
+        bodies: tuple[Buffer, ...] = ()
+        if isinstance(run, work.RunRecords):
+            request = protocol.Run(
+                number=0,
+                lane=lane,
+                file=led.file,
+                batch=run.batch,
+                applied=run.applied,
+                depot=run.depot,
+                offset=run.offset,
+                records_max=run.records_max,
+                bytes_max=run.bytes_max,
+                stop_at_failure=run.stop_at_failure,
+                is_aside=run.is_aside,
+            )
+        else:
+            request = protocol.RunCalls(0, lane, led.file, run.batch, run.applied)
+            bodies = (run.calls,)
+
+        def then(reply: Reply, answered: list[bytes]) -> None:
+            self._put(led, _event(run.batch, reply, answered))
+
+        self._worker.executors.run(led.group.key, request, then, bodies=bodies)
+
+    def _append(self, led: _Led, append: work.Append) -> None:
+        number = append.batch
+        own = rows.packed(led.spec.name, append.entry, time.time_ns() // 1_000_000)
+        is_in = self.entries.append(
+            led.group,
+            led.task,
+            joined(append.changes, own),
+            lambda: self._put(led, work.Applied(number)),
+        )
+        self._step(led, work.Accepted(number) if is_in else work.Refused(number))
+
+    def _hop(self, led: _Led, batch: int, task: TaskId, calls: bytes) -> None:
+        def then(failures: Failures) -> None:
+            led.hops.discard(hop)
+            notes = tuple(
+                protocol.FailureNote(failure.origin, failure.error, failure.traceback) for failure in failures
+            )
+            self._put(led, work.HopAnswered(batch, notes))
+
+        hop = self.hops.send(led.spec.name, task, calls, then)
+        led.hops.add(hop)
+
+
+def _event(batch: int, reply: Reply, bodies: list[bytes]) -> work.Event:
+    match reply:
+        case protocol.Ran():
+            return work.Ran(
+                batch=batch,
+                start=reply.start,
+                end=reply.end,
+                changes=Packed(reply.pstates, bodies[0]) if reply.pstates else NO_CHANGES,
+                hops=tuple(zip(reply.hops, bodies[1:], strict=True)),
+                results=reply.results,
+                failures=reply.failures,
+                elapsed_us=reply.elapsed_us,
+            )
+        case protocol.Failed(why=why, is_too_much=is_too_much):
+            return work.NotRun(batch, None, why, is_too_much)
+        case Lost(why=why_lost, sentence=sentence):
+            return work.NotRun(batch, why_lost, sentence)
+        case _:
+            raise InvariantViolation("a stream hears what it did not ask for", {"reply": reply})

@@ -1,0 +1,71 @@
+"""STATE entries that the worker itself appends, to groups it leads.
+
+An append is refused at once or not at all: an entry that is in the log of a leader is applied sooner or
+later, or the leader's epoch ends, and then whoever waits has no more say. So nothing here times out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stretto.replog.core import effects, events
+from stretto.replog.core.producers import NO_PRODUCER
+from stretto.replog.frame import Buffer, Kind
+from stretto.types import Epoch, Offset, TaskId
+from stretto.zk.paths import GroupKey
+
+if TYPE_CHECKING:
+    from stretto.worker.group import Group
+
+
+class Entries:
+    """Owned by the loop. Its requests have negative numbers, those of clients positive ones."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(-1, -1)
+        self._refused: set[int] = set()
+        #: In the log, and not applied.
+        self._waiting: dict[GroupKey, deque[tuple[Offset, Epoch, Callable[[], None]]]] = {}
+
+    def append(self, group: Group, task: TaskId, payload: Buffer, then: Callable[[], None]) -> bool:
+        """False if it is refused, and has no effect. Else ``then`` is called once it is applied, unless the
+        epoch ends before. Not to be called while the group carries out its effects."""
+        number = next(self._numbers)
+        leader = group.leader
+        if leader is None or group.closed:
+            return False
+        group.step(
+            events.Append(
+                request=number,
+                kind=Kind.STATE,
+                task=task,
+                producer=NO_PRODUCER,
+                sequence=0,
+                count=1,
+                payload=payload,
+                timestamp_ms=time.time_ns() // 1_000_000,
+            )
+        )
+        if number in self._refused:
+            self._refused.discard(number)
+            return False
+        waiting = self._waiting.setdefault(group.key, deque())
+        waiting.append((group.replica.log_end, leader.epoch, then))
+        return True
+
+    def replied(self, request: int, result: effects.Result) -> None:
+        """What becomes of one that was not refused is told by :meth:`applied`."""
+        if isinstance(result, effects.Refused):
+            self._refused.add(request)
+
+    def applied(self, group: Group, end: Offset) -> None:
+        waiting = self._waiting.get(group.key)
+        epoch = group.leader.epoch if group.leader is not None else None
+        while waiting and (waiting[0][0] <= end or waiting[0][1] != epoch):
+            _, of, then = waiting.popleft()
+            if of == epoch:
+                then()

@@ -1,0 +1,182 @@
+"""Steps that run on other tasks: sent to the leader of each, until it answers; and those that others send.
+
+A hop is answered when all that it led to is applied, or has failed. Until then it is sent again whenever
+somebody else leads, or too long a time has passed; a leader recognizes a hop that it has taken already, by
+its source and number. A leader that has lost its epoch forgets what it took: then steps may run twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from stretto import wire
+from stretto.client.network import Network, patience_ms
+from stretto.replog.core.effects import Refusal
+from stretto.replog.frame import Buffer
+from stretto.topology.work import StepCall
+from stretto.types import Epoch, TaskId
+from stretto.worker.executors.protocol import FailureNote
+from stretto.zk.paths import GroupKey
+
+if TYPE_CHECKING:
+    from stretto.worker.process import Worker
+    from stretto.worker.transport import Connection
+
+TIMEOUT_MS = 60_000
+TAKEN_MAX = 10_000
+"""Hops of others that are remembered after they were answered."""
+
+Failures: TypeAlias = tuple[wire.StepFailure, ...]
+Take: TypeAlias = Callable[[GroupKey, TaskId, str, Buffer, Callable[[Failures | None], None]], bool]
+"""Run calls of a topology on a task that is led here; False if it is not. The last argument hears what became
+of it: None if the epoch ended before."""
+
+_decode_calls = msgspec.msgpack.Decoder(list[StepCall]).decode
+
+
+def with_origins(calls: Buffer, notes: tuple[FailureNote, ...]) -> Failures:
+    """As the caller knows them."""
+    if not notes:
+        return ()
+    origins = [call.origin for call in _decode_calls(calls)]
+    return tuple(wire.StepFailure(origins[note.index], note.error, note.traceback) for note in notes)
+
+
+@dataclass(slots=True, eq=False)
+class Hop:
+    """On its way."""
+
+    number: int
+    topology: str
+    task: TaskId
+    calls: Buffer
+    then: Callable[[Failures], None]
+    attempts: int = 0
+    is_over: bool = False
+    """Nobody waits for it any more."""
+
+
+@dataclass(slots=True, eq=False)
+class _Taken:
+    waiting: list[tuple[Connection, int]] = field(default_factory=list)
+    answer: Failures | None = None
+
+
+class Hops:
+    """Owned by the loop."""
+
+    def __init__(self, worker: Worker, take: Take) -> None:
+        self._worker = worker
+        self._take = take
+        self._source = f"{worker.worker}/{secrets.token_hex(8)}"
+        self._numbers = itertools.count(1)
+        self._network: Network | None = None
+        #: Of others, by source and number.
+        self._taken: dict[tuple[str, int], _Taken] = {}
+
+    # To others.
+
+    def send(self, topology: str, task: TaskId, calls: Buffer, then: Callable[[Failures], None]) -> Hop:
+        hop = Hop(next(self._numbers), topology, task, calls, then)
+        self._try(hop)
+        return hop
+
+    def _try(self, hop: Hop) -> None:
+        if hop.is_over:
+            return
+        network = self._client()
+        group = network.view.of_task.get((self._worker.config.module, hop.task))
+        if group is None:
+            self._worker.loop.call_after(patience_ms(hop.attempts), network.refresh, lambda: self._try(hop))
+            hop.attempts += 1
+            return
+        epoch = network.view.epoch(group)
+
+        def heard_here(failures: Failures | None) -> None:
+            if failures is None:
+                self._again(hop, group, epoch)
+            else:
+                self._end(hop, failures)
+
+        def heard(reply: wire.ToClient | None, _: list[memoryview]) -> None:
+            if isinstance(reply, wire.StepsRun):
+                self._end(hop, reply.failures)
+            else:
+                self._again(hop, group, epoch)
+
+        if self._take(group, hop.task, hop.topology, hop.calls, heard_here):
+            return
+        request = network.next_request()
+        message = wire.RunSteps(request, group, hop.task, hop.topology, self._source, hop.number)
+        if not network.to_leader(
+            group, request, message, (hop.calls,), heard, timeout_ms=TIMEOUT_MS, wait_ms=TIMEOUT_MS
+        ):
+            self._again(hop, group, epoch)
+
+    def _again(self, hop: Hop, group: GroupKey, epoch: Epoch) -> None:
+        hop.attempts += 1
+        self._client().when_led_anew(
+            group, lambda: self._try(hop), above=epoch, within_ms=patience_ms(hop.attempts)
+        )
+
+    def _end(self, hop: Hop, failures: Failures) -> None:
+        if not hop.is_over:
+            hop.is_over = True
+            hop.then(failures)
+
+    def _client(self) -> Network:
+        if self._network is None:
+            worker = self._worker
+            self._network = Network(
+                [worker.address], worker.config.key, loop=worker.loop, worker=worker.worker
+            )
+        return self._network
+
+    # Of others.
+
+    def received(self, sender: Connection, message: wire.RunSteps, bodies: list[memoryview]) -> None:
+        key = (message.source, message.number)
+        taken = self._taken.get(key)
+        if taken is not None and taken.answer is not None:
+            self._worker.transport.reply(sender, wire.StepsRun(message.request, taken.answer))
+            return
+        if taken is None:
+            taken = self._taken[key] = _Taken()
+            calls = bytes(bodies[0]) if bodies else b""
+            if not self._take(
+                message.group, message.task, message.topology, calls, lambda told: self._told(key, told)
+            ):
+                del self._taken[key]
+                self._refuse(sender, message.request)
+                return
+        taken.waiting.append((sender, message.request))
+
+    def _told(self, key: tuple[str, int], failures: Failures | None) -> None:
+        taken = self._taken[key]
+        waiting, taken.waiting = taken.waiting, []
+        if failures is None:
+            del self._taken[key]
+            for sender, request in waiting:
+                self._refuse(sender, request)
+            return
+        taken.answer = failures
+        for sender, request in waiting:
+            self._worker.transport.reply(sender, wire.StepsRun(request, failures))
+        if len(self._taken) > TAKEN_MAX:
+            first = next(iter(self._taken))
+            if self._taken[first].answer is not None:
+                del self._taken[first]
+
+    def _refuse(self, sender: Connection, request: int) -> None:
+        refused = wire.Refused(request, Refusal.NOT_LEADER, None, Epoch(0))
+        self._worker.transport.reply(sender, refused)
+
+    def close(self) -> None:
+        if self._network is not None:
+            self._network.close()

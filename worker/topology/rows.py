@@ -1,0 +1,125 @@
+"""What a topology keeps on a task beside PStates: rows that change in the same entries as these do.
+
+    $progress   topology, depot          ->  the offset below which all records are processed
+    $retries    topology, depot, offset  ->  how often the record failed; it is tried again
+    $failures   topology, depot, offset  ->  a record that is not: when, how often, and why
+
+Keys are paths of :mod:`stretto.ordered` keys, values MessagePack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stretto.ordered import decode_at, encode, subtree
+from stretto.pstate.changes import Changes, Packed, pack_part
+from stretto.types import TaskId
+from stretto.worker.topology.work import Entry, RecordKey, Stored
+
+if TYPE_CHECKING:
+    from stretto.worker.state import AppliedState
+
+PROGRESS = "$progress"
+RETRIES = "$retries"
+FAILURES = "$failures"
+
+ERROR_CHARACTERS_MAX = 1_000
+TRACEBACK_CHARACTERS_MAX = 8_000
+
+_encode = msgspec.msgpack.Encoder().encode
+_number = msgspec.msgpack.Decoder(int).decode
+
+
+class FailureRow(msgspec.Struct, frozen=True, array_like=True):
+    at_ms: int
+    attempts: int
+    error: str
+    traceback: str
+    beginning: bytes
+    """Of the record."""
+
+
+_failure = msgspec.msgpack.Decoder(FailureRow).decode
+
+
+def key_of(topology: str, *path: str | int) -> bytes:
+    return b"".join((encode(topology), *map(encode, path)))
+
+
+def packed(topology: str, entry: Entry, now_ms: int) -> Packed:
+    """The rows of an entry, to be joined with the changes of PStates."""
+    changes: dict[str, Changes] = {}
+    if entry.progress:
+        puts = [(key_of(topology, depot), _encode(offset)) for depot, offset in entry.progress.items()]
+        changes[PROGRESS] = _changes((), puts)
+    if entry.retries:
+        gone = [key_of(topology, *key) for key, failures in entry.retries.items() if failures is None]
+        puts = [
+            (key_of(topology, *key), _encode(failures))
+            for key, failures in entry.retries.items()
+            if failures is not None
+        ]
+        changes[RETRIES] = _changes(gone, puts)
+    if entry.parked or entry.unparked:
+        puts = []
+        for parked in entry.parked:
+            note = parked.note
+            row = FailureRow(
+                now_ms,
+                parked.attempts,
+                note.error[:ERROR_CHARACTERS_MAX],
+                note.traceback[-TRACEBACK_CHARACTERS_MAX:],
+                note.beginning,
+            )
+            puts.append((key_of(topology, *parked.key), _encode(row)))
+        changes[FAILURES] = _changes([key_of(topology, *key) for key in entry.unparked], puts)
+    return pack_part(changes)
+
+
+def _changes(deletes: Iterable[bytes], puts: Sequence[tuple[bytes, bytes]]) -> Changes:
+    return Changes(deletes=tuple(sorted(deletes)), puts=tuple(sorted(puts)))
+
+
+def read(state: AppliedState, task: TaskId, topology: str) -> Stored:
+    """What is applied; off the loop."""
+    progress: dict[str, int] = {}
+    for path, value in _rows(state, task, PROGRESS, topology):
+        progress[str(path[0])] = _number(value)
+    retries = {_record(path): _number(value) for path, value in _rows(state, task, RETRIES, topology)}
+    parked = tuple(_record(path) for path, _ in _rows(state, task, FAILURES, topology))
+    return Stored(progress=progress, retries=retries, parked=parked)
+
+
+def failures(state: AppliedState, task: TaskId, limit: int) -> list[tuple[str, RecordKey, FailureRow]]:
+    """Of all topologies, by topology; off the loop."""
+    found: list[tuple[str, RecordKey, FailureRow]] = []
+    with state.reading_pstate(task, FAILURES) as rows:
+        for key, value in rows.scan(b"", b"\xff"):
+            topology, *path = _decoded(key)
+            found.append((str(topology), _record(path), _failure(value)))
+            if len(found) == limit:
+                break
+    return found
+
+
+def _rows(
+    state: AppliedState, task: TaskId, pstate: str, topology: str
+) -> list[tuple[list[str | int], bytes]]:
+    with state.reading_pstate(task, pstate) as rows:
+        return [(_decoded(key)[1:], value) for key, value in rows.scan(*subtree(key_of(topology)))]
+
+
+def _decoded(key: bytes) -> list[str | int]:
+    path: list[str | int] = []
+    at = 0
+    while at < len(key):
+        each, at = decode_at(key, at)
+        path.append(each)
+    return path
+
+
+def _record(path: Sequence[str | int]) -> RecordKey:
+    return str(path[0]), int(path[1])

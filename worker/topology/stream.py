@@ -1,0 +1,634 @@
+"""A stream topology on one task while its worker leads there: what to run, to append and to send next.
+
+A pure state machine, ``step(event, now) -> effects``, that lives for one epoch. All that the topology does on
+the task goes through it, in batches with ascending numbers: records of depots, records that are tried again,
+steps that others hopped to. The life of a batch:
+
+1. It *runs* in the executor, a few at a time. The executor lets each see those before it, applied or not.
+2. When the executor has answered, its changes are *appended*, at once and in the order of the runs: so what a
+   batch saw lies before it in the log. If nothing it caused is left to do, the progress of its depot is
+   in the same entry: such records are processed exactly once, whatever happens.
+3. What it called on other tasks is *sent*, and answered when it is applied there, hops of its own included.
+   Nothing else waits for that, or two tasks that call each other would wait for ever; but only then does the
+   progress pass the batch, with a later entry.
+4. It is *processed* when it is applied and its hops are answered.
+
+A batch that has no effect although others may have seen it ends the *attempt*: the executor died with what it
+had, or an entry was refused. Then everything that is appended is waited for, whatever else was running is
+forgotten, and work goes on from where the last entry in the log says. Nothing is lost, because what is not
+in the log was never counted as done; and nothing is lost of updates, because what runs next sees all that is.
+
+A record that fails has no effect of its own. It is tried again by the policy of its topology, and parked at
+last, in the state where people find it. Steps that fail elsewhere make the record fail that called them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+import msgspec
+
+from stretto.invariants import check
+from stretto.pstate.changes import NO_CHANGES, Packed
+from stretto.replog.frame import Buffer
+from stretto.worker.executors.pool import Why
+from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.topology import work
+from stretto.worker.topology.work import Effect, Entry, Event, Parked, RecordKey, Settings, Stored
+
+RUNNING_MAX = 2
+"""One runs, and the next is there when it ends."""
+UNAPPLIED_MAX = 8
+UNFINISHED_MAX = 32
+"""Batches of records that wait for their hops. Those of calls are not counted: others wait for them."""
+RECORDS_FIRST = 64
+"""Of the first batch; then as many as run in reasonable time."""
+QUICK_US = 50_000
+SLOW_US = 500_000
+PAUSE_MS = 20
+PAUSE_MS_MAX = 2_000
+BACKOFF_MS = 200
+BACKOFF_MS_MAX = 30_000
+RETRIES_MAX = 10_000
+"""Records that wait to be tried again; those beyond it are parked at once."""
+CRASHES_MAX = 2
+"""A process may be killed by others: a record is blamed only when it happens again."""
+
+_split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(slots=True, eq=False)
+class _Records:
+    depot: str
+    size: int
+    start: int = 0
+    end: int = 0
+    results: tuple[tuple[int, bytes], ...] = ()
+    failures: list[FailureNote] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Retry:
+    key: RecordKey
+    failures: int
+    """Before this time."""
+
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    """Calls of one hop, in one batch or, after one of them killed an executor, in one batch each."""
+
+    number: int
+    left: int = 1
+    failures: list[FailureNote] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Calls:
+    ticket: _Ticket
+    calls: Buffer
+    index: int | None = None
+    """Its place in the hop, if it is alone."""
+    crashes: int = 0
+    failures: list[FailureNote] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Bare:
+    """Rows of the engine only."""
+
+
+_Work: TypeAlias = _Records | _Retry | _Calls | _Bare
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    number: int
+    of: _Work
+    ran: work.Ran | None = None
+    entry: Entry = field(default_factory=Entry)
+    is_applied: bool = False
+    hops: int = 0
+    """Unanswered."""
+
+
+class Stream:
+    def __init__(self, depots: tuple[str, ...], settings: Settings, stored: Stored) -> None:
+        self.depots = depots
+        self._settings = settings
+        self.attempt = 1
+        self._now = 0
+        self._effects: list[Effect] = []
+        self._numbers = 0
+        #: Sent to the executor, in order; all of this attempt.
+        self._running: deque[_Batch] = deque()
+        #: Appended, and not both applied and answered for.
+        self._unfinished: dict[int, _Batch] = {}
+        #: Of these, the records of each depot, in order: the progress passes them one by one.
+        self._in_order: dict[str, deque[_Batch]] = {depot: deque() for depot in depots}
+        self._ends = {depot: stored.ends.get(depot, 0) for depot in depots}
+        #: Where the next run begins, as of the last entry.
+        self._positions = {depot: stored.progress.get(depot, 0) for depot in depots}
+        #: What the log says of it.
+        self._progress = dict(self._positions)
+        #: What is told of it.
+        self.processed = dict(self._positions)
+        self._calls: deque[_Calls] = deque()
+        #: Records that failed, and how often.
+        self._retries = dict(stored.retries)
+        #: When they are tried again, soonest first: a heap. One that runs is not in it.
+        self._due: list[tuple[int, RecordKey]] = [(0, key) for key in sorted(self._retries)]
+        self._parked = deque(stored.parked)
+        #: To be in the next entry.
+        self._owed = Entry()
+        #: By depot: a record that others wait for, how often it failed, and until when.
+        self._blocked: dict[str, tuple[int, int, int]] = {}
+        #: Records per run, and the record that killed the executor when it ran alone, and how often.
+        self._size = min(RECORDS_FIRST, settings.records_max)
+        self._crashed: tuple[RecordKey, int] | None = None
+        #: The attempt is over, and the next begins then.
+        self._resumes_at: int | None = None
+        self._pauses = 0
+        self._turn = 0
+
+    # The door.
+
+    def step(self, event: Event, now: int) -> list[Effect]:
+        self._now = now
+        match event:
+            case work.Grown(depot=depot, end=end):
+                self._ends[depot] = max(self._ends[depot], end)
+            case work.Called(ticket=ticket, calls=calls):
+                self._calls.append(_Calls(_Ticket(ticket), calls))
+            case work.Ran():
+                self._ran(event)
+            case work.NotRun():
+                self._not_run(event)
+            case work.Accepted(batch=number):
+                self._accepted(number)
+            case work.Refused(batch=number):
+                self._refused(number)
+            case work.Applied(batch=number):
+                self._applied(number)
+            case work.HopAnswered(batch=number, failures=failures):
+                self._hop_answered(number, failures)
+            case work.Settle(keys=keys, again=again):
+                self._settle(keys, again)
+            case work.Retimed(settings=settings):
+                self._settings = settings
+                self._size = min(self._size, settings.records_max)
+            case work.Tick():
+                pass
+            case _:
+                assert_never(event)
+        if not self._appending:
+            self._pump()
+        effects, self._effects = self._effects, []
+        return effects
+
+    @property
+    def next_deadline(self) -> int | None:
+        deadlines = [until for _, _, until in self._blocked.values()]
+        deadlines += [due for due, _ in self._due[:1]]
+        if self._resumes_at is not None:
+            deadlines.append(self._resumes_at)
+        return min((each for each in deadlines if each > self._now), default=None)
+
+    @property
+    def lag(self) -> int:
+        """Records that are applied and not known to be processed."""
+        return sum(self._ends[depot] - self._progress[depot] for depot in self.depots)
+
+    @property
+    def waiting(self) -> int:
+        """Records that failed, and are tried again."""
+        return len(self._retries)
+
+    # What runs next.
+
+    @property
+    def _unapplied(self) -> int:
+        return sum(not batch.is_applied for batch in self._unfinished.values())
+
+    @property
+    def _appending(self) -> bool:
+        """An Append is not answered yet: it is the first thing to be stepped."""
+        return any(isinstance(effect, work.Append) for effect in self._effects)
+
+    def _pump(self) -> None:
+        if self._resumes_at is not None:
+            if self._unapplied or self._now < self._resumes_at:
+                return
+            self._resumes_at = None
+        while len(self._running) < RUNNING_MAX and self._unapplied + len(self._running) < UNAPPLIED_MAX:
+            if not (self._run_calls() or self._run_retry() or self._run_records()):
+                break
+        if not self._running and not self._appending:
+            self._append_what_is_owed()
+
+    def _begin(self, of: _Work) -> _Batch:
+        self._numbers += 1
+        return _Batch(self._numbers, of)
+
+    @property
+    def _applied_below(self) -> int:
+        waiting = [number for number, batch in self._unfinished.items() if not batch.is_applied]
+        return min([*waiting, *(batch.number for batch in self._running)], default=self._numbers)
+
+    def _run_calls(self) -> bool:
+        if not self._calls:
+            return False
+        calls = self._calls.popleft()
+        batch = self._begin(calls)
+        run = work.RunCalls(
+            batch=batch.number, attempt=self.attempt, applied=self._applied_below, calls=calls.calls
+        )
+        self._running.append(batch)
+        self._effects.append(run)
+        return True
+
+    def _run_retry(self) -> bool:
+        if self._settings.is_paused or any(isinstance(batch.of, _Retry) for batch in self._running):
+            return False
+        while self._due and self._due[0][0] <= self._now:
+            _, key = heapq.heappop(self._due)
+            if key in self._retries:
+                self._run(_Retry(key, self._retries[key]), *key, 1, is_aside=True)
+                return True
+        return False
+
+    def _run_records(self) -> bool:
+        unfinished = sum(map(len, self._in_order.values()))
+        if self._settings.is_paused or unfinished + len(self._running) >= UNFINISHED_MAX:
+            return False
+        for turn in range(len(self.depots)):
+            depot = self.depots[(self._turn + turn) % len(self.depots)]
+            before = [each.of for each in self._running if isinstance(each.of, _Records)]
+            sizes = [records.size for records in before if records.depot == depot]
+            left = self._ends[depot] - self._positions[depot] - sum(sizes)
+            if left <= 0 or self._is_blocked(depot):
+                continue
+            self._turn += turn + 1
+            # Where those that run will end is known to the executor alone.
+            offset = None if sizes else self._positions[depot]
+            self._run(_Records(depot, self._size), depot, offset, self._size)
+            return True
+        return False
+
+    def _run(self, of: _Work, depot: str, offset: int | None, size: int, *, is_aside: bool = False) -> None:
+        batch = self._begin(of)
+        self._effects.append(
+            work.RunRecords(
+                batch=batch.number,
+                attempt=self.attempt,
+                applied=self._applied_below,
+                depot=depot,
+                offset=offset,
+                records_max=size,
+                bytes_max=self._settings.bytes_max,
+                stop_at_failure=self._settings.retry == "all-after" and not is_aside,
+                is_aside=is_aside,
+            )
+        )
+        self._running.append(batch)
+
+    def _is_blocked(self, depot: str) -> bool:
+        blocked = self._blocked.get(depot)
+        return blocked is not None and self._now < blocked[2]
+
+    # What was run.
+
+    def _ran(self, ran: work.Ran) -> None:
+        if not self._running or self._running[0].number != ran.batch:
+            return
+        batch = self._running.popleft()
+        self._pauses = 0
+        batch.ran = ran
+        batch.hops = len(ran.hops)
+        match batch.of:
+            case _Records() as records:
+                if ran.start == ran.end and not ran.failures:
+                    return
+                self._adapt(ran, records.size)
+                records.start, records.end, records.results = ran.start, ran.end, ran.results
+                self._judge_records(batch, records, ran.failures)
+            case _Retry() as retry:
+                if ran.failures:
+                    self._judge(batch.entry, retry.key, retry.failures, ran.failures[0])
+                else:
+                    batch.entry.retries[retry.key] = None
+            case _Calls() as calls:
+                calls.failures = list(ran.failures)
+            case _Bare():
+                check(False, "rows of the engine were run", batch=batch.number)
+            case _:
+                assert_never(batch.of)
+        self._append(batch, ran.changes)
+
+    def _adapt(self, ran: work.Ran, size: int) -> None:
+        if ran.elapsed_us > SLOW_US:
+            self._size = max(1, min(self._size, size) // 2)
+        elif ran.elapsed_us < QUICK_US and ran.end - ran.start >= size:
+            self._size = min(max(self._size, size * 2), self._settings.records_max)
+
+    def _not_run(self, lost: work.NotRun) -> None:
+        if not any(batch.number == lost.batch for batch in self._running):
+            return
+        suspect = self._running[0]
+        again = list(self._running)
+        if lost.is_too_much or lost.why in (Why.TIME_OUT, Why.CRASH):
+            failed = self._suspect(suspect, lost)
+            if failed is not None:
+                # It ran alone: it is as if it had run, and failed.
+                self._end_attempt(again[1:])
+                self._running.appendleft(suspect)
+                self._ran(failed)
+                return
+            if isinstance(suspect.of, _Calls):
+                again = again[1:]
+                self._end_attempt(again)
+                self._calls.extendleft(reversed(_one_by_one(suspect.of)))
+                return
+        else:
+            self._note("stream_waits", why=lost.sentence)
+        self._end_attempt(again)
+
+    def _suspect(self, batch: _Batch, lost: work.NotRun) -> work.Ran | None:
+        """Whom to blame: the record or call, if it was alone. Else whatever was there is run one by one."""
+        match batch.of:
+            case _Records(depot=depot, size=1):
+                offset = self._positions[depot]
+                end = offset + (self._settings.retry != "all-after")
+                return self._failed(batch, (depot, offset), lost, start=offset, end=end)
+            case _Records():
+                self._size = 1
+            case _Retry(key=key):
+                return self._failed(batch, key, lost, start=key[1], end=key[1] + 1)
+            case _Calls(index=index) as calls if index is not None:
+                calls.crashes += 1
+                if lost.why is Why.CRASH and calls.crashes < CRASHES_MAX:
+                    return None
+                return _blamed(batch, lost, 0, 1)
+            case _:
+                pass
+        return None
+
+    def _failed(
+        self, batch: _Batch, key: RecordKey, lost: work.NotRun, *, start: int, end: int
+    ) -> work.Ran | None:
+        before = self._crashed[1] if self._crashed is not None and self._crashed[0] == key else 0
+        self._crashed = (key, before + 1)
+        if lost.why is Why.CRASH and before + 1 < CRASHES_MAX:
+            return None
+        return _blamed(batch, lost, start, end)
+
+    def _end_attempt(self, lost: list[_Batch]) -> None:
+        """These ran, and have no effect; others may have seen them."""
+        self.attempt += 1
+        self._running.clear()
+        for batch in reversed(lost):
+            if isinstance(batch.of, _Calls):
+                self._calls.appendleft(batch.of)
+            elif isinstance(batch.of, _Retry):
+                heapq.heappush(self._due, (self._now, batch.of.key))
+        self._resumes_at = self._now + (min(PAUSE_MS << self._pauses, PAUSE_MS_MAX) if self._pauses else 0)
+        self._pauses = min(self._pauses + 1, 10)
+
+    # Entries.
+
+    def _append(self, batch: _Batch, changes: Packed) -> None:
+        """With all else that is to be in the log."""
+        entry, owed = batch.entry, self._owed
+        entry.retries = owed.retries | entry.retries
+        entry.parked = owed.parked + entry.parked
+        entry.unparked = owed.unparked + entry.unparked
+        for depot in self.depots:
+            mine = batch.of if isinstance(batch.of, _Records) and batch.of.depot == depot else None
+            reached = self._reached(depot, mine if not batch.hops else None)
+            if reached > self._progress[depot]:
+                entry.progress[depot] = reached
+        if changes.pstates or entry:
+            self._effects.append(work.Append(batch.number, changes, entry))
+            self._unfinished[batch.number] = batch
+        else:
+            batch.is_applied = True
+            self._unfinished[batch.number] = batch
+            self._accepted(batch.number)
+
+    def _reached(self, depot: str, last: _Records | None) -> int:
+        """Up to where all is done but to be applied; ``last`` is done, and comes after all others."""
+        reached = self._progress[depot]
+        for batch in self._in_order[depot]:
+            if batch.hops:
+                return reached
+            reached = _end_of(batch)
+        return reached if last is None else last.end
+
+    def _append_what_is_owed(self) -> None:
+        if self._owed or any(self._reached(depot, None) > self._progress[depot] for depot in self.depots):
+            self._append(self._begin(_Bare()), NO_CHANGES)
+
+    def _accepted(self, number: int) -> None:
+        batch = self._unfinished[number]
+        entry = batch.entry
+        self._owed = Entry()
+        self._progress |= entry.progress
+        for key, failures in entry.retries.items():
+            self._retries.pop(key, None)
+            if failures is not None:
+                self._retries[key] = failures
+                due = self._now + _backoff_ms(failures) if failures else self._now
+                heapq.heappush(self._due, (due, key))
+        for parked in entry.parked:
+            self._parked.append(parked.key)
+            self._note(
+                "record_parked",
+                depot=parked.key[0],
+                offset=parked.key[1],
+                attempts=parked.attempts,
+                error=parked.note.error,
+            )
+        for key in entry.unparked:
+            if key in self._parked:
+                self._parked.remove(key)
+        if isinstance(batch.of, _Records):
+            self._positions[batch.of.depot] = batch.of.end
+            self._in_order[batch.of.depot].append(batch)
+        ran = batch.ran
+        for task, calls in ran.hops if ran is not None else ():
+            self._effects.append(work.Hop(number, task, calls))
+        self._look_at(batch)
+        for depot in entry.progress:
+            self._finish_records(depot)
+
+    def _refused(self, number: int) -> None:
+        batch = self._unfinished.pop(number)
+        self._end_attempt([batch, *self._running])
+
+    def _applied(self, number: int) -> None:
+        batch = self._unfinished.get(number)
+        if batch is not None:
+            batch.is_applied = True
+            self._look_at(batch)
+
+    def _look_at(self, batch: _Batch) -> None:
+        """Whether it, and what waits for it, is finished."""
+        if not batch.is_applied or batch.hops:
+            return
+        match batch.of:
+            case _Records(depot=depot):
+                self._finish_records(depot)
+            case _Calls(ticket=ticket) as calls:
+                del self._unfinished[batch.number]
+                ticket.failures += [_at(calls, note) for note in calls.failures]
+                ticket.left -= 1
+                if ticket.left == 0:
+                    self._effects.append(work.Answer(ticket.number, tuple(ticket.failures)))
+            case _:
+                del self._unfinished[batch.number]
+
+    def _finish_records(self, depot: str) -> None:
+        in_order = self._in_order[depot]
+        while in_order and in_order[0].is_applied and not in_order[0].hops:
+            # Its end is in the log, or will be with the next entry: until then it holds its place.
+            records = in_order[0].of
+            if not isinstance(records, _Records) or records.end > self._progress[depot]:
+                return
+            done = in_order.popleft()
+            del self._unfinished[done.number]
+            if records.start < records.end:
+                self.processed[depot] = records.end
+                failures = tuple(records.failures)
+                self._effects.append(
+                    work.Processed(depot, records.start, records.end, records.results, failures)
+                )
+
+    # Failures.
+
+    def _judge_records(self, batch: _Batch, records: _Records, notes: tuple[FailureNote, ...]) -> None:
+        for note in notes:
+            key = (records.depot, records.start + note.index)
+            records.failures.append(note)
+            if self._settings.retry != "all-after":
+                self._judge(batch.entry, key, 0, note)
+            elif self._blocks(batch.entry, key, note):
+                # The batch ends before it, and is tried again there.
+                records.end = key[1]
+            else:
+                records.end = key[1] + 1
+
+    def _blocks(self, entry: Entry, key: RecordKey, note: FailureNote) -> bool:
+        """Whether the others of its depot wait for it. If not, it is parked."""
+        depot, offset = key
+        blocked = self._blocked.pop(depot, None)
+        attempts = 1 + (blocked[1] if blocked is not None and blocked[0] == offset else 0)
+        if attempts > self._settings.retries:
+            self._park(entry, key, attempts, note)
+            return False
+        self._note("record_failed", depot=depot, offset=offset, attempts=attempts, error=note.error)
+        self._blocked[depot] = (offset, attempts, self._now + _backoff_ms(attempts))
+        return True
+
+    def _judge(self, entry: Entry, key: RecordKey, failures: int, note: FailureNote) -> None:
+        is_over = self._settings.retry == "none" or failures >= self._settings.retries
+        if is_over or len(self._retries) + len(entry.retries) >= RETRIES_MAX:
+            self._park(entry, key, failures + 1, note)
+            if failures:
+                entry.retries[key] = None
+        else:
+            entry.retries[key] = failures + 1
+
+    def _park(self, entry: Entry, key: RecordKey, attempts: int, note: FailureNote) -> None:
+        entry.parked.append(Parked(key, attempts, note))
+        oldest = list(self._parked)[
+            : max(0, len(self._parked) + len(entry.parked) - self._settings.parked_max)
+        ]
+        entry.unparked += [each for each in oldest if each not in entry.unparked]
+
+    def _hop_answered(self, number: int, notes: tuple[FailureNote, ...]) -> None:
+        batch = self._unfinished.get(number)
+        if batch is None or not batch.hops:
+            return
+        batch.hops -= 1
+        match batch.of:
+            case _Records() as records if notes:
+                self._hop_of_records_failed(batch, records, notes)
+            case _Retry() as retry if notes and retry.key not in self._owed.retries:
+                # It was taken off the list when its own part had succeeded.
+                self._judge(self._owed, retry.key, retry.failures, notes[0])
+            case _Calls() as calls:
+                calls.failures += notes
+            case _:
+                pass
+        self._look_at(batch)
+
+    def _hop_of_records_failed(
+        self, batch: _Batch, records: _Records, notes: tuple[FailureNote, ...]
+    ) -> None:
+        if self._settings.takes_many:
+            count = records.end - records.start
+            notes = tuple(msgspec.structs.replace(notes[0], index=index) for index in range(count))
+        known = {note.index for note in records.failures}
+        for note in sorted(notes, key=lambda note: note.index):
+            key = (records.depot, records.start + note.index)
+            if note.index in known or key[1] >= records.end:
+                continue
+            known.add(note.index)
+            records.failures.append(note)
+            if self._settings.retry != "all-after":
+                self._judge(self._owed, key, 0, note)
+            elif self._blocks(self._owed, key, note):
+                self._go_back_to(batch, records, key[1])
+                return
+
+    def _go_back_to(self, batch: _Batch, records: _Records, offset: int) -> None:
+        """It and all after it are run again, though they have run."""
+        records.end = offset
+        in_order = self._in_order[records.depot]
+        while in_order and in_order[-1] is not batch:
+            later = in_order.pop()
+            later.of = _Bare()
+        self._positions[records.depot] = offset
+        # What runs now goes on from elsewhere. It has had no effect yet.
+        self._end_attempt(list(self._running))
+
+    def _settle(self, keys: tuple[RecordKey, ...], again: bool) -> None:
+        for key in keys:
+            if key in self._parked and key not in self._owed.unparked:
+                self._owed.unparked.append(key)
+                if again:
+                    self._owed.retries[key] = 0
+
+    def _note(self, event: str, **fields: object) -> None:
+        self._effects.append(work.Note(event, fields))
+
+
+def _blamed(batch: _Batch, lost: work.NotRun, start: int, end: int) -> work.Ran:
+    """As if it had run, and failed."""
+    note = FailureNote(0, lost.sentence)
+    return work.Ran(batch=batch.number, start=start, end=end, failures=(note,), elapsed_us=QUICK_US)
+
+
+def _at(calls: _Calls, note: FailureNote) -> FailureNote:
+    return note if calls.index is None else msgspec.structs.replace(note, index=calls.index)
+
+
+def _one_by_one(calls: _Calls) -> list[_Calls]:
+    if calls.index is not None:
+        return [calls]
+    alone = _split(calls.calls)
+    calls.ticket.left = len(alone)
+    return [_Calls(calls.ticket, _encode([each]), index) for index, each in enumerate(alone)]
+
+
+def _end_of(batch: _Batch) -> int:
+    check(isinstance(batch.of, _Records), "a batch without records has no end", batch=batch.number)
+    return batch.of.end if isinstance(batch.of, _Records) else 0
+
+
+def _backoff_ms(attempts: int) -> int:
+    return min(BACKOFF_MS << max(0, attempts - 1), BACKOFF_MS_MAX)
