@@ -58,6 +58,7 @@ BUSY = frozenset(
         events.Tick,
         events.Read,
         events.Sampled,
+        events.ClockRead,
         events.LeaseRenewed,
     }
 )
@@ -266,6 +267,9 @@ class Group:
                 host.metastore.forget_resign(self.key, epoch)
             case effects.Sample(request=request):
                 host.sample(self, request)
+            case effects.ReadClock():
+                # In the next turn, which begins with a look at the clock.
+                host.loop.call_soon(self.step, events.ClockRead())
             case effects.ServeState():
                 host.catchup.serve_state(self, effect)
             case effects.StopServing(to=to):

@@ -100,6 +100,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request: int
 
 
+class ReadClock(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Step ClockRead with a fresh clock."""
+
+
 class Refusal(enum.StrEnum):
     """Why a request was not taken: it has had no effect."""
 
@@ -110,6 +114,8 @@ class Refusal(enum.StrEnum):
     STALLED = "stalled"
     OVERLOADED = "overloaded"
     NO_LEASE = "no_lease"
+    TOO_STALE = "too_stale"
+    """A follower could not answer within the bound: the leader can."""
     SEQUENCE_GAP = "sequence_gap"
     UNKNOWN_PRODUCER = "unknown_producer"
     PAUSED = "paused"
@@ -134,6 +140,9 @@ class Unknown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class ReadServed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was sampled may be shown to the reader."""
+
+    epoch: Epoch
+    """In which it was served."""
 
 
 Result: TypeAlias = Acked | Refused | Unknown | ReadServed
@@ -217,6 +226,7 @@ Effect: TypeAlias = (
     | CheckRegistration
     | LookForMembers
     | Sample
+    | ReadClock
     | Reply
     | ServeState
     | StopServing

@@ -189,7 +189,17 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Of a leader; with ``max_staleness_ms``, of a follower too that has applied what is below ``after``."""
+
     request: int
+    max_staleness_ms: Millis | None = None
+    after: Offset = Offset(0)
+    after_epoch: Epoch = Epoch(0)
+    """In which that was seen."""
+
+
+class ClockRead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """For a ReadClock: the time of this step was taken after it."""
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -242,6 +252,7 @@ Event: TypeAlias = (
     | LeaseRenewed
     | Append
     | Read
+    | ClockRead
     | Sampled
     | Resign
     | ReplicasChanged

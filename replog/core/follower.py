@@ -16,6 +16,7 @@ from stretto.replog.core.events import (
     Append,
     CasReply,
     PinMoved,
+    Read,
     Resign,
     Sent,
     StateArrived,
@@ -23,6 +24,7 @@ from stretto.replog.core.events import (
 )
 from stretto.replog.core.messages import AnyMessage, RejectReason
 from stretto.replog.core.record import Member, Registration
+from stretto.replog.core.staleness import StaleReads
 from stretto.replog.frame import Frame
 from stretto.types import Epoch, Millis, Offset, WorkerId
 
@@ -39,6 +41,7 @@ class Follower:
         self.epoch = record.epoch if record else Epoch(0)
         self.leader: WorkerId | None = record.leader if record else None
         self.election = Election(replica)
+        self.stale_reads = StaleReads(self)
 
         #: Counts Hellos: a lineage answers one of them, and only the latest is obeyed.
         self.attempt = 0
@@ -66,6 +69,10 @@ class Follower:
             self._hello()
         self.election.begin()
 
+    def end(self) -> None:
+        """Another role takes over."""
+        self.stale_reads.end()
+
     def record_changed(self) -> None:
         """Same epoch, other ISR."""
         self.election.record_changed()
@@ -77,6 +84,7 @@ class Follower:
         elif replica.record is None:
             self._read_record()
         self.election.tick()
+        self.stale_reads.tick()
 
     def _retry(self) -> None:
         self.retry_at = None
@@ -89,8 +97,8 @@ class Follower:
             self._confirm(resume=True)
 
     def next_deadline(self) -> Millis | None:
-        deadlines = [each for each in (self.retry_at, self.election.next_deadline()) if each is not None]
-        return min(deadlines) if deadlines else None
+        deadlines = (self.retry_at, self.election.next_deadline(), self.stale_reads.next_deadline())
+        return min((each for each in deadlines if each is not None), default=None)
 
     def options_changed(self) -> None:
         self.election.options_changed()
@@ -113,7 +121,7 @@ class Follower:
         self.attempt += 1
         self.reconciled = self.heard = self.awaits_state = False
         self.retry_at = Millis(replica.now + replica.settings.retry_ms)
-        self._send(
+        self.send(
             messages.Hello(
                 self.epoch,
                 replica.incarnation,
@@ -170,7 +178,7 @@ class Follower:
         self.awaits_state = True
         self.retry_at = Millis(replica.now + replica.settings.state_timeout_ms)
         replica.note("asks_for_state", epoch=self.epoch, end=replica.log_end)
-        self._send(messages.FetchState(self.epoch, replica.registered_as, attempt=self.attempt))
+        self.send(messages.FetchState(self.epoch, replica.registered_as, attempt=self.attempt))
         leader = present(self.leader, "leader")
         replica.emit(effects.FetchState(leader=leader, epoch=self.epoch, attempt=self.attempt))
 
@@ -216,7 +224,10 @@ class Follower:
             case messages.Lineage():
                 if message.epoch == self.epoch and message.to == replica.incarnation:
                     self._on_lineage(message)
-            case messages.Hello() | messages.Confirm() | messages.FetchState():
+            case messages.Assure():
+                if message.epoch == self.epoch and message.to == replica.incarnation:
+                    self.stale_reads.assured(message)
+            case messages.Hello() | messages.Confirm() | messages.FetchState() | messages.Inquire():
                 self._reject(sender)
             case _:
                 assert_never(message)
@@ -264,7 +275,7 @@ class Follower:
             replica.apply_to(limit)
 
     def applied(self) -> None:
-        pass
+        self.stale_reads.progressed()
 
     def cut_log(self) -> None:
         self.replica.cut_below(self.retain_offset)
@@ -275,7 +286,7 @@ class Follower:
             return
         if not self.heard:
             self.retry_at = Millis(replica.now + replica.settings.retry_ms)
-        self._send(
+        self.send(
             messages.Confirm(
                 self.epoch,
                 replica.incarnation,
@@ -287,7 +298,7 @@ class Follower:
             )
         )
 
-    def _send(self, message: AnyMessage) -> None:
+    def send(self, message: AnyMessage) -> None:
         self.replica.emit(effects.Send(to=present(self.leader, "leader"), message=message))
 
     def _reject(self, sender: WorkerId) -> None:
@@ -323,16 +334,22 @@ class Follower:
     def cas_reply(self, event: CasReply) -> None:
         self.election.cas_reply(event)
 
-    # Clients are sent to the leader.
+    # Clients are sent to the leader, unless they accept what may be a little old.
 
     def append(self, event: Append) -> None:
         self._refuse(event.request)
 
-    def read(self, request: int) -> None:
-        self._refuse(request)
+    def read(self, read: Read) -> None:
+        if read.max_staleness_ms is None:
+            self._refuse(read.request)
+        else:
+            self.stale_reads.read(read)
+
+    def clock_read(self) -> None:
+        """Asked for as a leader."""
 
     def sampled(self, request: int) -> None:
-        self._refuse(request)
+        self.stale_reads.sampled(request)
 
     def _refuse(self, request: int) -> None:
         refused = effects.Refused(reason=effects.Refusal.NOT_LEADER, leader=self.leader, epoch=self.epoch)

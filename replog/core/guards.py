@@ -230,6 +230,44 @@ def renews_lease(is_write: bool) -> bool:
     return is_write
 
 
+# Reads at followers.
+
+
+def may_assure(has_lease: bool) -> bool:
+    """Only a leader that could serve a read says what is visible."""
+    return has_lease
+
+
+def assurance_awaits_clock() -> bool:
+    """Its lease is checked by a clock that was read after the inquiry came."""
+    return True
+
+
+def assured_since(asked_at: Millis, heard_at: Millis) -> Millis:
+    """An assurance counts from the sending of the inquiry: how long the answer took is not known."""
+    return asked_at
+
+
+def covers(applied: Offset, apply_offset: Offset) -> bool:
+    """A follower shows what was visible elsewhere once it has applied all of it."""
+    return applied >= apply_offset
+
+
+def is_recent(age_ms: int, max_staleness_ms: Millis) -> bool:
+    """Within the bound, also by a clock that runs slow."""
+    return 7 * (age_ms + 1) <= 6 * max_staleness_ms
+
+
+def staleness_checked_after_sampling() -> bool:
+    """After sampling the state and before replying, like a lease."""
+    return True
+
+
+def reached_token(applied: Offset, after: Offset) -> bool:
+    """A caller's reads never go back."""
+    return applied >= after
+
+
 # Rule 9: resign.
 
 
@@ -448,6 +486,13 @@ class Guards:
     lease_end: Callable[[Millis, Millis, Millis], Millis] = lease_end
     lease_duration: Callable[[Millis, Millis, Millis], Millis] = lease_duration
     renews_lease: Callable[[bool], bool] = renews_lease
+    may_assure: Callable[[bool], bool] = may_assure
+    assurance_awaits_clock: Callable[[], bool] = assurance_awaits_clock
+    assured_since: Callable[[Millis, Millis], Millis] = assured_since
+    covers: Callable[[Offset, Offset], bool] = covers
+    is_recent: Callable[[int, Millis], bool] = is_recent
+    staleness_checked_after_sampling: Callable[[], bool] = staleness_checked_after_sampling
+    reached_token: Callable[[Offset, Offset], bool] = reached_token
     resign_is_meant: Callable[[Epoch, Epoch], bool] = resign_is_meant
     appends_while_resigning: Callable[[], bool] = appends_while_resigning
     may_hand_over: Callable[[Offset, Offset, Offset], bool] = may_hand_over

@@ -19,6 +19,7 @@ from stretto.replog.core.events import (
     Append,
     CasReply,
     PinMoved,
+    Read,
     Resign,
     Sent,
     StateArrived,
@@ -82,6 +83,8 @@ class Leader:
         #: A heap: the time-out may be changed while appends wait.
         self._timeouts: list[tuple[Millis, Offset, int]] = []
         self._sampling: set[int] = set()
+        #: Followers that inquired up to where entries may be visible, since the clock was last read.
+        self._inquiries: dict[WorkerId, messages.Inquire] = {}
         #: When each producer was last heard, for expiry.
         self._producers_heard: dict[ProducerId, Millis] = {}
         self._in_office_since = replica.now
@@ -107,7 +110,7 @@ class Leader:
             self._reject(other, RejectReason.NEW_EPOCH)
         self._progressed()
 
-    def step_down(self) -> None:
+    def end(self) -> None:
         """What was appended may or may not survive: its producers will ask again."""
         for waiting in self._waiting.values():
             for request, _ in waiting:
@@ -287,8 +290,8 @@ class Leader:
 
     # Reads.
 
-    def read(self, request: int) -> None:
-        replica = self.replica
+    def read(self, read: Read) -> None:
+        replica, request = self.replica, read.request
         if not self.is_serving:
             self._refuse(request, Refusal.NOT_READY)
         elif self._reads_stopped():
@@ -309,7 +312,31 @@ class Leader:
         elif self.replica.guards.lease_checked_after_sampling() and not self._has_lease():
             self._refuse(request, Refusal.NO_LEASE)
         else:
-            self._reply(request, effects.ReadServed())
+            self._reply(request, effects.ReadServed(epoch=self.epoch))
+
+    def _on_inquire(self, sender: WorkerId, inquire: messages.Inquire) -> None:
+        """Answered like a read: when a clock that is read from now on finds our lease."""
+        if not self._inquiries:
+            self.replica.emit(effects.ReadClock())
+        self._inquiries[sender] = inquire
+        if not self.replica.guards.assurance_awaits_clock():
+            self.clock_read()
+
+    def clock_read(self) -> None:
+        inquiries, self._inquiries = self._inquiries, {}
+        if not self.is_serving or self._reads_stopped():
+            return
+        if not self.replica.guards.may_assure(self._has_lease()):
+            return
+        for sender, inquire in inquiries.items():
+            assure = messages.Assure(
+                self.epoch,
+                self.replica.registered_as,
+                to=inquire.incarnation,
+                stamp=inquire.stamp,
+                apply_offset=self.replica.apply_offset,
+            )
+            self.replica.emit(effects.Send(to=sender, message=assure))
 
     def _has_lease(self) -> bool:
         return self.replica.guards.lease_holds(self.replica.now, self.replica.lease_end)
@@ -334,7 +361,9 @@ class Leader:
                 self._on_hello(sender, message)
             case messages.FetchState():
                 self._on_fetch_state(sender, message)
-            case messages.Entries() | messages.Lineage():
+            case messages.Inquire():
+                self._on_inquire(sender, message)
+            case messages.Entries() | messages.Lineage() | messages.Assure():
                 check(False, "another leader in our epoch", epoch=self.epoch, sender=sender)
             case _:
                 assert_never(message)

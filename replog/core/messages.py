@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Incarnation, Offset, StorageId
+from stretto.types import Epoch, Incarnation, Millis, Offset, StorageId
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -72,6 +72,21 @@ class FetchState(Message, frozen=True, tag=True, gc=False):
     attempt: int
 
 
+class Inquire(Message, frozen=True, tag=True, gc=False):
+    """Follower to leader: up to where may entries be visible? ``stamp`` is of my clock."""
+
+    stamp: Millis
+
+
+class Assure(Message, frozen=True, tag=True, gc=False):
+    """Leader to follower, the answer: I held my lease after your inquiry came, and nothing from
+    ``apply_offset`` on was visible then."""
+
+    to: Incarnation
+    stamp: Millis
+    apply_offset: Offset
+
+
 class RejectReason(enum.StrEnum):
     STALE_EPOCH = "stale_epoch"
     STALE_INCARNATION = "stale_incarnation"
@@ -88,4 +103,4 @@ class Reject(Message, frozen=True, tag=True, gc=False):
     reason: RejectReason
 
 
-AnyMessage: TypeAlias = Hello | Lineage | Entries | Confirm | FetchState | Reject
+AnyMessage: TypeAlias = Hello | Lineage | Entries | Confirm | FetchState | Inquire | Assure | Reject

@@ -159,8 +159,10 @@ class Replica:
                     self.role.applied()
             case events.Tick():
                 self.role.tick()
-            case events.Read(request=request):
-                self.role.read(request)
+            case events.Read():
+                self.role.read(event)
+            case events.ClockRead():
+                self.role.clock_read()
             case events.Sampled(request=request):
                 self.role.sampled(request)
             case events.StateSynced(end=end):
@@ -232,8 +234,7 @@ class Replica:
                 pass
             case _ if leads and record.epoch > self.led_epoch:
                 self._lead()
-            case Leader() as leader:
-                leader.step_down()
+            case Leader():
                 self.follow()
             case Follower() as follower if follower.epoch == record.epoch and not first:
                 follower.record_changed()
@@ -241,14 +242,14 @@ class Replica:
                 self.follow()
 
     def _lead(self) -> None:
-        if isinstance(self.role, Leader):
-            self.role.step_down()
+        self.role.end()
         self.led_epoch = self.known_record.epoch
         self.role = leader = Leader(self)
         self.note("leads", epoch=leader.epoch, start=leader.epoch_start)
         leader.begin()
 
     def follow(self) -> None:
+        self.role.end()
         self.role = follower = Follower(self)
         if self.record is not None:
             self.note("follows", epoch=self.record.epoch, leader=self.record.leader)
@@ -258,21 +259,16 @@ class Replica:
         self.note("session_expired")
         self.incarnation = None
         self.lease_end = Millis(-1)
-        if isinstance(self.role, Leader):
-            self.role.step_down()
         self.follow()
 
     def _start_session(self, incarnation: Incarnation) -> None:
         """A new incarnation begins as a follower whatever the record says of the old one."""
         self.incarnation = incarnation
         self.lease_end = Millis(-1)
-        if isinstance(self.role, Leader):
-            self.role.step_down()
         self.follow()
 
     def stop(self, effect: effects.Stop | effects.SetAside) -> None:
-        if isinstance(self.role, Leader):
-            self.role.step_down()
+        self.role.end()
         self.note("stopped", why=effect.why)
         self.stopped = True
         self.emit(effect)

@@ -6,6 +6,7 @@ ends the run.
 
 from __future__ import annotations
 
+import bisect
 from typing import TYPE_CHECKING
 
 from stretto.replog.core import events
@@ -38,6 +39,8 @@ class Checkers:
         self._payload_at: dict[bytes, Offset] = {}
         self._submitted: set[bytes] = set()
         self._acknowledged: set[bytes] = set()
+        #: When the end of what is visible anywhere moved, and where to.
+        self._visible_since: list[tuple[int, Offset]] = []
         #: End of everything acknowledged to a client or shown to a reader.
         self.read_floor = Offset(0)
         #: What each storage id holds durably, or held when its disk was lost.
@@ -217,6 +220,7 @@ class Checkers:
         self._payload_at.clear()
         self._acknowledged.clear()
         self.visible_end = self.read_floor = Offset(0)
+        self._visible_since.clear()
 
     # Applying.
 
@@ -263,7 +267,9 @@ class Checkers:
             self._first_visible(frame, identity)
         elif known != identity:
             raise Violation(f"{node.worker} applies {identity} at {header.offset} where {known} was visible")
-        self.visible_end = max(self.visible_end, header.end_offset)
+        if header.end_offset > self.visible_end:
+            self.visible_end = header.end_offset
+            self._visible_since.append((self.simulation.world.now, self.visible_end))
 
     def _first_visible(self, frame: Frame, identity: Identity) -> None:
         offset = frame.header.offset
@@ -317,6 +323,23 @@ class Checkers:
                 f"stale read at {node.worker}: it saw {sampled}, {floor} was visible before it began"
             )
         self.read_floor = max(self.read_floor, sampled)
+
+    def stale_read_served(
+        self, node: Node, sampled: Offset | None, *, max_staleness_ms: int, after: Offset
+    ) -> None:
+        """By a follower, or by a leader that was asked like one."""
+        if self.unclean:
+            return
+        before = self.simulation.world.now - max_staleness_ms
+        at = bisect.bisect_left(self._visible_since, (before, Offset(0)))
+        floor = self._visible_since[at - 1][1] if at else Offset(0)
+        if sampled is None or sampled < floor:
+            raise Violation(
+                f"a read at {node.worker} is older than {max_staleness_ms} ms: it saw {sampled}, "
+                f"{floor} was visible before that"
+            )
+        if sampled < after:
+            raise Violation(f"a reader went back at {node.worker}: it saw {sampled} after {after}")
 
     # At the end.
 

@@ -145,6 +145,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "8", "lease_duration", "the lease is shorter than the session", lambda session, tick, margin: session
     ),
     _mutant("8", "renews_lease", "only a write renews the lease", _always(True)),
+    _mutant("reads", "may_assure", "a leader's word needs its lease", _always(True)),
+    _mutant("reads", "assurance_awaits_clock", "by a clock read after it was asked", _always(False)),
+    _mutant(
+        "reads",
+        "assured_since",
+        "it counts from the sending of the question",
+        lambda asked_at, heard_at: heard_at,
+    ),
+    _mutant("reads", "covers", "a follower has applied what was visible", _always(True)),
+    _mutant(
+        "reads",
+        "is_recent",
+        "a bound has a margin for clocks",
+        lambda age_ms, max_staleness_ms: age_ms <= max_staleness_ms,
+    ),
+    _mutant(
+        "reads",
+        "staleness_checked_after_sampling",
+        "staleness is checked after sampling",
+        _always(False),
+    ),
+    _mutant("reads", "reached_token", "a caller's reads never go back", _always(True)),
     _mutant("9", "resign_is_meant", "a resign request is for one epoch", _always(True)),
     _mutant("9", "appends_while_resigning", "a resigning leader takes no appends", _always(True)),
     _mutant("9", "may_hand_over", "the target has everything first", _always(True)),

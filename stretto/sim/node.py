@@ -356,6 +356,8 @@ class Node(Machine):
             case effects.Sample(request=request):
                 simulation.workload.sampled(request, self.state.applied)
                 self._soon(events.Sampled(request=request))
+            case effects.ReadClock():
+                self._soon(events.ClockRead())
             case effects.ServeState():
                 self.transfers.begin(effect)
             case effects.StopServing(to=to):

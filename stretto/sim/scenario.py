@@ -13,6 +13,8 @@ Nothing goes wrong that the script does not say. At its end everything is healed
 ``late-open``                          a copy of the request that admitted the producer arrives now
 ``new-producer``                       the producer gives up its id and opens another
 ``read WORKER``                        a reader asks; its answer is what ``expect read`` looks at
+``read-stale WORKER MS``               another reader asks, who accepts an answer that is so old, and
+                                       remembers what it has seen
 ``run MS``                             let time pass
 ``until WHAT``                         let time pass until an expectation holds: a demand for liveness
 ``expect WHAT``                        it holds now
@@ -63,7 +65,7 @@ from stretto.sim.metastore import Link, Manners
 from stretto.sim.network import Weather
 from stretto.sim.node import Node
 from stretto.sim.simulation import FAILURES, Simulation, Verdict
-from stretto.sim.workload import Batch
+from stretto.sim.workload import Batch, Session
 from stretto.sim.world import Trace, Violation
 from stretto.types import Millis, TaskId, WorkerId
 
@@ -154,6 +156,7 @@ class Scenario:
         self.producer = self.simulation.workload.producers[0]
         self._batches: dict[str, Batch] = {}
         self._read = 0
+        self._session = Session(0)
 
     def run(self) -> Verdict:
         simulation = self.simulation
@@ -226,6 +229,11 @@ class Scenario:
 
     def _do_read(self, worker: str) -> None:
         self._read = self.simulation.workload.read_at(self._node(worker))
+        self._do_run("1")
+
+    def _do_read_stale(self, worker: str, max_staleness_ms: str) -> None:
+        self._session.max_staleness_ms = int(max_staleness_ms)
+        self._read = self.simulation.workload.read_stale_at(self._node(worker), self._session)
         self._do_run("1")
 
     def _do_crash(self, worker: str) -> None:

@@ -42,6 +42,8 @@ TOTALS = (
     "stale-lease refusals",
     "assignments",
     "retirements",
+    "reads at followers",
+    "reads too stale",
 )
 """What a campaign must have exercised; the other totals are for information."""
 
@@ -52,6 +54,7 @@ SETTINGS = Settings(
     max_unapplied=16,
     producer_expiry_ms=Millis(60_000),
     retry_ms=Millis(60),
+    follower_read_wait_ms=Millis(50),
     resign_timeout_ms=Millis(700),
     state_timeout_ms=Millis(900),
     max_batch_bytes=300,

@@ -15,7 +15,7 @@ from stretto.replog.core import events
 from stretto.replog.core.effects import Acked, ReadServed, Refusal, Refused, Result
 from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind
-from stretto.types import Offset, ProducerId, TaskId, WorkerId
+from stretto.types import Epoch, Millis, Offset, ProducerId, TaskId, WorkerId
 
 if TYPE_CHECKING:
     from stretto.sim.node import Node
@@ -52,11 +52,21 @@ class Producer:
 
 
 @dataclass
+class Session:
+    """One who accepts what may be a little old, and remembers what it has seen."""
+
+    max_staleness_ms: int
+    token: tuple[Epoch, Offset] = (Epoch(0), Offset(0))
+
+
+@dataclass
 class _Read:
     """What must be visible to a read that began when it did."""
 
     floor: Offset
     sampled: Offset | None = None
+    session: Session | None = None
+    after: Offset = Offset(0)
 
 
 class Workload:
@@ -69,6 +79,7 @@ class Workload:
         ]
         self._requests: dict[int, tuple[Producer, Batch, int]] = {}
         self._reads: dict[int, _Read] = {}
+        self.sessions = [Session(max_staleness_ms) for max_staleness_ms in (40, 150, 600)]
         self.read_results: dict[int, Result] = {}
         """Of the reads made one by one with :meth:`read_at`, for scenarios."""
         self._request = 0
@@ -228,11 +239,27 @@ class Workload:
         node = self.simulation.nodes[self.world.random.choice(self.simulation.workers)]
         if node.is_leader or self.world.chance(0.2):
             self.read_at(node)
+        else:
+            self.read_stale_at(node, self.world.random.choice(self.sessions))
 
     def read_at(self, node: Node) -> int:
         self._request += 1
         self._reads[self._request] = _Read(self.simulation.checkers.read_floor)
         node.deliver(events.Read(request=self._request))
+        return self._request
+
+    def read_stale_at(self, node: Node, session: Session) -> int:
+        self._request += 1
+        epoch, after = session.token
+        self._reads[self._request] = _Read(self.simulation.checkers.read_floor, session=session, after=after)
+        node.deliver(
+            events.Read(
+                request=self._request,
+                max_staleness_ms=Millis(session.max_staleness_ms),
+                after=after,
+                after_epoch=epoch,
+            )
+        )
         return self._request
 
     def sampled(self, request: int, applied: Offset) -> None:
@@ -243,7 +270,19 @@ class Workload:
     def _read_replied(self, node: Node, request: int, result: Result) -> None:
         read = self._reads.pop(request)
         self.read_results[request] = result
-        if isinstance(result, ReadServed):
+        if isinstance(result, ReadServed) and read.session is not None:
+            self._stale_read_served(node, read, read.session, result.epoch)
+        elif isinstance(result, ReadServed):
             self.simulation.checkers.read_served(node, read.floor, read.sampled)
+        elif isinstance(result, Refused) and result.reason is Refusal.TOO_STALE:
+            self.simulation.totals["reads too stale"] += 1
         elif isinstance(result, Refused) and result.reason is Refusal.NO_LEASE:
             self.simulation.totals["stale-lease refusals"] += 1
+
+    def _stale_read_served(self, node: Node, read: _Read, session: Session, epoch: Epoch) -> None:
+        self.simulation.totals["reads at followers"] += not node.is_leader
+        self.simulation.checkers.stale_read_served(
+            node, read.sampled, max_staleness_ms=session.max_staleness_ms, after=read.after
+        )
+        known, seen = session.token
+        session.token = (max(known, epoch), max(seen, read.sampled or Offset(0)))

@@ -74,7 +74,9 @@ def test_a_resigning_leader_takes_no_appends_but_serves_reads() -> None:
     subject.step(events.LeaseRenewed(sent_at=subject.now))
     assert refusal(subject.append(2)) is Refusal.HANDING_OVER
     subject.step(events.Read(request=3))
-    assert only(subject.step(events.Sampled(request=3)), effects.Reply).result == effects.ReadServed()
+    assert only(subject.step(events.Sampled(request=3)), effects.Reply).result == effects.ReadServed(
+        epoch=Epoch(1)
+    )
 
 
 def test_it_hands_over_only_when_the_target_has_everything_and_everything_is_applied() -> None:

@@ -466,7 +466,7 @@ def test_a_read_is_sampled_first_and_then_the_lease_is_checked() -> None:
     subject = serving_leader()
     renew(subject)
     assert subject.step(events.Read(request=1)) == [effects.Sample(request=1)]
-    assert replies(subject.step(events.Sampled(request=1))) == {1: effects.ReadServed()}
+    assert replies(subject.step(events.Sampled(request=1))) == {1: effects.ReadServed(epoch=Epoch(1))}
 
 
 def test_the_lease_is_checked_with_the_clock_after_the_sample() -> None:
@@ -489,7 +489,7 @@ def test_the_lease_is_timed_from_the_sending_of_the_write(ago: int, served: bool
     renew(subject, ago=ago)
     subject.step(events.Read(request=1))
     result = replies(subject.step(events.Sampled(request=1)))[1]
-    assert (result == effects.ReadServed()) is served
+    assert (result == effects.ReadServed(epoch=Epoch(1))) is served
 
 
 def test_a_late_answer_does_not_shorten_the_lease() -> None:

@@ -326,6 +326,20 @@ def test_a_stale_read(calm: Calm, sampled: Offset | None) -> None:
         calm.checkers.read_served(calm.leader, Offset(3), sampled)
 
 
+@pytest.mark.parametrize("sampled", [None, Offset(2)])
+def test_a_read_that_is_older_than_its_bound(calm: Calm, sampled: Offset | None) -> None:
+    calm.run_for(200)
+    calm.checkers.stale_read_served(calm.follower, Offset(3), max_staleness_ms=100, after=Offset(0))
+    calm.checkers.stale_read_served(calm.follower, Offset(2), max_staleness_ms=100_000, after=Offset(0))
+    with violation("is older than 100 ms"):
+        calm.checkers.stale_read_served(calm.follower, sampled, max_staleness_ms=100, after=Offset(0))
+
+
+def test_a_reader_that_goes_back(calm: Calm) -> None:
+    with violation("a reader went back at"):
+        calm.checkers.stale_read_served(calm.follower, Offset(3), max_staleness_ms=100_000, after=Offset(4))
+
+
 def test_what_is_acknowledged_or_read_raises_what_later_reads_must_see(calm: Calm) -> None:
     assert calm.checkers.read_floor == 3
     calm.checkers.read_served(calm.leader, Offset(3), Offset(5))

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from stretto.replog.core.effects import ReadServed, Refusal, Refused
-from stretto.sim.workload import CLIENT_TIMEOUT_MS
-from stretto.types import WorkerId
+from stretto.sim.workload import CLIENT_TIMEOUT_MS, Session
+from stretto.types import Epoch, WorkerId
 from tests.unit.sim.calm import Calm, replica_of
 
 
@@ -64,10 +64,22 @@ def test_a_reader_is_served_by_the_leader_and_refused_by_a_follower() -> None:
     served = calm.workload.read_at(calm.leader)
     refused = calm.workload.read_at(calm.follower)
     calm.run_for(10)
-    assert calm.workload.read_results[served] == ReadServed()
+    assert calm.workload.read_results[served] == ReadServed(epoch=Epoch(1))
     result = calm.workload.read_results[refused]
     assert isinstance(result, Refused)
     assert result.reason is Refusal.NOT_LEADER
+
+
+def test_a_reader_who_accepts_old_answers_is_served_by_a_follower_and_remembers_what_it_saw() -> None:
+    calm = Calm()
+    calm.append(b"a")
+    session = Session(500)
+    calm.run_until(lambda: replica_of(calm.follower).applied == replica_of(calm.leader).applied)
+    request = calm.workload.read_stale_at(calm.follower, session)
+    calm.run_until(lambda: request in calm.workload.read_results)
+    assert calm.workload.read_results[request] == ReadServed(epoch=Epoch(1))
+    assert session.token == (1, replica_of(calm.follower).applied)
+    assert calm.totals["reads at followers"] == 1
 
 
 def test_a_read_after_the_lease_counts_as_a_stale_lease_refusal() -> None:
