@@ -133,12 +133,18 @@ class Editor(View):
             raise UsageError("only a number goes up; the path ends at a collection")
         if isinstance(place.parent, Elements):
             self._require_element(place, path[-1])
-        data = self._overlay.get(place.path)
-        before = 0 if data is None else place.node.decode(data)
+        before: Any = self._overlay.number(place.path)
+        if before is None:
+            data = self._overlay.get(place.path)
+            before = 0 if data is None else place.node.decode(data)
         if isinstance(before, bool) or not isinstance(before, int | float):
             raise UsageError(f"{shown(before)} is no number, and does not go up")
         after = before + by
-        self._overlay.put(place.path, place.node.encode(after))
+        data = place.node.encode(after)
+        if type(after) is int and place.node.is_int:
+            self._overlay.put_number(place.path, after)
+        else:
+            self._overlay.put(place.path, data)
         return after
 
     def append(self, *path: Any, value: Any) -> int:

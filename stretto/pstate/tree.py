@@ -42,6 +42,8 @@ ABSENT: Final = object()
 _encode = msgspec.msgpack.Encoder().encode
 #: By name of the type, those of which a value needs no more than a look at its class.
 _EXACT = {"bool": bool, "str": str, "bytes": bytes}
+_TEXT = types.Plain("str")
+_INT = types.Plain("int")
 _KEY_CLASSES: dict[str, type] = {
     "None": type(None),
     "bool": bool,
@@ -73,6 +75,10 @@ class Leaf:
                 f"a value of {len(data)} bytes is beyond the limit of {VALUE_BYTES_MAX}; split it"
             )
         return data
+
+    @property
+    def is_int(self) -> bool:
+        return self.type == _INT
 
     def decode(self, data: bytes) -> Any:
         try:
@@ -168,6 +174,8 @@ def _argument(annotation: Any, index: int) -> Any:
 
 def locate(root: Node, path: Sequence[Any]) -> Place:
     """What is under these keys. Raises UsageError."""
+    if len(path) == 1 and type(path[0]) is str and type(root) is Entries and root.key == _TEXT:
+        return Place(root.child, joined(b"", ordered.encode(path[0])), root)
     place = Place(root, b"", None)
     for key in path:
         place = step(place, key)

@@ -7,9 +7,8 @@ An instance is made for every run, and what it is asked for first (a PState, a s
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias
 
 import msgspec
@@ -19,7 +18,7 @@ from stretto.ordered import shown
 from stretto.partition import owner_of
 from stretto.pstate.edit import Editor
 from stretto.pstate.overlay import Rows, Undo, take_back
-from stretto.pstate.tree import Entries, Members, Place, locate
+from stretto.pstate.tree import Entries, Leaf, Members, Place, locate
 from stretto.topology.work import StepCall
 from stretto.types import TaskId
 
@@ -32,6 +31,7 @@ RUN = "__run__"
 """Where an instance keeps its run."""
 
 _encode = msgspec.msgpack.Encoder().encode
+_ONE_MEANING = frozenset({str, bytes, date, datetime, type(None)})
 
 RowsOf: TypeAlias = Callable[[str], Rows]
 """By name of the PState: what a run sees below its own changes."""
@@ -62,10 +62,12 @@ class Run:
         self.editors: dict[str, Editor] = {}
         #: For other tasks.
         self.hops: dict[TaskId, list[StepCall]] = {}
-        #: For this one; they run before the next record does.
-        self.pending: deque[StepCall] = deque()
+        #: For this one: functions, their signatures if they take many calls at once, and arguments. They run
+        #: before the next record does.
+        self.pending: list[tuple[Callable[..., Any], StepSignature | None, tuple[Any, ...]]] = []
         #: What runs now.
         self.origin = 0
+        self._owners: dict[str, TaskId] = {}
 
     def pstate(self, name: str, instance: object) -> Editor:
         if self._rows is None:
@@ -86,11 +88,12 @@ class Run:
         instance.__dict__[name] = bound
         return bound
 
-    def call(self, task: TaskId, call: StepCall) -> None:
-        if task == self.task:
-            self.pending.append(call)
-        else:
-            self.hops.setdefault(task, []).append(call)
+    def owner(self, key: str) -> TaskId:
+        """The task that owns it."""
+        owner = self._owners.get(key)
+        if owner is None:
+            owner = self._owners[key] = owner_of(key, self.tasks)
+        return owner
 
     def take_back(self) -> None:
         """All that was done since :attr:`undo` was empty, which was when ``origin`` began."""
@@ -113,38 +116,48 @@ def run_of(instance: object) -> Run:
 class BoundStep(Generic[P]):
     """``self.step`` in a function: call what one of its methods returns, and the step runs there."""
 
+    at: Callable[[Any], Callable[P, None]]
+    """On the task that owns this key."""
+
     def __init__(self, run: Run, name: str, signature: StepSignature) -> None:
         self._run = run
         self._name = name
-        self._arguments = signature.arguments
-        self._owners: dict[str, Callable[..., None]] = {}
+        self._signature = signature
+        #: What to call for a task.
+        self._there: dict[TaskId, Callable[..., None]] = {}
+        self.at = self._finder()
 
-    def at(self, key: Any) -> Callable[P, None]:
-        """On the task that owns ``key``."""
-        if type(key) is not str:
-            return self.on(owner_of(key, self._run.tasks))
-        there = self._owners.get(key)
-        if there is None:
-            there = self._owners[key] = self.on(owner_of(key, self._run.tasks))
-        return there
+    def _finder(self) -> Callable[[Any], Callable[..., None]]:
+        run, to = self._run, self._to
+        known: dict[str, Callable[..., None]] = {}
+
+        def at(key: Any) -> Callable[..., None]:
+            if type(key) is not str:
+                return to(owner_of(key, run.tasks))
+            there = known.get(key)
+            if there is None:
+                there = known[key] = to(run.owner(key))
+            return there
+
+        return at
 
     def on(self, task: int) -> Callable[P, None]:
         """On this task: ``self.tasks`` says how many there are."""
         if type(task) is not int or not 0 <= task < self._run.tasks:
             raise UsageError(f"there is no task {shown(task)}; they are 0 to {self._run.tasks - 1}")
-        return partial(self._call, TaskId(task))
+        return self._to(TaskId(task))
 
     def once(self) -> Callable[P, None]:
         """On task 0, which there is always."""
-        return partial(self._call, TaskId(0))
+        return self._to(TaskId(0))
 
     def anywhere(self) -> Callable[P, None]:
         """On a task by chance."""
-        return partial(self._call, TaskId(random.randrange(self._run.tasks)))  # noqa: S311
+        return self._to(TaskId(random.randrange(self._run.tasks)))  # noqa: S311
 
     def everywhere(self) -> Callable[P, None]:
         """On every task, this one included."""
-        return self._call_all
+        return self._to_all
 
     def __call__(self, *_: P.args, **__: P.kwargs) -> None:
         raise UsageError(
@@ -152,16 +165,46 @@ class BoundStep(Generic[P]):
             ".once() or .anywhere(); to call a function right here, leave out its @step"
         )
 
-    def _call(self, task: TaskId, /, *args: Any, **named: Any) -> None:
-        run = self._run
-        data = _encode(self._arguments(args, named))
-        run.call(task, StepCall(self._name, data, run.origin))
+    def _to(self, task: TaskId) -> Callable[..., None]:
+        there = self._there.get(task)
+        if there is None:
+            there = self._here() if task == self._run.task else self._elsewhere(task)
+            self._there[task] = there
+        return there
 
-    def _call_all(self, /, *args: Any, **named: Any) -> None:
-        run = self._run
-        call = StepCall(self._name, _encode(self._arguments(args, named)), run.origin)
-        for task in range(run.tasks):
-            run.call(TaskId(task), call)
+    def _elsewhere(self, task: TaskId) -> Callable[..., None]:
+        run, name, signature = self._run, self._name, self._signature
+        send, count = run.hops.setdefault(task, []).append, signature.count
+
+        def call(*args: Any, **named: Any) -> None:
+            if named or len(args) != count:
+                args = signature.arguments(args, named)
+            send(StepCall(name, _encode(args), run.origin))
+
+        return call
+
+    def _here(self) -> Callable[..., None]:
+        signature = self._signature
+        wait, plain = self._run.pending.append, signature.plain
+        function, batched = signature.function, signature if signature.batch else None
+        only = plain[0] if plain is not None and len(plain) == 1 else None
+
+        def call(*args: Any, **named: Any) -> None:
+            if named:
+                args = signature.arguments(args, named)
+            if only is not None and len(args) == 1 and type(args[0]) is only:
+                # The same after a journey, so it is spared.
+                wait((function, batched, args))
+            elif tuple(map(type, args)) == plain:
+                wait((function, batched, args))
+            else:
+                wait((function, batched, signature.decode(_encode(signature.arguments(args, {})))))
+
+        return call
+
+    def _to_all(self, /, *args: Any, **named: Any) -> None:
+        for task in range(self._run.tasks):
+            self._to(TaskId(task))(*args, **named)
 
 
 class TaskEditor(Editor):
@@ -170,14 +213,29 @@ class TaskEditor(Editor):
     def __init__(self, name: str, root: Entries | Members, rows: Rows, run: Run, refusal: str = "") -> None:
         super().__init__(root, rows, run.undo)
         self._name = name
-        self._task = run.task
-        self._tasks = run.tasks
+        self._run = run
         self._refusal = refusal
+        #: Where paths lead that were asked for before, and are this task's.
+        self._places: dict[tuple[Any, ...], Place] = {}
+        #: The rows of ints that went up before, by path.
+        self._counters: dict[tuple[Any, ...], bytes] = {}
+        self.__dict__["increment"] = self._overlay.counting(self._counters, self._increment)
+
+    def _increment(self, *path: Any, by: float = 1) -> Any:
+        after = super().increment(*path, by=by)
+        place = self._places.get(path)
+        if place is not None and isinstance(place.node, Leaf) and place.node.is_int:
+            self._counters[path] = place.path
+        return after
 
     def _locate(self, path: tuple[Any, ...]) -> Place:
-        place = locate(self._root, path)
-        if path:
-            _check_owner(self._name, path[0], self._task, self._tasks)
+        place = self._places.get(path)
+        if place is None:
+            place = locate(self._root, path)
+            if path:
+                self._check_owner(path[0])
+            if _means_one_path(path):
+                self._places[path] = place
         return place
 
     def _target(self, path: tuple[Any, ...]) -> Place:
@@ -185,14 +243,19 @@ class TaskEditor(Editor):
             raise UsageError(self._refusal)
         return self._locate(path)
 
+    def _check_owner(self, key: Any) -> None:
+        run = self._run
+        owner = run.owner(key) if type(key) is str else owner_of(key, run.tasks)
+        if owner != run.task:
+            raise UsageError(
+                f"{shown(key)} of PState {self._name} is on task {owner}, and this is task {run.task}; "
+                f"hop there first, to a step: self.the_step.at({shown(key)})(...)"
+            )
 
-def _check_owner(name: str, key: Any, task: TaskId, tasks: int) -> None:
-    owner = owner_of(key, tasks)
-    if owner != task:
-        raise UsageError(
-            f"{shown(key)} of PState {name} is on task {owner}, and this is task {task}; "
-            f"hop there first, to a step: self.the_step.at({shown(key)})(...)"
-        )
+
+def _means_one_path(path: tuple[Any, ...]) -> bool:
+    """Whether no other path is equal to it: 1, 1.0 and True are equal, and not the same key."""
+    return all(type(key) in _ONE_MEANING or (type(key) is tuple and _means_one_path(key)) for key in path)
 
 
 def _not_yours(name: str, what: str, writer: str | None, *, is_query: bool) -> str:

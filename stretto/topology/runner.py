@@ -9,14 +9,16 @@ What a person's function raises is a failure in the outcome. What else is raised
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from stretto.errors import StrettoError, UsageError
+from stretto.invariants import present
 from stretto.module import Module, declarations
 from stretto.nearest import did_you_mean
 from stretto.pstate.changes import CHANGES_BYTES_MAX
@@ -53,6 +55,13 @@ class _Rules(NamedTuple):
     stop_at_failure: bool
     skip: Container[int]
     raising: bool
+
+
+class _Given(NamedTuple):
+    """Records, or arguments of calls, that are run together, and where in the work they are."""
+
+    indexes: Sequence[int]
+    data: Sequence[Any]
 
 
 class TaskRunner:
@@ -200,8 +209,7 @@ class _Batch:
 
     def run_records(self, signature: RecordSignature, records: Sequence[Buffer]) -> None:
         if signature.batch:
-            given = [(index, record) for index, record in enumerate(records) if index not in self._skip]
-            self._run_many(signature.function, signature.decode, given, with_results=True)
+            self._run_many(signature, self._given(range(len(records)), records))
             return
         run, bound, skip = self._run, self._bound, self._skip
         decode, function = signature.decode, signature.function
@@ -223,80 +231,118 @@ class _Batch:
         at = 0
         while at < len(calls):
             signature = self._steps.get(calls[at].step)
-            end = at + 1
             if signature is not None and signature.batch:
+                end = at + 1
                 while end < len(calls) and calls[end].step == calls[at].step:
                     end += 1
-                given = [(index, calls[index].args) for index in range(at, end) if index not in self._skip]
-                self._run_many(signature.function, signature.decode, given, with_results=False)
-            elif at not in self._skip:
-                self._run_call(at, calls[at])
-            at = end
+                indexes = range(at, end)
+                given = self._given(indexes, [calls[index].args for index in indexes])
+                if given.indexes:
+                    self._run_many(signature, given)
+                at = end
+            else:
+                at = self._run_each(calls, at)
 
-    def _run_call(self, index: int, call: StepCall) -> None:
-        self._run.origin = index
-        try:
-            self._run.pending.append(call)
-            self._run_pending()
-        except _RAISED as error:
-            self._fail(error)
-        self._run.undo.clear()
+    def _run_each(self, calls: Sequence[StepCall], at: int) -> int:
+        """Those from ``at`` on that are run one by one; returns where a step begins that takes many."""
+        run, bound, skip, steps = self._run, self._bound, self._skip, self._steps
+        for index, call in enumerate(calls[at:] if at else calls, at):
+            signature = steps.get(call.step)
+            if signature is not None and signature.batch:
+                return index
+            if index in skip:
+                continue
+            run.origin = index
+            try:
+                if signature is None:
+                    raise UsageError(f"there is no step {call.step}; {did_you_mean(call.step, steps)}")
+                signature.function(bound, *signature.decode(call.args))
+                if run.pending:
+                    self._run_pending()
+            except _RAISED as error:
+                self._fail(error)
+            run.undo.clear()
+        return len(calls)
 
     def _run_pending(self) -> None:
-        """The steps of this task that what runs now led to, and those that they lead to."""
-        pending = self._run.pending
-        while pending:
-            call = pending.popleft()
-            signature = self._steps.get(call.step)
-            if signature is None:
-                raise UsageError(f"there is no step {call.step}; {did_you_mean(call.step, self._steps)}")
-            if not signature.batch:
-                signature.function(self._bound, *signature.decode(call.args))
-                continue
-            many = [signature.decode(call.args)]
-            while pending and pending[0].step == call.step:
-                many.append(signature.decode(pending.popleft().args))
-            signature.function(self._bound, many)
+        """The steps of this task that what runs now led to, and those that they lead to, in order."""
+        pending, bound = self._run.pending, self._bound
+        start = 0
+        while start < len(pending):
+            group: StepSignature | None = None
+            many: list[tuple[Any, ...]] = []
+            # Those that are added meanwhile are visited, too.
+            for function, batched, args in islice(pending, start, None):
+                if many and batched is not group:
+                    _call_many(bound, group, many)
+                    many = []
+                if batched is None:
+                    function(bound, *args)
+                else:
+                    group = batched
+                    many.append(args)
+            start = len(pending)
+            if many:
+                _call_many(bound, group, many)
+        pending.clear()
 
-    def _run_many(
-        self,
-        function: Callable[..., Any],
-        decode: Callable[[Any], Any],
-        given: Iterable[tuple[int, Any]],
-        *,
-        with_results: bool,
-    ) -> None:
-        values: dict[int, Any] = {}
+    def _given(self, indexes: range, data: Sequence[Any]) -> _Given:
+        """Without what is skipped."""
+        if self._skip == ():
+            return _Given(indexes, data)
+        wanted = [at for at, index in enumerate(indexes) if index not in self._skip]
+        return _Given([indexes[at] for at in wanted], [data[at] for at in wanted])
+
+    def _run_many(self, signature: RecordSignature | StepSignature, given: _Given) -> None:
+        """At once; but without what cannot be decoded."""
         undecoded: list[tuple[int, UsageError]] = []
-        for index, data in given:
-            try:
-                values[index] = decode(data)
-            except UsageError as error:
-                undecoded.append((index, error))
-                if self._stop_at_failure:
-                    break
+        try:
+            values = list(map(signature.decode_fast, given.data))
+        except (msgspec.MsgspecError, ValueError):
+            given, values, undecoded = self._decoded(signature, given)
         if values:
-            self._run_at_once(function, values, with_results=with_results)
+            self._run_at_once(signature, given, values)
         for index, refused in undecoded:
             self._run.origin = index
             self._fail(refused)
 
+    def _decoded(
+        self, signature: RecordSignature | StepSignature, given: _Given
+    ) -> tuple[_Given, list[Any], list[tuple[int, UsageError]]]:
+        """What can be, and why the rest cannot."""
+        indexes, data, values = [], [], []
+        undecoded = []
+        for index, each in zip(given.indexes, given.data, strict=True):
+            try:
+                values.append(signature.decode(each))
+            except UsageError as error:
+                undecoded.append((index, error))
+                if self._stop_at_failure:
+                    break
+            else:
+                indexes.append(index)
+                data.append(each)
+        return _Given(indexes, data), values, undecoded
+
     def _run_at_once(
-        self, function: Callable[..., Any], values: dict[int, Any], *, with_results: bool
+        self, signature: RecordSignature | StepSignature, given: _Given, values: list[Any]
     ) -> None:
-        self._run.origin = next(iter(values))
+        self._run.origin = given.indexes[0]
+        count = len(values)
         try:
-            returned = function(self._bound, list(values.values()))
-            self._run_pending()
-            if with_results and returned is not None:
-                self._results += _results(returned, values)
+            returned = signature.function(self._bound, values)
+            if self._run.pending:
+                self._run_pending()
+            if returned is not None and isinstance(signature, RecordSignature):
+                self._results += _results(returned, given.indexes)
         except _RAISED as error:
-            if len(values) == 1:
+            if count == 1:
                 self._fail(error)
             else:
                 self._run.take_back()
-                for index, value in values.items():
-                    self._run_at_once(function, {index: value}, with_results=with_results)
+                # The function may have changed what it was given.
+                for index, data in zip(given.indexes, given.data, strict=True):
+                    self._run_at_once(signature, _Given([index], [data]), [signature.decode(data)])
         self._run.undo.clear()
 
     def _fail(self, error: BaseException) -> None:
@@ -307,6 +353,10 @@ class _Batch:
         self._failures.append(failure_of(index, error))
         if self._stop_at_failure:
             raise _Stop(index)
+
+
+def _call_many(bound: Module, signature: StepSignature | None, many: list[tuple[Any, ...]]) -> None:
+    present(signature, "the step of calls that were gathered").function(bound, many)
 
 
 def _first(work: Work, count: int) -> Work:
@@ -326,12 +376,12 @@ def _size(outcome: Outcome) -> int:
     return size
 
 
-def _results(returned: Any, values: dict[int, Any]) -> list[tuple[int, bytes]]:
-    if not isinstance(returned, list | tuple) or len(returned) != len(values):
+def _results(returned: Any, indexes: Sequence[int]) -> list[tuple[int, bytes]]:
+    if not isinstance(returned, list | tuple) or len(returned) != len(indexes):
         raise UsageError(
-            f"with batch a function returns None, or a list with a result for each of {len(values)} records"
+            f"with batch a function returns None, or a list with a result for each of {len(indexes)} records"
         )
-    given = zip(values, returned, strict=True)
+    given = zip(indexes, returned, strict=True)
     return [(index, _json(result)) for index, result in given if result is not None]
 
 

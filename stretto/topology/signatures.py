@@ -23,6 +23,7 @@ from stretto.ordered import shown
 from stretto.replog.frame import Buffer
 
 _LISTS = (list, Sequence, Collection, Iterable)
+_SAME = (str, int, float, bool, bytes)
 _PLAIN = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -32,8 +33,17 @@ class RecordSignature:
 
     function: FunctionType
     batch: bool
-    decode: Callable[[Buffer], Any]
-    """Raises UsageError for what is no such record."""
+    decode_fast: Callable[[Buffer], Any]
+    """Raises what msgspec does, or a ValueError."""
+    of: str
+    """What a record is, for a sentence."""
+
+    def decode(self, record: Buffer) -> Any:
+        """Raises UsageError for what is no such record."""
+        try:
+            return self.decode_fast(record)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise UsageError(f"the record is no {self.of}: {error}") from None
 
 
 class StepSignature:
@@ -48,12 +58,15 @@ class StepSignature:
         self.parameters = tuple(signature.parameters)
         #: None for a batch, which takes as many arguments as its tuples have.
         self._signature = None if batch else signature
-        self._count = -1 if batch else len(signature.parameters)
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(annotations)
+        self.count = -1 if batch else len(signature.parameters)
+        #: The types of all arguments, if they are such that a value is the same after encoding and decoding.
+        plain = () if batch else get_args(annotations)
+        self.plain = plain if all(each in _SAME for each in plain) else None
+        self.decode_fast: Callable[[bytes], tuple[Any, ...]] = msgspec.msgpack.Decoder(annotations).decode
 
     def arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """As one tuple, with those that have defaults. Raises TypeError as a call would."""
-        if not named and (len(args) == self._count or self._signature is None):
+        if not named and (len(args) == self.count or self._signature is None):
             return args
         if self._signature is None:
             raise TypeError(
@@ -69,11 +82,10 @@ class StepSignature:
     def decode(self, args: bytes) -> tuple[Any, ...]:
         """Raises UsageError for arguments that it does not take."""
         try:
-            decoded: tuple[Any, ...] = self._decoder.decode(args)
+            return self.decode_fast(args)
         except (msgspec.MsgspecError, ValueError) as error:
             given = shown(msgspec.msgpack.decode(args))
             raise UsageError(f"{self.function.__name__} cannot take {given}: {error}") from None
-        return decoded
 
 
 def of_records(function: FunctionType, names: Mapping[str, Any], *, batch: bool) -> RecordSignature:
@@ -85,7 +97,8 @@ def of_records(function: FunctionType, names: Mapping[str, Any], *, batch: bool)
     [annotation] = _annotations(function, signature, names)
     if batch:
         annotation = _element(annotation, "the records, as list[...]")
-    return RecordSignature(function, batch, _record_decoder(annotation))
+    of = "JSON" if annotation is Any else f"{_named(annotation)} in JSON"
+    return RecordSignature(function, batch, _record_decoder(annotation), of)
 
 
 def of_calls(function: FunctionType, names: Mapping[str, Any], *, batch: bool) -> StepSignature:
@@ -187,18 +200,9 @@ def _record_decoder(annotation: Any) -> Callable[[Buffer], Any]:
         return bytes
     _check_decodable([annotation])
     try:
-        decode = msgspec.json.Decoder(annotation).decode
+        return msgspec.json.Decoder(annotation).decode
     except (TypeError, ValueError) as error:
         raise UsageError(f"records cannot be decoded as {_named(annotation)}: {error}") from None
-
-    def decoded(record: Buffer) -> Any:
-        try:
-            return decode(record)
-        except (msgspec.MsgspecError, ValueError) as error:
-            what = "JSON" if annotation is Any else f"{_named(annotation)} in JSON"
-            raise UsageError(f"the record is no {what}: {error}") from None
-
-    return decoded
 
 
 def _check_decodable(annotations: Iterable[Any]) -> None:

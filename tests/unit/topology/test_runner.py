@@ -404,3 +404,67 @@ def test_what_is_too_large_for_an_entry_is_done_in_parts_and_alone_it_fails(
     assert "beyond the limit of 10000; take smaller steps" in failed.failures[0].error
     assert done_from(3, stop_at_failure=True).done == 0
     assert done_from(4).done == 1
+
+
+class Fussy(Module):
+    things = Depot()
+    totals = PState(dict[str, int])
+    numbered = PState(dict[int, int])
+    halves = PState(dict[str, float])
+
+    @stream(things, batch=True)
+    def take(self, records: list[dict[str, Any]]) -> None:
+        for record in records:
+            key, by = record.pop("key"), record.pop("by", 1)
+            if isinstance(key, str):
+                self.totals.increment(key, by=by)
+                if record.get("twice"):
+                    self.totals.increment(key, by=by)
+                    self.totals.get(key)
+                    self.totals.increment(key, by=by)
+                if record.get("fail"):
+                    raise ValueError(key)
+            else:
+                self.numbered.increment(key, by=by)
+
+
+def take(*records: dict[str, Any]) -> tuple[Outcome, dict[str, dict[Any, Any]]]:
+    work = Records("take", "things", DepotOffset(0), [json.dumps(record).encode() for record in records])
+    outcome = TaskRunner(Fussy, TaskId(0), 1).run(work, nothing)
+    held: dict[str, dict[Any, Any]] = {}
+    for name in ("totals", "numbered"):
+        overlay = Overlay(NoRows())
+        if name in outcome.changes:
+            overlay.add(outcome.changes[name])
+        _, bound = TaskRunner(Fussy, TaskId(0), 1).bind("asks", lambda _, below=overlay: below, hops=False)  # type: ignore[misc]
+        held[name] = dict(getattr(bound, name).items())
+    return outcome, held
+
+
+def test_what_a_function_did_to_its_records_does_not_reach_their_second_run() -> None:
+    outcome, held = take({"key": "a"}, {"key": "b", "fail": True}, {"key": "a", "by": 4})
+    assert [failure.index for failure in outcome.failures] == [1]
+    assert held["totals"] == {"a": 5}
+
+
+def test_numbers_go_up_whatever_is_read_between_and_what_fails_goes_back() -> None:
+    _, held = take({"key": "a", "twice": True}, {"key": "a", "twice": True, "fail": True}, {"key": "a"})
+    assert held["totals"] == {"a": 4}
+
+
+@pytest.mark.parametrize("by", [2**63, -(2**63), 1.5, "x", True])
+def test_a_number_that_is_none_is_refused_also_the_second_time(by: Any) -> None:
+    outcome, held = take({"key": "a"}, {"key": "a"}, {"key": "a", "by": by}, {"key": "a"})
+    if by is True:
+        assert held["totals"] == {"a": 4}
+    elif by == -(2**63):
+        assert held["totals"] == {"a": -(2**63) + 3}
+    else:
+        assert [failure.index for failure in outcome.failures] == [2]
+        assert held["totals"] == {"a": 3}
+
+
+def test_keys_that_are_equal_and_not_the_same_are_told_apart() -> None:
+    outcome, held = take({"key": 1}, {"key": 1}, {"key": True}, {"key": 1.0}, {"key": 1})
+    assert held["numbered"] == {1: 3}
+    assert [failure.index for failure in outcome.failures] == [2, 3]
