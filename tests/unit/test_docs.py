@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
+import textwrap
 import types
 from pathlib import Path
 from typing import get_args
@@ -17,7 +18,7 @@ from typing import get_args
 import pytest
 from typer.core import TyperGroup
 
-from stretto import cli
+from stretto import cli, testing
 from stretto.module import declarations
 from stretto.options import TABLE, shown
 from stretto.replog.core import effects, events, messages
@@ -152,15 +153,48 @@ def test_files_that_a_page_links_or_names_exist(page: str) -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_module_that_is_declared_in_modules_is_sound() -> None:
-    _, _, rest = text_of("docs/MODULES.md").partition("```python\n")
-    written = types.ModuleType("shop")
-    sys.modules["shop"] = written  # where dataclasses look for the names in annotations
+def programs(page: str) -> list[str]:
+    """The Python that it shows."""
+    return [each.partition("```")[0] for each in text_of(page).split("```python\n")[1:]]
+
+
+def run_program(program: str, **names: object) -> types.ModuleType:
+    written = types.ModuleType("written")
+    vars(written).update(names)
+    sys.modules["written"] = written  # where dataclasses look for the names in annotations
     try:
-        exec(rest.partition("```")[0], vars(written))
-        declared = declarations(written.Shop)
+        exec(compile(program, "written.py", "exec"), vars(written))
     finally:
-        del sys.modules["shop"]
+        del sys.modules["written"]
+    return written
+
+
+def test_the_first_module_of_modules_passes_its_test() -> None:
+    module, test = programs("docs/MODULES.md")[:2]
+    run_program(test, WordCount=run_program(module).WordCount).test_words_are_counted()
+
+
+def test_functions_that_modules_shows_are_sound() -> None:
+    """Put into a class that has what they use."""
+    shown = programs("docs/MODULES.md")
+    [batches] = [each for each in shown if "Counter(" in each]
+    [queries] = [each for each in shown if "nlargest" in each]
+    program = (
+        shown[0].partition("class WordCount")[0]
+        + "from collections import Counter\nfrom heapq import nlargest\nfrom stretto import query\n"
+        + "class Shown(Module):\n    sentences = Depot()\n    counts = PState(dict[str, int])\n"
+        + textwrap.indent(batches + queries, "    ")
+    )
+    with testing.module(run_program(program).Shown) as m:
+        m.append("sentences", {"user": "ada", "text": "the cat and the dog"})
+        m.run()
+        assert m.query("top", 1) == [[2, "the"]]
+        assert m.query("count_of", "cat") == 1
+
+
+def test_the_module_that_is_declared_in_modules_is_sound() -> None:
+    [program] = [each for each in programs("docs/MODULES.md") if "class Shop" in each]
+    declared = declarations(run_program(program).Shop)
     assert {name: str(pstate.type) for name, pstate in declared.pstates.items()} == {
         "totals": "dict[str, int]",
         "accounts": "dict[int, Account(owner: str, balance: int = ...)]",
