@@ -123,6 +123,15 @@ class FindOffset(msgspec.Struct, frozen=True, tag="find_offset", gc=False):
     timestamp_ms: int | None
 
 
+class Stale(msgspec.Struct, frozen=True, gc=False):
+    """A follower may answer if it shows all that was visible ``max_staleness_ms`` ago, and what is below
+    ``after``, which was seen in ``after_epoch``."""
+
+    max_staleness_ms: int
+    after: Offset = Offset(0)
+    after_epoch: Epoch = Epoch(0)
+
+
 class ReadRows(msgspec.Struct, frozen=True, tag="read_rows", gc=False):
     """Rows of a PState, by their keys, each with the task that it lies on."""
 
@@ -131,6 +140,7 @@ class ReadRows(msgspec.Struct, frozen=True, tag="read_rows", gc=False):
     pstate: str
     tasks: tuple[TaskId, ...]
     keys: tuple[bytes, ...]
+    stale: Stale | None = None
 
 
 class ScanRows(msgspec.Struct, frozen=True, tag="scan_rows", gc=False):
@@ -144,6 +154,7 @@ class ScanRows(msgspec.Struct, frozen=True, tag="scan_rows", gc=False):
     end: bytes
     rows_max: int
     backwards: bool = False
+    stale: Stale | None = None
 
 
 class ScanKeys(msgspec.Struct, frozen=True, tag="scan_keys", gc=False):
@@ -158,6 +169,7 @@ class ScanKeys(msgspec.Struct, frozen=True, tag="scan_keys", gc=False):
     depth: int
     keys_max: int
     tell: bool
+    stale: Stale | None = None
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask", gc=False):
@@ -278,20 +290,25 @@ class DepotOffsets(msgspec.Struct, frozen=True, tag="depot_offsets", gc=False):
 
 
 class RowValues(msgspec.Struct, frozen=True, tag="row_values", gc=False):
-    """Of the first so many keys, as many as fitted; None where there is no row."""
+    """Of the first so many keys, as many as fitted; None where there is no row. Read in ``epoch``, where
+    everything below ``offset`` was applied."""
 
     request: int
     values: tuple[bytes | None, ...]
+    epoch: Epoch
+    offset: Offset
 
 
 class RowPage(msgspec.Struct, frozen=True, tag="row_page", gc=False):
-    """``next`` is where to go on; None if there is nothing more."""
+    """``next`` is where to go on; None if there is nothing more. ``epoch`` and ``offset`` as in RowValues."""
 
     request: int
     keys: tuple[bytes, ...]
     values: tuple[bytes, ...]
     count: int
     next: bytes | None
+    epoch: Epoch = Epoch(0)
+    offset: Offset = Offset(0)
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer", gc=False):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from stretto.ordered import EVERYTHING, KEY_BYTES_MAX
 from stretto.pstate.changes import Changes
 from stretto.pstate.tree import Row
+from stretto.types import Offset
 
 if TYPE_CHECKING:
     from stretto.worker.environment import Database, ReadTransaction, WriteTransaction
@@ -45,8 +46,10 @@ def _delete_range(txn: WriteTransaction, database: Database, start: bytes, end: 
 class StoredRows:
     """What is applied, as of a transaction: the lowest of the layers that a batch sees."""
 
-    def __init__(self, txn: ReadTransaction, database: Database) -> None:
+    def __init__(self, txn: ReadTransaction, database: Database, applied: Offset) -> None:
         self._txn = txn
+        #: What the task's file says in this transaction.
+        self.applied = applied
         self._database = database
 
     def get(self, key: bytes) -> bytes | None:

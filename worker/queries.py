@@ -16,7 +16,8 @@ from stretto.errors import PeerError
 from stretto.nearest import did_you_mean
 from stretto.ordered import KEY_BYTES_MAX
 from stretto.pstate.overlay import Rows, beginnings
-from stretto.types import TaskId
+from stretto.types import Offset, TaskId
+from stretto.worker.pstate import StoredRows
 
 if TYPE_CHECKING:
     from stretto.worker.state import AppliedState
@@ -31,10 +32,15 @@ Scan: TypeAlias = wire.ScanRows | wire.ScanKeys
 Query: TypeAlias = wire.ReadRows | Scan
 
 
+STALENESS_MS_MAX = 3_600_000
+
+
 def wrong(query: Query, module: str, declared: Collection[str]) -> str | None:
     """Why it can never be answered, or None."""
     if query.pstate not in declared:
         return f"module {module} has no PState {query.pstate}; {did_you_mean(query.pstate, declared)}"
+    if query.stale is not None and not 0 < query.stale.max_staleness_ms <= STALENESS_MS_MAX:
+        return f"an answer cannot be {query.stale.max_staleness_ms} ms old; accept 1 to {STALENESS_MS_MAX}"
     if isinstance(query, wire.ReadRows):
         if len(query.keys) > READ_KEYS_MAX:
             return f"{len(query.keys)} keys are beyond the limit of {READ_KEYS_MAX}; ask for fewer at a time"
@@ -61,27 +67,46 @@ def _is_path(query: wire.ScanKeys) -> bool:
     return at == query.depth and query.end <= ordered.subtree(query.start[:at])[1]
 
 
-def answer(state: AppliedState, query: Scan) -> wire.RowPage:
+Found: TypeAlias = tuple[wire.RowPage, Offset]
+"""A page, and what was applied where it was read: everything below, at least."""
+
+
+def answer(state: AppliedState, query: Scan) -> Found:
+    applied = state.applied
     with state.reading_pstate(query.task, query.pstate) as rows:
-        match query:
-            case wire.ScanRows(backwards=True):
-                last = rows.last(query.start, query.end)
-                value = None if last is None else rows.get(last)
-                if last is None or value is None:
-                    return wire.RowPage(query.request, (), (), 0, None)
-                return wire.RowPage(query.request, (last,), (value,), 1, None)
-            case wire.ScanRows():
-                return _page(rows, query)
-            case wire.ScanKeys():
-                return _keys(rows, query)
+        return _answer(rows, query), _seen(applied, rows)
 
 
-def look_up(state: AppliedState, queries: Sequence[wire.ReadRows]) -> list[wire.RowValues]:
+def _seen(applied: Offset, rows: Rows) -> Offset:
+    """A task's file may be further than its group's offset, looked at before; if idle, behind it."""
+    return max(applied, rows.applied) if isinstance(rows, StoredRows) else applied
+
+
+def _answer(rows: Rows, query: Scan) -> wire.RowPage:
+    match query:
+        case wire.ScanRows(backwards=True):
+            last = rows.last(query.start, query.end)
+            value = None if last is None else rows.get(last)
+            if last is None or value is None:
+                return wire.RowPage(query.request, (), (), 0, None)
+            return wire.RowPage(query.request, (last,), (value,), 1, None)
+        case wire.ScanRows():
+            return _page(rows, query)
+        case wire.ScanKeys():
+            return _keys(rows, query)
+
+
+Values: TypeAlias = tuple[tuple[bytes | None, ...], Offset]
+"""Of rows, and what was applied where they were read."""
+
+
+def look_up(state: AppliedState, queries: Sequence[wire.ReadRows]) -> list[Values]:
     """Point reads, with one transaction for all that a PState is asked for on a task.
 
     Each is answered for its first so many keys, as many as fit.
     """
-    answers: list[wire.RowValues] = []
+    answers: list[Values] = []
+    applied = state.applied
     with ExitStack() as reading:
         places: dict[tuple[TaskId, str], Rows] = {}
         for query in queries:
@@ -92,12 +117,13 @@ def look_up(state: AppliedState, queries: Sequence[wire.ReadRows]) -> list[wire.
                 if rows is None:
                     rows = reading.enter_context(state.reading_pstate(task, query.pstate))
                     places[(task, query.pstate)] = rows
+                    applied = _seen(applied, rows)
                 value = rows.get(key)
                 found.append(value)
                 left_bytes -= len(value or b"")
                 if left_bytes <= 0:
                     break
-            answers.append(wire.RowValues(query.request, tuple(found)))
+            answers.append((tuple(found), applied))
     return answers
 
 

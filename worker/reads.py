@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
+import msgspec
+
 from stretto import wire
 from stretto.admin import ModuleDescription
 from stretto.errors import UsageError
@@ -22,7 +24,7 @@ from stretto.records import DepotOffset, head
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind, payload
-from stretto.types import Epoch, TaskId
+from stretto.types import Epoch, Millis, Offset, TaskId
 from stretto.worker import queries
 from stretto.worker.depot import DepotBatch, DepotSlice
 from stretto.worker.parking import WAIT_MS_MAX, ParkedRead, ParkedReads
@@ -57,6 +59,19 @@ class _Together:
     reads: list[_Read] = field(default_factory=list)
     keys: int = 0
 
+    def event(self, number: int) -> events.Read:
+        """What all of them may be answered by."""
+        message = self.reads[0].message
+        if isinstance(message, wire.ReadDepot | wire.FindOffset) or message.stale is None:
+            return events.Read(request=number)
+        wanted = [read.message.stale for read in self.reads if isinstance(read.message, queries.Query)]
+        return events.Read(
+            request=number,
+            max_staleness_ms=Millis(message.stale.max_staleness_ms),
+            after=max((each.after for each in wanted if each is not None), default=Offset(0)),
+            after_epoch=max((each.after_epoch for each in wanted if each is not None), default=Epoch(0)),
+        )
+
 
 class Reads:
     """Owned by the loop. ``next_number`` gives the numbers by which the core knows requests."""
@@ -65,8 +80,8 @@ class Reads:
         self._worker = worker
         self._next_number = next_number
         self._waiting: dict[int, _Together] = {}
-        #: Point reads of this turn.
-        self._gathered: dict[GroupKey, _Together] = {}
+        #: Point reads of this turn: of one group, and of one age that is accepted.
+        self._gathered: dict[tuple[GroupKey, int | None], _Together] = {}
         self.parked = ParkedReads(worker.loop, self._read_again)
         self._module = worker.config.module
         self.described(worker.description)
@@ -95,7 +110,7 @@ class Reads:
         elif message.group not in self._worker.groups:
             self._refuse_unknown(sender, message)
         elif isinstance(message, wire.ReadRows):
-            self._gather(_Read(sender, message))
+            self._gather(_Read(sender, message), message)
         else:
             wait_ms = min(message.wait_ms, WAIT_MS_MAX) if isinstance(message, wire.ReadDepot) else 0
             self._begin_one(_Read(sender, message, self._worker.loop.now + wait_ms))
@@ -117,21 +132,21 @@ class Reads:
         else:
             self._refuse_unknown(parked.connection, parked.message)
 
-    def _gather(self, read: _Read) -> None:
+    def _gather(self, read: _Read, message: wire.ReadRows) -> None:
         if not self._gathered:
             self._worker.loop.at_turn_end(self._begin_gathered)
-        message = read.message
-        gathered = self._gathered.get(message.group)
+        alike = message.group, message.stale.max_staleness_ms if message.stale is not None else None
+        gathered = self._gathered.get(alike)
         if gathered is None:
-            gathered = self._gathered[message.group] = _Together()
+            gathered = self._gathered[alike] = _Together()
         gathered.reads.append(read)
-        gathered.keys += len(message.keys) if isinstance(message, wire.ReadRows) else 1
+        gathered.keys += len(message.keys)
         if gathered.keys >= TOGETHER_KEYS_MAX:
-            self._begin(message.group, self._gathered.pop(message.group))
+            self._begin(message.group, self._gathered.pop(alike))
 
     def _begin_gathered(self) -> None:
         gathered, self._gathered = self._gathered, {}
-        for key, together in gathered.items():
+        for (key, _), together in gathered.items():
             self._begin(key, together)
 
     def _begin_one(self, read: _Read) -> None:
@@ -148,7 +163,7 @@ class Reads:
                 self._refuse_unknown(read.connection, read.message)
             return
         self._waiting[number] = together
-        group.step(events.Read(request=number))
+        group.step(together.event(number))
 
     # Looking.
 
@@ -202,10 +217,10 @@ class Reads:
         reply: wire.ToClient
         bodies: tuple[bytes, ...] = ()
         match result:
-            case effects.ReadServed():
+            case effects.ReadServed(epoch=epoch):
                 if self._parks(read):
                     return
-                reply, bodies = _served(number, read.found)
+                reply, bodies = _served(number, read.found, epoch)
             case effects.Refused(reason=reason, leader=leader, epoch=epoch):
                 reply = wire.Refused(number, reason, leader, epoch)
             case effects.Unknown() | effects.Acked():
@@ -288,8 +303,12 @@ def _with_uncommitted(group: Group, message: wire.ReadDepot, found: Any) -> Any:
     return DepotSlice(found.start, DepotOffset(at), tuple(batches))
 
 
-def _served(request: int, found: Any) -> tuple[wire.ToClient, tuple[bytes, ...]]:
+def _served(request: int, found: Any, epoch: Epoch) -> tuple[wire.ToClient, tuple[bytes, ...]]:
     match found:
+        case wire.RowPage() as page, int(offset):
+            return msgspec.structs.replace(page, epoch=epoch, offset=Offset(offset)), ()
+        case tuple(values), int(offset):
+            return wire.RowValues(request, values, epoch, Offset(offset)), ()
         case DepotSlice(start=start, end=end, batches=batches):
             reply = wire.DepotBatches(
                 request,
@@ -299,7 +318,7 @@ def _served(request: int, found: Any) -> tuple[wire.ToClient, tuple[bytes, ...]]
                 tuple(batch.timestamp_ms for batch in batches),
             )
             return reply, tuple(batch.payload for batch in batches)
-        case wire.DepotOffsets() | wire.RowValues() | wire.RowPage():
+        case wire.DepotOffsets():
             return found, ()
         case Exception():
             return wire.Failed(request, str(found)), ()

@@ -284,7 +284,8 @@ class TaskState:
             yield NoRows()
             return
         with self.environment.reading() as txn:
-            yield StoredRows(txn, database)
+            applied = Offset(_U64.unpack(txn.get(_APPLIED, db=self._meta))[0])
+            yield StoredRows(txn, database, applied)
 
     def digest(self) -> str:
         """Equal for two replicas of the task that have applied the same entries, however they got there."""

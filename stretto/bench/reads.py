@@ -41,7 +41,7 @@ from stretto.partition import owner_of
 from stretto.pstate.changes import Changes, pack
 from stretto.pstate.types import describe
 from stretto.replog.frame import Kind
-from stretto.types import ProducerId, TaskId
+from stretto.types import Epoch, Offset, ProducerId, TaskId
 from stretto.zk.embedded import free_ports
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec
@@ -167,7 +167,7 @@ def _sizes(keys: int) -> tuple[int, int]:
     names = tuple(ordered.encode(_key(number)) for number in range(keys))
     read = wire.ReadRows(1_000, GroupKey(MODULE, 0, 0), PSTATE, (TaskId(0),) * keys, names)
     values = tuple(msgspec.msgpack.encode(1_000) for _ in names)
-    return len(wire.encode(read)), len(wire.encode(wire.RowValues(1_000, values)))
+    return len(wire.encode(read)), len(wire.encode(wire.RowValues(1_000, values, Epoch(1), Offset(1_000))))
 
 
 @contextlib.contextmanager

@@ -53,8 +53,14 @@ class Client:
         *,
         of: Any = None,
         timeout: float = 30.0,
+        max_staleness: float | None = None,
+        token: str = "",
     ) -> PStateReader:
-        """``of`` is its type, as the module declares it, if values are to be of the classes in that."""
+        """``of`` is its type, as the module declares it, if values are to be of the classes in that.
+
+        With ``max_staleness``, in seconds, followers answer too, with what is at most so old. A reader never
+        sees less than it has seen before, nor less than the one whose ``token`` it is given.
+        """
         self._look_for(module)
         description = describe(self._network, module)
         spec = find_pstate(module, description, pstate)
@@ -63,7 +69,16 @@ class Client:
             if time.monotonic() > deadline:
                 raise RetriableError(f"not all tasks of module {module} can be found; try again")
             self.refresh()
-        return PStateReader(self._network, module, spec, description.tasks, annotation=of, timeout=timeout)
+        return PStateReader(
+            self._network,
+            module,
+            spec,
+            description.tasks,
+            annotation=of,
+            timeout=timeout,
+            max_staleness=max_staleness,
+            token=token,
+        )
 
     def _look_for(self, module: str) -> None:
         """It may have been launched since we looked."""

@@ -200,15 +200,32 @@ class Network:
         if address is None or self._connections.is_down(address):
             return False
 
+        heard = self._learning(group, on_reply)
+        self.request(
+            address, number, message, bodies, heard, timeout_ms=timeout_ms, group=group, wait_ms=wait_ms
+        )
+        return True
+
+    def to_replica(
+        self,
+        address: str,
+        group: GroupKey,
+        number: int,
+        message: wire.ToWorker,
+        on_reply: OnReply,
+        *,
+        timeout_ms: int,
+    ) -> None:
+        """To one that may answer without leading."""
+        self.request(address, number, message, (), self._learning(group, on_reply), timeout_ms=timeout_ms)
+
+    def _learning(self, group: GroupKey, on_reply: OnReply) -> OnReply:
         def replied(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
             if isinstance(reply, wire.Refused) and self.view.learn(group, reply):
                 self._led_anew(group)
             on_reply(reply, bodies)
 
-        self.request(
-            address, number, message, bodies, replied, timeout_ms=timeout_ms, group=group, wait_ms=wait_ms
-        )
-        return True
+        return replied
 
     # The first view.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from stretto import wire
+from stretto.client.followers import Followers, Seen
 from stretto.client.network import Network
 from stretto.client.reader import Question
 from stretto.errors import RetriableError, StrettoError
@@ -46,11 +47,22 @@ class _Asked:
 class PointReads:
     """Of one PState."""
 
-    def __init__(self, network: Network, module: str, pstate: str, timeout: float) -> None:
+    def __init__(
+        self,
+        network: Network,
+        module: str,
+        pstate: str,
+        timeout: float,
+        *,
+        seen: Seen,
+        followers: Followers | None = None,
+    ) -> None:
         self._network = network
         self._module = module
         self._pstate = pstate
         self._timeout = timeout
+        self._seen = seen
+        self._followers = followers
         self._asked: deque[_Asked] = deque()
         #: The client's thread has been called, and has not come yet.
         self._called = False
@@ -125,19 +137,29 @@ class PointReads:
         rows = [(asked.task, key) for asked in its for key in asked.keys[len(asked.values) :]][:READ_KEYS]
         tasks, keys = tuple(task for task, _ in rows), tuple(key for _, key in rows)
 
+        stale = self._followers.stale(group) if self._followers is not None else None
+
         def message(number: int, at: GroupKey) -> wire.ToWorker | None:
-            return wire.ReadRows(number, group, self._pstate, tasks, keys) if at == group else None
+            return wire.ReadRows(number, group, self._pstate, tasks, keys, stale) if at == group else None
 
         def then(question: Question) -> None:
             if not question.has_moved:
-                self._take(its, question)
+                self._take(group, its, question)
             self._asked.extend(asked for asked in its if not self._settles(asked))
             if self._asked:
                 self._send()
 
-        Question(self._network, self._module, tasks[0], message, self._timeout, then=then).send()
+        Question(
+            self._network,
+            self._module,
+            tasks[0],
+            message,
+            self._timeout,
+            then=then,
+            followers=self._followers,
+        ).send()
 
-    def _take(self, its: Sequence[_Asked], question: Question) -> None:
+    def _take(self, group: GroupKey, its: Sequence[_Asked], question: Question) -> None:
         try:
             reply, _ = question.answer()
             if not isinstance(reply, wire.RowValues) or not reply.values:
@@ -146,6 +168,7 @@ class PointReads:
             for asked in its:
                 asked.failure = error
             return
+        self._seen.saw(group, reply.epoch, reply.offset)
         at = 0
         for asked in its:
             lacks = len(asked.keys) - len(asked.values)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from stretto import ordered, wire
+from stretto.client.followers import Followers, Seen
 from stretto.client.network import Network
 from stretto.client.points import PointReads
 from stretto.client.reader import Question
@@ -65,6 +66,8 @@ class PStateReader:
         *,
         annotation: Any = None,
         timeout: float = 30.0,
+        max_staleness: float | None = None,
+        token: str = "",
     ) -> None:
         self._network = network
         self._module = module
@@ -77,7 +80,16 @@ class PStateReader:
                 raise UsageError(f"PState {pstate.name} of {module} is {pstate.type}: {why}")
         self.type = pstate.type
         self._root = compile_type(pstate.type, annotation)
-        self._points = PointReads(network, module, pstate.name, timeout)
+        self._seen = Seen(token)
+        self._followers = None if max_staleness is None else Followers(network, max_staleness, self._seen)
+        self._points = PointReads(
+            network, module, pstate.name, timeout, seen=self._seen, followers=self._followers
+        )
+
+    @property
+    def token(self) -> str:
+        """What was seen so far: another reader that is given it sees as much."""
+        return str(self._seen)
 
     def get(self, *path: Any, default: Any = None) -> Any:
         """The value, dict, set or list under these keys; a list's elements have their positions as keys."""
@@ -214,7 +226,7 @@ class PStateReader:
             self._ask(
                 task,
                 lambda number, group: wire.ScanRows(
-                    number, group, task, self._name, low, high, 1, backwards=True
+                    number, group, task, self._name, low, high, 1, True, self._stale(group)
                 ),
             )
         )
@@ -226,7 +238,7 @@ class PStateReader:
         def message(at: bytes | None) -> tuple[TaskId, _Message]:
             low = start if at is None else at
             return task, lambda number, group: wire.ScanRows(
-                number, group, task, self._name, low, end, rows_max
+                number, group, task, self._name, low, end, rows_max, False, self._stale(group)
             )
 
         pages = _pages(self._ask, message)
@@ -238,7 +250,7 @@ class PStateReader:
         def message(at: bytes | None) -> tuple[TaskId, _Message]:
             low = start if at is None else at
             return task, lambda number, group: wire.ScanKeys(
-                number, group, task, self._name, low, end, depth, keys_max, tell
+                number, group, task, self._name, low, end, depth, keys_max, tell, self._stale(group)
             )
 
         return message
@@ -246,7 +258,29 @@ class PStateReader:
     def _ask(self, task: TaskId, message: _Message) -> Question:
         if (self._module, task) not in self._network.view.of_task:
             raise RetriableError(f"task {task} of {self._module} cannot be found now; try again")
-        return Question(self._network, self._module, task, message, self._timeout).begin()
+        asked: list[GroupKey] = []
+
+        def noting(number: int, group: GroupKey) -> wire.ToWorker:
+            asked.append(group)
+            return message(number, group)
+
+        def saw(question: Question) -> None:
+            reply = question.reply
+            if isinstance(reply, wire.RowPage):
+                self._seen.saw(asked[-1], reply.epoch, reply.offset)
+
+        return Question(
+            self._network,
+            self._module,
+            task,
+            noting,
+            self._timeout,
+            then=saw,
+            followers=self._followers,
+        ).begin()
+
+    def _stale(self, group: GroupKey) -> wire.Stale | None:
+        return self._followers.stale(group) if self._followers is not None else None
 
 
 def _pages(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from stretto import wire
+from stretto.client.followers import Followers
 from stretto.client.network import Network, patience_ms
 from stretto.errors import RetriableError, UsageError
 from stretto.records import RecordBatch
@@ -21,6 +22,8 @@ from stretto.zk.paths import GroupKey
 
 READ_BYTES = 1 << 20
 REQUEST_TIMEOUT_MS = 3_000
+FOLLOWER_TIMEOUT_MS = 500
+"""One that has not answered by then is left out: the leader is asked."""
 TAIL_WAIT_MS = 1_000
 """How long a worker holds back the answer to a tail while there is nothing."""
 POLL_MS = 20
@@ -168,9 +171,11 @@ class Question:
         wait_ms: int = 0,
         delay_ms: int = 0,
         then: Callable[[Question], None] | None = None,
+        followers: Followers | None = None,
     ) -> None:
         """``message`` is made for the group that holds the task; None ends the question (``has_moved``).
-        ``wait_ms``: how long the worker may hold back the answer. ``then`` runs on the client's thread."""
+        ``wait_ms``: how long the worker may hold back the answer. ``then`` runs on the client's thread.
+        ``followers``, if they may answer, are asked before the leader."""
         self._network = network
         self._module = module
         self._task = task
@@ -180,7 +185,8 @@ class Question:
         #: Open once it is answered: an Event costs several times as much.
         self._unanswered = threading.Lock()
         self._unanswered.acquire()
-        self._reply: wire.ToClient | None = None
+        #: None until it is answered, and if it never is.
+        self.reply: wire.ToClient | None = None
         self._bodies: list[memoryview] = []
         self._last: Any = None
         self._attempts = 0
@@ -190,6 +196,7 @@ class Question:
         #: From the asking to the answer.
         self.took_ms = 0
         self.has_moved = False
+        self._followers = followers
         self._delay_ms = delay_ms
 
     def begin(self) -> Self:
@@ -206,20 +213,20 @@ class Question:
 
     def answer(self) -> tuple[wire.ToClient, list[memoryview]]:
         """Of a question that is answered."""
-        if isinstance(self._reply, wire.Failed):
-            raise UsageError(self._reply.why)
-        if self._reply is None:
+        if isinstance(self.reply, wire.Failed):
+            raise UsageError(self.reply.why)
+        if self.reply is None:
             reason = self._last.reason if isinstance(self._last, wire.Refused) else "no answer"
             raise RetriableError(
                 f"task {self._task} of {self._module} cannot be read now ({reason}); try again"
             )
-        return self._reply, self._bodies
+        return self.reply, self._bodies
 
     def _finish(self) -> None:
         self.took_ms = int((time.monotonic() - self._began_at) * 1_000) if self._began_at else 0
-        self._unanswered.release()
         if self._then is not None:
             self._then(self)
+        self._unanswered.release()
 
     def send(self) -> None:
         """On the client's thread."""
@@ -228,20 +235,41 @@ class Question:
             self._finish()
             return
         group = self._network.view.of_task[(self._module, self._task)]
-        epoch = self._network.view.epoch(group)
         number = self._network.next_request()
         message = self._message(number, group)
         if message is None:
             self.has_moved = True
             self._finish()
             return
+        address = self._followers.pick(group) if self._followers is not None else None
+        if self._followers is None or address is None:
+            self._ask_leader(group, number, message)
+        else:
+            self._ask_follower(self._followers, address, group, number, message)
+
+    def _ask_follower(
+        self, followers: Followers, address: str, group: GroupKey, number: int, message: wire.ToWorker
+    ) -> None:
+        def heard(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
+            if reply is None or isinstance(reply, wire.Refused | wire.Unknown):
+                followers.avoid(address, reply)
+                self._ask_leader(group, number, message)
+            else:
+                self.reply, self._bodies = reply, bodies
+                self._finish()
+
+        timeout_ms = FOLLOWER_TIMEOUT_MS
+        self._network.to_replica(address, group, number, message, heard, timeout_ms=timeout_ms)
+
+    def _ask_leader(self, group: GroupKey, number: int, message: wire.ToWorker) -> None:
+        epoch = self._network.view.epoch(group)
 
         def heard(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
             if reply is None or isinstance(reply, wire.Refused | wire.Unknown):
                 self._last = reply
                 again()
             else:
-                self._reply, self._bodies = reply, bodies
+                self.reply, self._bodies = reply, bodies
                 self._finish()
 
         def again() -> None:

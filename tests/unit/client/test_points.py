@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from stretto import wire
+from stretto.client.followers import Seen
 from stretto.client.network import Network
 from stretto.client.points import READ_KEYS, PointReads
 from stretto.endpoint import Connection, Endpoint
 from stretto.errors import RetriableError, UsageError
 from stretto.loop import Loop
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, TaskId, WorkerId
+from stretto.types import Epoch, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
 
 MODULE, PSTATE = "m", "counts"
@@ -86,7 +87,9 @@ class FakeWorker:
 
     def _answer(self, sender: Connection, message: wire.ReadRows) -> None:
         values = tuple(None if key.startswith(b"x") else key[::-1] for key in message.keys)
-        reply = self.instead(message) or wire.RowValues(message.request, values[: self.answers_max])
+        reply = self.instead(message) or wire.RowValues(
+            message.request, values[: self.answers_max], Epoch(1), Offset(7)
+        )
         self._endpoint.reply(sender, reply)
 
 
@@ -107,7 +110,7 @@ def network(worker: FakeWorker) -> Iterator[Network]:
 
 @pytest.fixture
 def points(network: Network) -> PointReads:
-    return PointReads(network, MODULE, PSTATE, SECONDS)
+    return PointReads(network, MODULE, PSTATE, SECONDS, seen=Seen())
 
 
 def refresh(network: Network) -> None:

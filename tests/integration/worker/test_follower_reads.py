@@ -1,0 +1,134 @@
+"""Followers answer readers who accept what is a little old, and never less than these have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from stretto import ordered, wire
+from stretto.client import Client
+from stretto.errors import UsageError
+from stretto.partition import owner_of
+from stretto.pstate.types import describe
+from stretto.replog.core.effects import Refusal
+from stretto.types import Epoch, Offset, TaskId
+from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.records import DepotSpec, PStateSpec
+from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
+from tests.integration.states import put
+from tests.integration.wires import Wire
+from tests.integration.zk.waiting import wait_until
+
+TASKS = 2
+COUNTS = dict[str, int]
+SPECS = (PStateSpec(name="counts", type=describe(COUNTS)),)
+DEPOTS = (DepotSpec(name="events"),)
+WORDS = {f"word {number}": number for number in range(40)}
+LONG = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with Cluster(folder, zookeeper.address, tasks=TASKS, groups=1, depots=DEPOTS, pstates=SPECS) as cluster:
+        put(cluster, "counts", COUNTS, WORDS)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Cluster) -> Client:
+    return cluster.connect()
+
+
+def question(cluster: Cluster, stale: wire.Stale | None, number: int = 1) -> wire.ReadRows:
+    word = "word 7"
+    task = TaskId(owner_of(word, TASKS))
+    return wire.ReadRows(number, cluster.key_of(), "counts", (task,), (ordered.encode(word),), stale)
+
+
+def test_a_follower_answers_who_accepts_its_age_and_says_where_it_read(cluster: Cluster) -> None:
+    stale = wire.Stale(60_000)
+    follower = cluster.followers()[0]
+
+    def answers() -> wire.RowValues | None:
+        with Wire(follower.address) as caller:
+            reply = caller.ask(question(cluster, stale))
+            assert isinstance(reply, wire.RowValues | wire.Refused), reply
+            return reply if isinstance(reply, wire.RowValues) else None
+
+    wait_until(
+        "the follower has applied all that is visible", lambda: answers() is not None, DEADLINE_SECONDS
+    )
+    reply = answers()
+    assert reply is not None
+    assert reply.values == (b"\x07",)
+    assert (reply.epoch, reply.offset > 0) == (cluster.record().epoch, True)
+    with Wire(follower.address) as caller:
+        latest = caller.ask(question(cluster, None))
+        assert isinstance(latest, wire.Refused)
+        assert latest.reason is Refusal.NOT_LEADER
+        ahead = caller.ask(question(cluster, wire.Stale(60_000, Offset(reply.offset + 1_000), Epoch(1))))
+        assert isinstance(ahead, wire.Refused)
+        assert ahead.reason is Refusal.TOO_STALE
+        nonsense = caller.ask(question(cluster, wire.Stale(0)))
+        assert isinstance(nonsense, wire.Failed)
+        assert "cannot be 0 ms old" in nonsense.why
+
+
+def test_readers_of_followers_see_the_same_as_those_of_leaders(client: Client) -> None:
+    counts = client.pstate(MODULE, "counts", max_staleness=LONG)
+    assert counts.get_many(WORDS) == WORDS
+    assert counts.get("word 3") == 3
+    assert counts.contains("word 3")
+    assert dict(counts.items()) == WORDS
+    assert list(counts.keys()) == sorted(WORDS)
+    assert counts.count() == len(WORDS)
+    latest = client.pstate(MODULE, "counts")
+    assert latest.get("word 3") == 3
+    assert latest.token
+    assert client.pstate(MODULE, "counts", max_staleness=LONG, token=latest.token).get("word 3") == 3
+
+
+@pytest.mark.parametrize("max_staleness", [0, -1.0, 10_000.0])
+def test_an_age_that_nobody_can_mean_is_refused(client: Client, max_staleness: float) -> None:
+    with pytest.raises(UsageError, match="max_staleness is in seconds"):
+        client.pstate(MODULE, "counts", max_staleness=max_staleness)
+
+
+def test_a_token_that_is_none_is_refused(client: Client) -> None:
+    with pytest.raises(UsageError, match="is no part of a token"):
+        client.pstate(MODULE, "counts", token="yesterday")
+
+
+def test_followers_answer_while_their_leader_sleeps_and_writes_are_seen_after_it(
+    start: Callable[..., Cluster],
+) -> None:
+    cluster = start(tasks=TASKS, groups=1, depots=DEPOTS, pstates=SPECS, session_timeout_ms=20_000)
+    put(cluster, "counts", COUNTS, WORDS)
+    client = cluster.connect()
+    counts = client.pstate(MODULE, "counts", max_staleness=LONG)
+
+    def all_answer() -> bool:
+        replies = []
+        for follower in cluster.followers():
+            with Wire(follower.address) as caller:
+                replies.append(caller.ask(question(cluster, wire.Stale(60_000))))
+        return all(isinstance(reply, wire.RowValues) for reply in replies)
+
+    wait_until("both followers answer", all_answer, DEADLINE_SECONDS)
+    asleep, epoch = cluster.leader(), cluster.record().epoch
+    asleep.pause()
+    try:
+        assert counts.get_many(WORDS) == WORDS
+        assert {word: counts.get(word) for word in WORDS} == WORDS
+        # Nobody took over: it was the followers of the sleeping leader.
+        assert cluster.record().epoch == epoch
+    finally:
+        asleep.resume()
+    put(cluster, "counts", COUNTS, {"word 1": 100})
+    seen = client.pstate(MODULE, "counts")
+    assert seen.get("word 1") == 100
+    # Whatever they would have answered: this reader is told what was seen.
+    later = client.pstate(MODULE, "counts", max_staleness=LONG, token=seen.token)
+    assert [later.get("word 1") for _ in range(20)] == [100] * 20
