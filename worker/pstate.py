@@ -46,7 +46,7 @@ def _delete_range(txn: WriteTransaction, database: Database, start: bytes, end: 
 class StoredRows:
     """What is applied, as of a transaction: the lowest of the layers that a batch sees."""
 
-    def __init__(self, txn: ReadTransaction, database: Database, applied: Offset) -> None:
+    def __init__(self, txn: ReadTransaction, database: Database, applied: Offset = Offset(0)) -> None:
         self._txn = txn
         #: What the task's file says in this transaction.
         self.applied = applied

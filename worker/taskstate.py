@@ -284,7 +284,7 @@ class TaskState:
             yield NoRows()
             return
         with self.environment.reading() as txn:
-            applied = Offset(_U64.unpack(txn.get(_APPLIED, db=self._meta))[0])
+            applied = Offset(_U64.unpack(txn.get(_APPLIED, b"", db=self._meta))[0])
             yield StoredRows(txn, database, applied)
 
     def digest(self) -> str:
