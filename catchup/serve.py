@@ -29,6 +29,8 @@ from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
 
 IMAGES_AT_ONCE = 2
+SENDING_MS = 2_000
+"""A pause that is longer ends the sending."""
 
 Key: TypeAlias = tuple[GroupKey, WorkerId]
 """Of a transfer: the group, and the follower that receives it."""
@@ -234,6 +236,7 @@ class Serve:
         self._queue: deque[tuple[_Transfer, _Sendable]] = deque()
         self._to_make: deque[tuple[_Transfer, messages.AskImage]] = deque()
         self._making: set[tuple[Key, int, TaskId]] = set()
+        self._sent_at: Millis | None = None
         self._now = now
         self._out: list[Effect] = []
 
@@ -278,6 +281,11 @@ class Serve:
         self._make_next()
         self._send_next()
         return out
+
+    def is_sending(self, now: Millis) -> bool:
+        """Something waits to be sent, or was sent a moment ago."""
+        lately = self._sent_at is not None and now - self._sent_at < SENDING_MS
+        return bool(self.transfers) and (bool(self._queue) or lately)
 
     def next_deadline(self) -> Millis | None:
         deadlines = [transfer.heard_at + self._patience_ms for transfer in self.transfers.values()]
@@ -452,6 +460,7 @@ class Serve:
     def _send_next(self) -> None:
         while self._queue and self._throttle.ready_at(self._now) <= self._now:
             transfer, ask = self._queue.popleft()
+            self._sent_at = self._now
             size_bytes = self._send_one(transfer, ask)
             transfer.sent_bytes += size_bytes
             self._throttle.take(size_bytes)

@@ -1,4 +1,4 @@
-"""How fast state is sent: one allowance for all transfers of a worker."""
+"""How fast state is sent: one allowance for all transfers of a worker, which is its part of its node's."""
 
 from __future__ import annotations
 

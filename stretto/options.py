@@ -242,7 +242,15 @@ TABLE: tuple[Option, ...] = (
         unit="bytes/s",
         low=0,
         high=1 << 40,
-        doc="How fast a worker sends state to replicas that catch up; 0: as fast as it can.",
+        doc="How fast the workers of a node together send state to replicas that catch up; 0: as fast as "
+        "they can.",
+    ),
+    Option(
+        name="replication.catchup.verify.structure",
+        kind=bool,
+        default=False,
+        doc="Whether a state that was received is also checked page by page before it is installed; takes a "
+        "while for large ones.",
     ),
     Option(
         name="replication.append.timeout.millis",

@@ -23,6 +23,7 @@ from stretto.types import Epoch, Millis, Offset, TaskId, WorkerId
 from stretto.worker.environment import NoSpace
 from stretto.worker.images import GrowingImage, SpooledImage, make_image
 from stretto.worker.install import Install
+from stretto.worker.share import NodeShare
 from stretto.worker.staging import Abandoned, Staging
 from stretto.zk.paths import GroupKey
 
@@ -39,6 +40,9 @@ AGAIN_MAX_MS = 30_000
 """From the failure of a transfer to the next one, and from one look at a full disk to the next: twice as long
 each time, up to this."""
 RATE_MS = 1_000
+SHARE = "catchup"
+SHARE_MS = 500
+"""How often the workers of a node look how many of them send state."""
 
 T = TypeVar("T")
 
@@ -83,6 +87,11 @@ class CatchupDesk:
         self._worker = worker
         self._loop = worker.loop
         self._pool = ThreadPoolExecutor(THREADS, "catchup")
+        node_dir = worker.config.node_dir
+        self._share = NodeShare(node_dir / SHARE, worker.worker) if node_dir is not None else None
+        #: Workers of this node that send, and whether that is being looked at.
+        self._senders = 1
+        self._is_looking = False
         self._serve = serve.Serve(self._limit(), Millis(self._loop.now))
         self._serve_deadline: Millis | None = None
         self._serving: dict[serve.Key, Serving] = {}
@@ -98,14 +107,17 @@ class CatchupDesk:
         self._pool.shutdown(cancel_futures=True)
         for staging in self._stagings.values():
             staging.close()
+        if self._share is not None:
+            self._share.close()
 
     def options_changed(self) -> None:
         self._step_serve(self._limit())
 
     def _limit(self) -> serve.Limit:
         option = self._worker.option
+        bytes_per_second = int(option("replication.catchup.max.bytes.per.second"))
         return serve.Limit(
-            bytes_per_second=int(option("replication.catchup.max.bytes.per.second")),
+            bytes_per_second=-(-bytes_per_second // self._senders),
             patience_ms=Millis(int(option("replication.far.horizon.timeout.millis"))),
         )
 
@@ -163,9 +175,33 @@ class CatchupDesk:
                 pinned=effect.pinned,
             )
         )
+        if not self._is_looking:
+            self._look_at_node()
 
     def stop_serving(self, group: Group, to: WorkerId) -> None:
         self._step_serve(serve.PinReleased(key=(group.key, to)))
+
+    def _look_at_node(self) -> None:
+        """As long as there are transfers."""
+
+        def then(result: int | Exception) -> None:
+            if isinstance(result, OSError):
+                log.error("allowance_not_shared", why=str(result))
+            elif isinstance(result, Exception):
+                raise result
+            elif result != self._senders:
+                self._senders = result
+                log.info("senders_of_state", workers=result)
+                self._step_serve(self._limit())
+            self._is_looking = bool(self._serve.transfers)
+            if self._is_looking:
+                self._loop.call_after(SHARE_MS, self._look_at_node)
+
+        share = self._share
+        if share is not None:
+            self._is_looking = True
+            sending = self._serve.is_sending(Millis(self._loop.now))
+            self._on_thread(lambda: share.look(sending=sending), then)
 
     def _step_serve(self, event: serve.Event) -> None:
         for effect in self._serve.step(event, Millis(self._loop.now)):
@@ -427,8 +463,10 @@ class CatchupDesk:
                 )
             case fetch.Assemble(end=end, history=history):
                 receiving.end, receiving.history = end, history
+                verify = bool(self._worker.option("replication.catchup.verify.structure"))
                 self._on_thread(
-                    lambda: staging.assemble(end), lambda result: self._assembled(receiving, result)
+                    lambda: staging.assemble(end, verify_structure=verify),
+                    lambda result: self._assembled(receiving, result),
                 )
             case fetch.Fail(why=why):
                 self._fail(receiving, why)

@@ -89,6 +89,8 @@ class WorkerConfig:
     root: str = "/stretto"
     key: ClusterKey | None = None
     session_timeout_ms: int = 10_000
+    node_dir: Path | None = None
+    """What the workers of its node share; None: it is alone there."""
 
 
 class Worker:

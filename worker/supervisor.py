@@ -275,6 +275,7 @@ class Supervisor:
         command += ["--zookeeper", config.zookeeper, "--root", config.root, "--cluster", config.cluster]
         command += ["--address", f"{self.address.rpartition(':')[0]}:0", "--launch", launch]
         command += ["--session-timeout-millis", str(config.session_timeout_ms)]
+        command += ["--node-dir", str(self._data)]
         command += ["--artifacts", str(self._data / "artifacts")]
         if config.advertise is not None:
             host, colon, _ = config.advertise.rpartition(":")

@@ -51,6 +51,9 @@ def worker(
     launch: Annotated[
         str, typer.Option(help="What its supervisor knows this process by.", show_default=False)
     ] = "",
+    node_dir: Annotated[
+        Path | None, typer.Option(help="What the workers of its machine share.", show_default=False)
+    ] = None,
 ) -> int:
     """Run one worker until SIGTERM or Ctrl-C; it hands its leaderships over first.
 
@@ -99,6 +102,7 @@ def worker(
             root=root,
             key=cluster_key,
             session_timeout_ms=session_timeout_millis,
+            node_dir=node_dir,
         )
     )
     process.handle_signals()

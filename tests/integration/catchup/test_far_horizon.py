@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import resource
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,6 +142,81 @@ def test_a_full_disk_is_told_and_overcome(cluster: Cluster) -> None:
         wait_whole(cluster)
     network.close()
     check(cluster, load)
+
+
+@contextlib.contextmanager
+def _small_disk(folder: Path, megabytes: int) -> Iterator[None]:
+    """A file system of its own; skips the test where that is not allowed."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"this needs a file system of its own, and mounting one failed: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _fill(file: Path) -> None:
+    with file.open("wb", 0) as ballast, contextlib.suppress(OSError):
+        while True:
+            ballast.write(bytes(64 * 1024))
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_round_is_told_and_overcome(cluster: Cluster) -> None:
+    victim = leave_behind(cluster, **BULK)
+    options(cluster, **{LIMIT: SLOW})
+    victim.wipe()
+    with _small_disk(victim.data_dir, megabytes=40):
+        incoming = cluster.replica_folder(victim.name) / "incoming" / "state"
+        network = Network(cluster.addresses(), None)
+        victim.start()
+        wait_until("a megabyte is here", lambda: _written_bytes(incoming) > 1_000_000, DEADLINE_SECONDS)
+        _fill(victim.data_dir / "ballast")
+        wait_said(victim, "no_room_for_state")
+        wait_until("its view says so", lambda: "free some space" in _waits(network, victim), 20.0)
+        wait_said(cluster.leader(), "follower_has_no_room")
+        assert victim.said("far_horizon_ends") == 0
+        (victim.data_dir / "ballast").unlink()
+        options(cluster, **{LIMIT: 0})
+        wait_said(victim, "far_horizon_ends")
+        wait_whole(cluster)
+        network.close()
+        cluster.heal()
+        cluster.check_replicas_agree()
+        cluster.stop()
+
+
+@pytest.mark.soak
+def test_workers_of_one_node_share_what_they_may_send(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> None:
+    cluster = Cluster(tmp_path, zookeeper.address, groups=2, factor=2)
+    (common,) = set(cluster.plans[0].replicas) & set(cluster.plans[1].replicas)
+    others = [next(iter(set(plan.replicas) - {common})) for plan in cluster.plans]
+    plain = cluster.command
+    for worker in cluster.workers.values():
+        worker._command = lambda worker: [*plain(worker), "--node-dir", str(tmp_path / "node")]
+    with cluster:
+        options(cluster, **{"replication.max.near.sync.message.lag": 1_000, LIMIT: SLOW})
+        victim = cluster.workers[common]
+        victim.kill()
+        leaders = [cluster.wait_led_by({name}, group) for group, name in enumerate(others)]
+        for group, leader in enumerate(leaders):
+            cluster.wait_isr({leader.name}, group)
+        append(cluster, **BULK)
+        victim.start()
+        wait_said(victim, "far_horizon_ends", 2)
+        for leader in leaders:
+            assert any("senders_of_state" in line and '"workers": 2' in line for line in leader.log())
+        ends = [_took(line) for line in victim.log() if "far_horizon_ends" in line]
+        received_bytes, took_ms = sum(each[1] for each in ends), max(each[0] for each in ends)
+        assert received_bytes * 1_000 / took_ms < SLOW * 1.3
+
+
+def _took(line: str) -> tuple[int, int]:
+    found = [re.search(rf'{name}"?[=:] ?(\d+)', line) for name in ("took_ms", "received_bytes")]
+    took_ms, received_bytes = (int(each[1]) for each in found if each)
+    return took_ms, received_bytes
 
 
 def _waits(network: Network, worker: WorkerProcess) -> str:

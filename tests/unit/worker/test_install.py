@@ -17,7 +17,7 @@ from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, StorageId, TaskId, WorkerId
 from stretto.worker import staging as staging_of
 from stretto.worker.environment import NoSpace
-from stretto.worker.images import SpooledImage, make_image
+from stretto.worker.images import SpooledImage, make_image, task_folder
 from stretto.worker.install import INSTALL, Install, steps
 from stretto.worker.plan import GroupPlan
 from stretto.worker.staging import Abandoned, Staging
@@ -27,6 +27,8 @@ from stretto.zk.paths import GroupKey
 from tests.unit.worker.entries import TASKS, Log, applied_in_one_go, digests
 
 PLAN = GroupPlan(GroupKey("counts", 0, 0), TASKS, (WorkerId("w0"), WorkerId("w1")))
+LEAF = 0x02
+"""Among the flags of a page of LMDB."""
 EPOCH, ME = Epoch(1), Incarnation("w1.1")
 
 
@@ -209,6 +211,39 @@ def test_images_that_do_not_meet_are_no_state(tmp_path: Path, pool: ThreadPoolEx
         staging.assemble(log.end)
     staging.close()
     close(leader)
+
+
+def test_an_image_that_was_damaged_before_it_was_hashed_is_found_by_its_structure(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    log = a_log(3_000)
+    leader = opened(tmp_path / "leader", pool, log)
+    path, task = tmp_path / "r", TaskId(0)
+    staged(path, leader, log, tmp_path / "leader")
+    staging = Staging(path, TASKS, None)
+    for each in TASKS:
+        staging.prepare(each)
+    staging.assemble(log.end, verify_structure=True)
+    file = task_folder(path / "incoming" / "state", task) / "data.mdb"
+    with file.open("r+b") as damaged:
+        damaged.seek(_a_leaf(file.read_bytes()))
+        damaged.write(b"\xff" * 64)
+
+    staging.assemble(log.end)
+    with pytest.raises(StorageError, match=r"the image of task 0 .* is damaged"):
+        staging.assemble(log.end, verify_structure=True)
+    staging.close()
+    close(leader)
+
+
+def _a_leaf(content: bytes) -> int:
+    """Where the entries of some full page of records begin: after its header of 16 bytes."""
+    for at in range(4 * 4096, len(content), 4096):
+        if int.from_bytes(content[at + 10 : at + 12], "little") == LEAF and content.count(
+            b"2" * 50, at, at + 4096
+        ):
+            return at + 16
+    raise AssertionError("the image has no such page")
 
 
 def test_a_later_round_lists_and_sends_what_changed(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
