@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from stretto import admin, wire
+from stretto.conductor.moving import follows
 from stretto.conductor.updating import going_by_other_code, trials
 from stretto.conductor.view import Module, View
 from stretto.options import TABLE, Level, OptionSet, Resolved
@@ -56,6 +57,9 @@ def module(view: View, found: Module) -> admin.ModuleView:
         failed_update=spec.failed_update,
         groups=len(found.groups),
         led=sum(view.is_led(group) for group in found.groups),
+        moved=sum(
+            follows(group.record, found.assignment, number) for number, group in enumerate(found.groups)
+        ),
         problems=tuple(_problems(view, found)),
     )
 
@@ -79,7 +83,7 @@ def _problems(view: View, module: Module) -> list[str]:
     leaderless = [group.plan.key.group for group in module.groups if not view.is_led(group)]
     if leaderless and module.spec.state is not ModuleState.LAUNCHING:
         problems.append(
-            f"no leader registered for {many(len(leaderless), 'group')}: {_some(leaderless)}; "
+            f"no leader registered for {many(len(leaderless), 'group')}: {some(leaderless)}; "
             "see task-groups-status"
         )
     short = [
@@ -88,7 +92,7 @@ def _problems(view: View, module: Module) -> list[str]:
         if group.record is not None and len(group.record.isr) < len(group.plan.replicas)
     ]
     if short:
-        problems.append(f"{many(len(short), 'group')} with replicas out of sync: {_some(short)}")
+        problems.append(f"{many(len(short), 'group')} with replicas out of sync: {some(short)}")
     return problems
 
 
@@ -110,7 +114,7 @@ def many(count: int, noun: str, nouns: str | None = None) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
 
 
-def _some(numbers: list[int]) -> str:
+def some(numbers: list[int]) -> str:
     shown = ", ".join(map(str, numbers[:8]))
     return shown if len(numbers) <= 8 else f"{shown} and {len(numbers) - 8} more"
 

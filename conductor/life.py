@@ -192,11 +192,11 @@ class Life:
 
     def _finish_destruction(self, view: View, module: Module) -> None:
         """When no node that is there has a worker or data of it. One that is away keeps its files."""
-        nodes = module.assignment.nodes
+        nodes = module.assignment.homes
         left = {worker for worker in module.remains if nodes.get(worker) in view.nodes}
         if left or any(worker in view.workers for worker in nodes):
             return
-        for worker in module.assignment.nodes:
+        for worker in nodes:
             try:
                 self._client.delete(self._paths.worker(worker))
             except NoNodeError:

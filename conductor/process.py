@@ -30,6 +30,7 @@ from stretto.conductor import answers, view
 from stretto.conductor.balancing import Balancing
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
+from stretto.conductor.scaling import Scaling
 from stretto.conductor.view import View, named
 from stretto.endpoint import advertised
 from stretto.errors import RetriableError, StrettoError
@@ -98,6 +99,7 @@ class Conductor:
         self._options_version: int | None = None
         self._operations = Operations(self._client, self._paths)
         self._life = Life(self._client, self._paths, self._operations)
+        self._scaling = Scaling(self._client, self._paths, self._operations)
         self._balancing = Balancing(self._client, self._paths, self._operations, self._life)
 
     def handle_signals(self) -> None:
@@ -161,6 +163,7 @@ class Conductor:
             log.info("conductor_active", address=self.address)
         for module in self._view.modules.values():
             self._life.advance(self._view, module)
+            self._scaling.advance(module)
         self._balancing.advance(self._view, self._options(), time.monotonic())
 
     def _look(self) -> None:
@@ -256,6 +259,10 @@ class Conductor:
                 return self._balancing.show(now, now.module(module), self._options())
             case admin.Balance(module=module):
                 return self._balancing.ask_for(now, now.module(module), self._options())
+            case admin.Reassign(module=module, node=node, force=force):
+                return self._scaling.reassign(now, now.module(module), now.node(node), force=force)
+            case admin.Scale(module=module, replication_factor=factor):
+                return self._scaling.scale(now, now.module(module), factor)
             case admin.ResignLeader(module=module, group=group, to=to):
                 return self._balancing.resign(now, now.module(module), group, to)
             case admin.Options(level=level):

@@ -53,6 +53,7 @@ class Module:
     """The workers whose data is on disk somewhere."""
     trials: Mapping[str, Trial] = field(default_factory=dict)
     """What nodes found of the code of an update."""
+    assignment_version: int = 0
 
 
 @dataclass(slots=True)
@@ -165,10 +166,11 @@ class _Reading:
 
     def _read_module(self, name: str) -> None:
         found = self._versioned(self._paths.spec(name), ModuleSpec)
-        assignment = self._record(self._paths.assignment(name), Assignment)
-        if found is None or assignment is None:
+        assigned = self._versioned(self._paths.assignment(name), Assignment)
+        if found is None or assigned is None:
             return
         spec, znode = found
+        assignment = assigned[0]
         groups = tuple(
             GroupState(plan, self._record(self._paths.group(plan.key), GroupRecord))
             for plan in plans_of(name, assignment)
@@ -179,4 +181,6 @@ class _Reading:
             for node in self._mirror.children_of(self._paths.trials(name))
         }
         trials = {node: trial for node, trial in tried.items() if trial is not None}
-        self.view.modules[name] = Module(name, spec, znode.version, assignment, groups, remains, trials)
+        self.view.modules[name] = Module(
+            name, spec, znode.version, assignment, groups, remains, trials, assigned[1].version
+        )

@@ -89,6 +89,22 @@ class Update(Call[None], frozen=True, kw_only=True):
     """Depots and PStates that the new code no longer declares, and whose data is to go."""
 
 
+class Reassign(Call[str], frozen=True, kw_only=True):
+    """Move all replicas of a module away from a node; returns what is done, in a sentence."""
+
+    module: str
+    node: str
+    force: bool = False
+    """Also if no other replica is in sync."""
+
+
+class Scale(Call[str], frozen=True, kw_only=True):
+    """Another replication factor; returns what is done, in a sentence."""
+
+    module: str
+    replication_factor: int
+
+
 class Pause(Call[None], frozen=True, kw_only=True):
     """Take no more records and run no more topologies, until it is resumed; reads go on."""
 
@@ -128,6 +144,8 @@ class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     led: int
     """How many of its groups have a leader that is registered."""
+    moved: int = 0
+    """How many have exactly the replicas that the assignment gives them."""
     problems: tuple[str, ...]
     """One sentence each; none when all is well."""
 
@@ -434,6 +452,8 @@ AnyCall: TypeAlias = (
     | Launch
     | Destroy
     | Update
+    | Reassign
+    | Scale
     | Pause
     | Resume
     | Modules

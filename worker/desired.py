@@ -1,7 +1,8 @@
 """Which workers the metastore wants on this node, as far as it is known.
 
 What has not been read yet, or cannot be read, is unknown and changes nothing: a worker is stopped only
-because of what the metastore says, and its data is deleted only because it says *destroying*.
+because of what the metastore says, and its data is deleted only because it says that the module is
+*destroying* or the worker *retired*.
 """
 
 from __future__ import annotations
@@ -72,17 +73,21 @@ class Desired:
             return Fate.KEEP
         if known.spec is not None and known.spec.state is ModuleState.DESTROYING:
             return Fate.DESTROY
+        if known.assignment is not None and any(
+            (each.worker, each.node) == (worker, self._node) for each in known.assignment.retired
+        ):
+            return Fate.DESTROY
         if known.assignment is None or known.assignment.nodes.get(worker) != self._node:
             return Fate.LEAVE
         return Fate.RUN if known.spec is not None else Fate.KEEP
 
     def here(self) -> dict[WorkerId, str]:
-        """The workers placed on this node, with their modules."""
+        """The workers placed on this node, also those to be deleted, with their modules."""
         return {
             placed.worker: module.name
             for module in self._modules.values()
             if module.assignment is not None
-            for placed in module.assignment.workers
+            for placed in (*module.assignment.workers, *module.assignment.retired)
             if placed.node == self._node
         }
 

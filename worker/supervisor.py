@@ -145,6 +145,8 @@ class Supervisor:
         self._is_ours = False
         self._folder = owner.folder
         self._posts: dict[WorkerId, _Post] = {}
+        #: Workers whose data is deleted, as long as that is what is wanted of them.
+        self._deleted: set[WorkerId] = set()
         #: Folders that nobody claims, told once each.
         self._told_left: set[str] = set()
         #: Deletes folders.
@@ -236,6 +238,9 @@ class Supervisor:
             return
         self._is_ours = self._is_ours or self._namesakes.are_none
         for worker, module in self._desired.here().items():
+            if worker in self._deleted and self._desired.fate(worker, module) is Fate.DESTROY:
+                continue
+            self._deleted.discard(worker)
             self._posts.setdefault(worker, _Post(worker, module))
         for module, update in self._desired.updates():
             if self._code.is_here(update.next.artifact):
@@ -330,6 +335,7 @@ class Supervisor:
             self._try_again(post, "not_destroyed")
             return
         self._forget(post)
+        self._deleted.add(post.worker)
         self._view.delete(self._paths.remains_of(post.module, post.worker), lambda: None)
 
     def _delete_data(self, worker: WorkerId) -> bool:

@@ -202,6 +202,10 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Goes up whenever groups get other replicas; a worker that a group lost never returns to it."""
     retired: tuple[PlacedWorker, ...] = ()
     """No group counts on these any more: they are stopped and their data is deleted."""
+    named: int = 0
+    """How many names of workers were given so far; none is given twice."""
+    forced: bool = False
+    """Unclean elections are allowed until the change under way is done, and no longer."""
 
     def __post_init__(self) -> None:
         if any(not 0 <= index < len(self.workers) for group in self.groups for index in group):
@@ -216,6 +220,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     def nodes(self) -> dict[WorkerId, str]:
         """Where each worker process runs."""
         return {placed.worker: placed.node for placed in self.workers}
+
+    @property
+    def homes(self) -> dict[WorkerId, str]:
+        """The node of each worker, also of those that are retired."""
+        return {placed.worker: placed.node for placed in (*self.workers, *self.retired)}
 
     def tasks_of(self, group: int) -> range:
         """Equal runs: no group has two tasks more than another."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 COURTESY = 8
 """Of the time before an unanswered message is sent again: how long members wait for one another."""
+EMPTY_PATIENCE = 16
+"""Times that: how long a replica without any entry lets others stand uncleanly before it does."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,8 @@ class Election:
         #: The leader's log reached here when it last told.
         self.leader_log_end = Offset(0)
         self.looking: int | None = None
+        #: Before this, a replica that has nothing leaves an unclean election to those that have something.
+        self._unclean_at: Millis | None = None
         self.retry_at: Millis | None = None
 
     def begin(self) -> None:
@@ -118,6 +122,12 @@ class Election:
         if replica.guards.may_stand(record, replica.member):
             self.stand_at = Millis(replica.now + self._courtesy_ms(record))
         elif replica.guards.unclean_is_allowed(replica.settings.unclean_election) and self.looking is None:
+            if self._unclean_at is None:
+                patience_ms = 0 if replica.log_end else EMPTY_PATIENCE * replica.settings.retry_ms
+                self._unclean_at = Millis(replica.now + patience_ms)
+            if replica.now < self._unclean_at:
+                self.retry_at = self._unclean_at
+                return
             self.looking = replica.token()
             self.retry_at = Millis(replica.now + replica.settings.retry_ms)
             replica.emit(effects.LookForMembers(token=self.looking))

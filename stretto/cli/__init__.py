@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "conductor": ("stretto.cli.conductor:conductor", "Run one conductor here."),
     "up": ("stretto.cli.up:up", "Run a whole cluster on this machine."),
     "demo": ("stretto.cli.demo:demo", "A cluster, a module and a load, to look at and to break."),
-    "deploy": ("stretto.cli.deploy:app", "Launch, update, pause, resume and destroy modules."),
+    "deploy": ("stretto.cli.deploy:app", "Launch, update, move, scale, pause and destroy modules."),
     "append": ("stretto.cli.append:append", "Append records to a depot of a module."),
     "tail": ("stretto.cli.tail:tail", "Show the records of a depot as they become visible."),
     "select": ("stretto.cli.select:select", "Show what a PState of a module holds."),

@@ -1,4 +1,4 @@
-"""``stretto deploy``: a module's life. Launch it, update it, pause and resume it, and destroy it.
+"""``stretto deploy``: a module's life. Launch it, update, move and scale it, pause and resume it, destroy it.
 
 A launch is refused before any code is uploaded where that is possible: a shape that this cluster cannot run,
 code that does not load, a name that is taken. The conductor decides all of it again.
@@ -34,7 +34,7 @@ WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
 """What takes longer than this is told, with what it waits for."""
 
-app = typer.Typer(no_args_is_help=True, help="Launch, update, pause, resume and destroy modules.")
+app = typer.Typer(no_args_is_help=True, help="Launch, update, move, scale, pause and destroy modules.")
 
 
 @app.command()
@@ -194,6 +194,47 @@ def update(
 
 
 @app.command()
+def reassign(
+    module: ModuleName,
+    node: Annotated[str, typer.Option("--from", metavar="NODE", help="The node to leave.")],
+    force: Annotated[bool, typer.Option("--force", help="Also if only it has replicas in sync.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once it is decided.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    key: Key = None,
+) -> int:
+    """Move a module's replicas from a node to others, while it serves.
+
+    Refused if the node has the only replica in sync of a group; --force says what that would lose.
+
+    Example: stretto deploy reassign WordCount --from node-1
+    """
+    with reach(bootstrap, key) as cluster:
+        typer.echo(cluster.ask(admin.Reassign(module=module, node=node, force=force)))
+        _finish_move(cluster, module, no_wait=no_wait)
+    return 0
+
+
+@app.command("scale-executors")
+def scale_executors(
+    module: ModuleName,
+    replication_factor: Annotated[
+        int, typer.Option(metavar="N", help="Replicas of each group, on different nodes.", show_default=False)
+    ],
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once it is decided.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    key: Key = None,
+) -> int:
+    """Give the task groups of a module more or fewer replicas, while it serves.
+
+    Example: stretto deploy scale-executors WordCount --replication-factor 3
+    """
+    with reach(bootstrap, key) as cluster:
+        typer.echo(cluster.ask(admin.Scale(module=module, replication_factor=replication_factor)))
+        _finish_move(cluster, module, no_wait=no_wait)
+    return 0
+
+
+@app.command()
 def pause(module: ModuleName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, key: Key = None) -> int:
     """Let a module take no more records and run no more topologies, until it is resumed. Reads go on.
 
@@ -305,6 +346,40 @@ def _await_led(cluster: Cluster, module: str) -> admin.ModuleView:
     raise StrettoError(
         f"{module} is still being launched after {WAIT_SECONDS:.0f} s: {why}; the launch goes on, "
         f"and 'stretto module-status {module}' shows it"
+    )
+
+
+def _finish_move(cluster: Cluster, module: str, *, no_wait: bool) -> None:
+    if no_wait:
+        typer.echo(f"it goes on by itself; 'stretto module-status {module}' tells how far it is")
+        return
+    view = _await_moved(cluster, module)
+    nodes = len({process.node for process in view.processes})
+    typer.echo(
+        f"{module} has {view.replication_factor} replicas of {view.groups} groups, "
+        f"{len(view.processes)} workers on {nodes} nodes"
+    )
+
+
+def _await_moved(cluster: Cluster, module: str) -> admin.ModuleView:
+    why = said = "no conductor answers"
+    patience = time.monotonic() + PATIENCE_SECONDS
+    with _bar("moving") as tell:
+        for modules in _looks(cluster):
+            view = modules.get(module)
+            if view is None:
+                raise StrettoError(f"module {module} was destroyed meanwhile")
+            if view.state != ModuleState.SCALING:
+                return view
+            far = f"{view.moved} of {view.groups} groups have their new replicas in sync"
+            tell(view.moved, view.groups, far)
+            why = "; ".join([far, *view.problems])
+            if why != said and time.monotonic() > patience:
+                typer.echo(f"still moving: {why}", err=True)
+                said = why
+    raise StrettoError(
+        f"{module} has not moved after {WAIT_SECONDS:.0f} s: {why}; it goes on by itself, "
+        f"'stretto catchup {module}' and 'stretto module-status {module}' show it"
     )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stretto.replog.core import effects, events
+from stretto.replog.core.election import EMPTY_PATIENCE
 from stretto.replog.core.events import CasOutcome
 from stretto.replog.core.follower import Follower
 from stretto.replog.core.leader import Leader
@@ -46,7 +47,7 @@ def standing(worker: WorkerId = W1) -> tuple[Subject, effects.CompareAndSet]:
 
 def outsider(**details: object) -> tuple[Subject, list[effects.Effect]]:
     """Not in the ISR, and the leader is gone."""
-    subject = Subject(W1, **details)  # type: ignore[arg-type]
+    subject = Subject(W1, **{"log": entries(0, 2), **details})  # type: ignore[arg-type]
     subject.see(record(1, W0, (W0, W2)))
     return subject, subject.gone(registration(W0))
 
@@ -227,6 +228,14 @@ def test_an_unclean_election_waits_while_a_member_is_alive(alive: WorkerId) -> N
     assert every(subject.step(seen), effects.CompareAndSet) == []
     again = only(subject.tick(after=RETRY_MS), effects.LookForMembers)
     assert again.token > look.token
+
+
+def test_a_replica_that_has_nothing_leaves_an_unclean_election_to_others_for_a_while() -> None:
+    subject, happened = outsider(options=UNCLEAN, log=())
+    assert every(happened, effects.LookForMembers) == []
+    patience_ms = EMPTY_PATIENCE * UNCLEAN.retry_ms
+    assert every(subject.tick(after=patience_ms - 1), effects.LookForMembers) == []
+    only(subject.tick(after=1), effects.LookForMembers)
 
 
 def test_an_unclean_leader_is_recorded_as_such_and_alone() -> None:
