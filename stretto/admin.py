@@ -447,6 +447,57 @@ class Story(Call[tuple[StoryLine, ...]], frozen=True, kw_only=True):
     group: GroupKey
 
 
+class FailureKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that a topology did not manage."""
+
+    topology: str
+    depot: str
+    task: TaskId
+    offset: int
+
+
+class FailureView(FailureKey, frozen=True, kw_only=True):
+    at_ms: int
+    attempts: int
+    error: str
+    traceback: str
+    record: str
+    """How it begins."""
+
+
+class TopologyView(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream on one task."""
+
+    topology: str
+    task: TaskId
+    lag: int
+    """Records that are visible and not processed."""
+    retrying: int
+    """Records that failed, and are tried again."""
+
+
+class FailuresView(msgspec.Struct, frozen=True, kw_only=True):
+    parked: tuple[FailureView, ...] = ()
+    """Records that are not tried again."""
+    streams: tuple[TopologyView, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Why nothing runs at all; one sentence each."""
+
+
+class Failures(Call[FailuresView], frozen=True, kw_only=True):
+    """What the module's code did not manage in a group; asked of its leader."""
+
+    group: GroupKey
+
+
+class SettleFailures(Call[int], frozen=True, kw_only=True):
+    """Try parked records of a group again, or forget them; how many there were. Asked of its leader."""
+
+    group: GroupKey
+    keys: tuple[FailureKey, ...]
+    again: bool
+
+
 AnyCall: TypeAlias = (
     FindConductor
     | Launch
@@ -477,6 +528,8 @@ AnyCall: TypeAlias = (
     | Digests
     | Windows
     | Story
+    | Failures
+    | SettleFailures
 )
 
 _calls: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)

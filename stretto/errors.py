@@ -42,6 +42,10 @@ class ModulePaused(StrettoError):
         )
 
 
+class ProcessingFailed(StrettoError):
+    """The record is appended, but a function of the module failed on it."""
+
+
 class FencedError(StrettoError):
     """The caller acts for an epoch or an incarnation that is over."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stretto import admin, wire
+from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
     from stretto.worker.process import Worker
@@ -38,6 +39,10 @@ class CallDesk:
                 self._answer(sender, message, self._worker.telemetry.since(since_ms))
             case admin.Story(group=group):
                 self._answer(sender, message, self._worker.telemetry.story(group))
+            case admin.Failures(group=group):
+                self._failures(sender, message, group)
+            case admin.SettleFailures(group=group):
+                self._answer(sender, message, self._worker.streams.settle(call))
             case admin.Describe(module=module):
                 self._describe(sender, message, module)
             case admin.FindConductor():
@@ -56,6 +61,17 @@ class CallDesk:
         views = [group.view() for group in self._worker.groups.values()]
         views += [stopped.view(self._worker.loop.now) for stopped in self._worker.stopped.values()]
         return sorted((each for each in views if module in (None, each.group.module)), key=lambda v: v.group)
+
+    def _failures(self, sender: Connection, message: wire.Ask, group: GroupKey) -> None:
+        def found(view: admin.FailuresView | Exception) -> None:
+            if isinstance(view, Exception):
+                self._refuse(sender, message, str(view))
+            else:
+                self._answer(sender, message, view)
+
+        if not self._worker.streams.find_failures(group, found):
+            why = f"worker {self._worker.worker} does not lead group {group}; ask again"
+            self._refuse(sender, message, why)
 
     def _describe(self, sender: Connection, message: wire.Ask, module: str) -> None:
         config = self._worker.config

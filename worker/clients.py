@@ -68,8 +68,13 @@ class Clients:
         self._append_timeout_ms = options.per_depot("replication.append.timeout.millis", module)
         self.reads.options_changed(options, module)
 
-    def received(self, sender: Connection, message: wire.ToWorker, bodies: list[memoryview]) -> None:
+    def received(
+        self, sender: Connection, message: wire.ToWorker, bodies: list[memoryview], *, is_worker: bool
+    ) -> None:
         match message:
+            case wire.AppendBatch(kind=Kind.STATE) if not is_worker:
+                why = "PStates are changed by the topologies of their module; append records to its depots"
+                self._worker.transport.reply(sender, wire.Failed(message.request, why))
             case wire.AppendBatch():
                 self._append(sender, message, bodies)
             case wire.ReadRows() | wire.ReadDepot() | wire.FindOffset() | wire.ScanRows() | wire.ScanKeys():

@@ -379,6 +379,7 @@ class Worker:
         """The description is another, and so is the code: what runs of the old is lost, and done again."""
         self.clients.described(self.description)
         self.executors.start(code)
+        self.streams.restart()
 
     def _code(self, artifact: str, entry: str) -> Code | None:
         """For executors, which a module without functions does not need."""
@@ -491,7 +492,7 @@ class Worker:
                 raise PeerError("a client sent a hop of a topology")
             self.streams.hops.received(sender, message, bodies)
         else:
-            self.clients.received(sender, message, bodies)
+            self.clients.received(sender, message, bodies, is_worker=worker is not None)
 
     def send(self, to: WorkerId, message: wire.Replicate, blob: bytes) -> None:
         self.transport.send(to, message, (blob,) if blob else ())

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, ModuleName
 from stretto.cli.serving import Serving, serving
 from stretto.client.producer import Ack, Producer
-from stretto.errors import StrettoError, UsageError
+from stretto.errors import ProcessingFailed, StrettoError, UsageError
 from stretto.partition import Partitioner
 
 PROGRESS_SECONDS = 0.1
@@ -72,13 +72,18 @@ def append(
     if (record is None) == (file is None):
         raise UsageError("give one of: a record, --file F.ndjson, or - to read lines from standard input")
     with _input(record, file) as lines, serving(bootstrap, key, module, depot) as served:
-        appending = _Appending(served, module, waits=ack is not Acknowledge.NONE)
+        appending = _Appending(served, module, ack)
         try:
             appending.append(lines)
         except KeyboardInterrupt:
             typer.echo(f"stretto: interrupted; {_records(appending.appended)} had been confirmed", err=True)
             raise
     typer.echo(appending.summary())
+    if record is not None and record != "-":
+        for topology, result in appending.returned.items():
+            typer.echo(f"{topology} returned {msgspec.json.encode(result).decode()}")
+    if appending.failed:
+        raise StrettoError(f"{appending.failed}; see 'stretto failures {module}'")
     return 0
 
 
@@ -131,10 +136,14 @@ def _progress(file: BinaryIO) -> Iterator[Callable[[int], None]]:
 
 
 class _Appending:
-    def __init__(self, served: Serving, module: str, *, waits: bool) -> None:
+    def __init__(self, served: Serving, module: str, ack: Acknowledge) -> None:
         self._partitioner = Partitioner(served.depot, served.tasks)
-        self._producer = Producer(served.network, module, served.depot.name)
-        self._waits = waits
+        self._producer = Producer(served.network, module, served.depot.name, ack=ack.value)
+        self._waits = ack is not Acknowledge.NONE
+        #: By topology, for the last record that was appended.
+        self.returned: dict[str, Any] = {}
+        #: What a stream said of the first record that it failed on.
+        self.failed = ""
         self._under_way: deque[tuple[int, Ack]] = deque()
         self._began = time.monotonic()
         self.sent = 0
@@ -190,7 +199,9 @@ class _Appending:
         while under_way and (wait or under_way[0][1].done()):
             number, ack = under_way.popleft()
             try:
-                ack.result()
+                self.returned = ack.result()
+            except ProcessingFailed as error:
+                self.failed = self.failed or f"{lines.at(number)} is appended, but {error}"
             except StrettoError as error:
                 self._producer.flush()
                 self.appended += sum(map(_is_good, under_way))
@@ -207,7 +218,9 @@ class _NoRecord(Exception):
 
 def _is_good(sent: tuple[int, Ack]) -> bool:
     try:
-        sent[1].result(0)
+        _returned = sent[1].result(0)
+    except ProcessingFailed:
+        return True
     except (StrettoError, TimeoutError):
         return False
     return True

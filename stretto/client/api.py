@@ -128,7 +128,7 @@ def connect(
 # Async: the same client, whose waiting is done by asyncio.
 
 
-async def await_ack(ack: Ack) -> None:
+async def await_ack(ack: Ack) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -138,7 +138,7 @@ async def await_ack(ack: Ack) -> None:
 
     ack.add_done_callback(lambda: loop.call_soon_threadsafe(settle))
     await done
-    ack.result(0)
+    return ack.result(0)
 
 
 class AsyncReader:

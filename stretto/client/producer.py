@@ -12,13 +12,22 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
-from typing import Any, Self
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Literal, Self, TypeAlias
+
+import msgspec
 
 from stretto import wire
 from stretto.client.network import Network, patience_ms
 from stretto.clock import boot_time_ms
-from stretto.errors import ModulePaused, OutcomeUnknown, RetriableError, StrettoError, UsageError
+from stretto.errors import (
+    ModulePaused,
+    OutcomeUnknown,
+    ProcessingFailed,
+    RetriableError,
+    StrettoError,
+    UsageError,
+)
 from stretto.records import RECORD_BYTES_MAX, pack
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import new_producer_id
@@ -29,6 +38,10 @@ from stretto.zk.paths import GroupKey
 BUSY_MS = 50
 """What asks for patience at least: a leader that has too few replicas, or too much to do."""
 REQUEST_TIMEOUT_MS = 5_000
+PROCESSING_MS = 60_000
+"""How long an answer may take that waits for streams."""
+AckLevel: TypeAlias = Literal["all", "append", "none"]
+ACK_LEVELS: tuple[AckLevel, ...] = ("all", "append", "none")
 _FORGOTTEN = "the cluster forgot this producer while the batch was under way; it may be applied"
 
 
@@ -46,6 +59,7 @@ class _Batch:
         "request",
         "sealed_at",
         "sequence",
+        "streams",
         "times_sent",
     )
 
@@ -59,10 +73,19 @@ class _Batch:
         self.times_sent = 0
         self.offset: int | None = None
         self.error: StrettoError | None = None
+        #: By position in the batch: what streams returned, as JSON, and how they failed.
+        self.streams: dict[int, list[tuple[str, bytes | None, str]]] = {}
         self.is_settled = False
         self.event: threading.Event | None = None
         #: Run when the outcome is known, on the client's thread.
         self.callbacks: list[Callable[[], object]] = []
+
+    def processed(self, streams: tuple[wire.StreamResult, ...]) -> None:
+        for each in streams:
+            for index, result in each.results:
+                self.streams.setdefault(index, []).append((each.topology, result, ""))
+            for index, why in each.failures:
+                self.streams.setdefault(index, []).append((each.topology, None, why))
 
     def settle(self, error: StrettoError | None) -> None:
         self.error = error
@@ -76,26 +99,37 @@ class _Batch:
 class Ack:
     """What became of one record. Cheap: the batch does the work for all its records."""
 
-    __slots__ = ("_batch", "_lock")
+    __slots__ = ("_batch", "_index", "_lock")
 
-    def __init__(self, batch: _Batch, lock: threading.Lock) -> None:
+    def __init__(self, batch: _Batch, lock: threading.Lock, index: int = 0) -> None:
         self._batch = batch
         self._lock = lock
+        self._index = index
 
     def done(self) -> bool:
         return self._batch.is_settled
 
-    def result(self, timeout: float | None = None) -> None:
-        """Return once the record is applied, hence visible.
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        """Return once the record is what the producer's ``ack`` asks for.
 
-        Raises OutcomeUnknown if that cannot be known, another StrettoError if it was refused for
-        good, TimeoutError if it is still under way.
+        With ``all``, it tells what each stream returned for the record, by topology, as far as it returned
+        anything and its worker still leads. Raises OutcomeUnknown if the outcome cannot be known,
+        ProcessingFailed if a stream failed on the record, another StrettoError if it was refused for good,
+        TimeoutError if it is still under way.
         """
         batch = self._batch
         if not batch.is_settled and not self._event().wait(timeout):
             raise TimeoutError("the record is still on its way")
         if batch.error is not None:
             raise batch.error
+        return self._returned(batch.streams.get(self._index, ()))
+
+    @staticmethod
+    def _returned(streams: Sequence[tuple[str, bytes | None, str]]) -> dict[str, Any]:
+        for topology, _, why in streams:
+            if why:
+                raise ProcessingFailed(f"{topology} failed on the record: {why}")
+        return {topology: msgspec.json.decode(result) for topology, result, _ in streams if result}
 
     def _event(self) -> threading.Event:
         """Made for who waits, once per batch; most records are never waited for."""
@@ -113,10 +147,14 @@ class Ack:
         if self._batch.is_settled:
             callback()
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         from stretto.client.api import await_ack  # noqa: PLC0415 - asyncio only for who awaits
 
         return await_ack(self).__await__()
+
+
+_SENT = _Batch()
+_SENT.is_settled = True
 
 
 class _Identity:
@@ -194,7 +232,12 @@ class Producer:
         max_in_flight: int = 5,
         max_buffered_bytes: int = 64 * 1024 * 1024,
         timeout_ms: int = 120_000,
+        ack: AckLevel = "append",
     ) -> None:
+        """``ack`` is what is waited for: that the record is replicated and visible (``append``); that every
+        stream of the depot has processed it, too (``all``); nothing (``none``)."""
+        if ack not in ACK_LEVELS:
+            raise UsageError(f"ack is one of {', '.join(ACK_LEVELS)}, not {ack!r}")
         if not 1 <= max_in_flight <= 5:
             raise UsageError(
                 "max_in_flight is between 1 and 5: a worker remembers five batches of a producer"
@@ -208,6 +251,7 @@ class Producer:
         self._max_in_flight = max_in_flight
         self._max_buffered_bytes = max_buffered_bytes
         self._timeout_ms = timeout_ms
+        self._ack = ack
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._buffered_bytes = 0
@@ -237,6 +281,7 @@ class Producer:
                 self._wait_for_room()
             lane = self._lanes[self._tasks[self._current] if task is None else self._known(task)]
             batch = lane.gathering
+            index = len(lane.records)
             lane.records.append(record)
             lane.records_bytes += size
             if len(lane.records) >= self._batch_records or lane.records_bytes >= self._batch_bytes:
@@ -244,7 +289,7 @@ class Producer:
             elif not self._lingering:
                 self._lingering = True
                 self._network.call(self._linger)
-        return Ack(batch, lock)
+        return Ack(batch if self._ack != "none" else _SENT, lock, index)
 
     def append_batch(self, records: list[bytes], *, task: int | None = None) -> Ack:
         """Add records that stay together, as one batch."""
@@ -262,7 +307,7 @@ class Producer:
             lane.records = records
             lane.records_bytes = sum(map(len, records))
             self._seal(lane)
-        return Ack(batch, self._lock)
+        return Ack(batch if self._ack != "none" else _SENT, self._lock)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended so far is settled, well or not."""
@@ -343,13 +388,18 @@ class Producer:
         epoch = self._network.view.epoch(group)
         if lane.epoch != epoch:
             lane.epoch, lane.attempts = epoch, 0
+        is_all = self._ack == "all"
+        append = wire.AppendBatch(
+            number, group, Kind.DEPOT, lane.task, identity.number, sequence, batch.count, is_all
+        )
         if not self._network.to_leader(
             group,
             number,
-            wire.AppendBatch(number, group, Kind.DEPOT, lane.task, identity.number, sequence, batch.count),
+            append,
             (batch.body,),
             lambda reply, _: self._answered(lane, group, batch, number, reply),
             timeout_ms=REQUEST_TIMEOUT_MS,
+            wait_ms=PROCESSING_MS if is_all else 0,
         ):
             return False
         if batch.sequence is None:
@@ -366,8 +416,10 @@ class Producer:
         if batch.is_settled or batch.request != number:
             return
         match reply:
-            case wire.Appended(offset=offset):
+            case wire.Appended(offset=offset, streams=streams):
                 batch.offset = offset
+                if streams:
+                    batch.processed(streams)
                 lane.attempts = 0
                 lane.has_gap = False
                 self._finish(lane, batch, None)

@@ -62,9 +62,10 @@ class Code:
 
     def __init__(self, folder: Path, source: str, name: str) -> None:
         self.folder = folder
+        self.artifact = secrets.token_hex(32)
         module = f"module_{secrets.token_hex(4)}"
-        folder.mkdir(parents=True)
-        path = folder / f"{module}.py"
+        (folder / self.artifact).mkdir(parents=True)
+        path = folder / self.artifact / f"{module}.py"
         path.write_text(textwrap.dedent(source))
         spec = importlib.util.spec_from_file_location(module, path)
         assert spec is not None
@@ -210,7 +211,7 @@ class Cluster:
         command += ["--address", worker.address, "--node", f"node-of-{worker.name}"]
         command += ["--session-timeout-millis", str(self.session_timeout_ms)]
         if self.code is not None:
-            command += ["--code", str(self.code.folder)]
+            command += ["--artifacts", str(self.code.folder)]
         if worker.name in self.roads:
             command += ["--advertise", self.roads[worker.name].address]
         return command + (["--key", str(self.key)] if self.key is not None else [])
@@ -248,7 +249,7 @@ class Cluster:
     def _write_spec(self, depots: tuple[DepotSpec, ...]) -> None:
         """As a launch would; without it the workers take records for any depot."""
         spec = ModuleSpec(
-            artifact="",
+            artifact="" if self.code is None else self.code.artifact,
             tasks=self.assignment.tasks,
             threads=len(self.plans),
             workers=len(self.workers),

@@ -21,7 +21,7 @@ from tests.integration.zk.waiting import wait_until
 
 def append_changes(cluster: Cluster, task: int, payload: bytes) -> wire.ToClient:
     group = next(number for number, plan in enumerate(cluster.plans) if task in plan.tasks)
-    with Wire(cluster.leader(group).address) as caller:
+    with Wire(cluster.leader(group).address, worker="operator") as caller:
         message = wire.AppendBatch(
             caller.number(), cluster.key_of(group), Kind.STATE, TaskId(task), ProducerId(0), 0, 1
         )

@@ -27,8 +27,7 @@ class Wire:
         self._numbers = itertools.count(1)
         if hello:
             self.send(wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(worker), Incarnation("")))
-            if not worker:
-                assert isinstance(self.receive(), wire.Welcome)
+            assert isinstance(self.receive(), wire.Welcome)
 
     def __enter__(self) -> Self:
         return self

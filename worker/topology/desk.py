@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import structlog
 
+from stretto import admin
 from stretto.invariants import InvariantViolation
 from stretto.options import Level
 from stretto.pstate.changes import NO_CHANGES, Packed, joined
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from stretto.worker.process import Worker
 
 log = structlog.get_logger()
+
+FAILURES_SHOWN_MAX = 1_000
+"""Of a group, in one answer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -185,12 +189,40 @@ class StreamDesk:
         processed = {spec.name: led[spec.name].stream.processed[depot] for spec in streams}
         self._acks.wait(where, start, end, processed, reply)
 
-    def settle(self, group: GroupKey, task: TaskId, topology: str, settle: work.Settle) -> bool:
-        led = self._led.get((group, task), {}).get(topology)
-        if led is None:
+    # For people.
+
+    def find_failures(self, key: GroupKey, then: Callable[[admin.FailuresView | Exception], None]) -> bool:
+        """False if the group is not led here."""
+        group = self._worker.groups.get(key)
+        if group is None or group.leader is None:
             return False
-        self._put(led, settle)
+        state, tasks = group.state, group.plan.tasks
+        streams = tuple(
+            admin.TopologyView(
+                topology=led.spec.name, task=task, lag=led.stream.lag, retrying=led.stream.waiting
+            )
+            for task in tasks
+            for led in self._led.get((key, task), {}).values()
+        )
+        problems = tuple(self._worker.executors.problems)
+
+        def read() -> admin.FailuresView:
+            parked = [each for task in tasks for each in rows.failures(state, task, FAILURES_SHOWN_MAX)]
+            shown = tuple(parked[:FAILURES_SHOWN_MAX])
+            return admin.FailuresView(parked=shown, streams=streams, problems=problems)
+
+        self._worker.applier.read(read, then)
         return True
+
+    def settle(self, call: admin.SettleFailures) -> int:
+        """How many of them are streams' that run here."""
+        count = 0
+        for failure in call.keys:
+            led = self._led.get((call.group, failure.task), {}).get(failure.topology)
+            if led is not None and failure.depot in led.spec.depots:
+                self._put(led, work.Settle(((failure.depot, failure.offset),), again=call.again))
+                count += 1
+        return count
 
     def _take(
         self,

@@ -10,12 +10,15 @@ Keys are paths of :mod:`stretto.ordered` keys, values MessagePack.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from stretto.ordered import decode_at, encode, subtree
+from stretto import admin
+from stretto.ordered import EVERYTHING, decode_at, encode, subtree
 from stretto.pstate.changes import Changes, Packed, pack_part
+from stretto.records import DepotOffset, RecordBatch
 from stretto.types import TaskId
 from stretto.worker.topology.work import Entry, RecordKey, Stored
 
@@ -26,6 +29,7 @@ PROGRESS = "$progress"
 RETRIES = "$retries"
 FAILURES = "$failures"
 
+BEGINNING_BYTES = 1_000
 ERROR_CHARACTERS_MAX = 1_000
 TRACEBACK_CHARACTERS_MAX = 8_000
 
@@ -93,16 +97,39 @@ def read(state: AppliedState, task: TaskId, topology: str) -> Stored:
     return Stored(progress=progress, retries=retries, parked=parked)
 
 
-def failures(state: AppliedState, task: TaskId, limit: int) -> list[tuple[str, RecordKey, FailureRow]]:
+def failures(state: AppliedState, task: TaskId, limit: int) -> list[admin.FailureView]:
     """Of all topologies, by topology; off the loop."""
-    found: list[tuple[str, RecordKey, FailureRow]] = []
+    found: list[admin.FailureView] = []
     with state.reading_pstate(task, FAILURES) as rows:
-        for key, value in rows.scan(b"", b"\xff"):
+        for key, value in islice(rows.scan(*EVERYTHING), limit):
             topology, *path = _decoded(key)
-            found.append((str(topology), _record(path), _failure(value)))
-            if len(found) == limit:
-                break
+            depot, offset = _record(path)
+            row = _failure(value)
+            found.append(
+                admin.FailureView(
+                    topology=str(topology),
+                    depot=depot,
+                    task=task,
+                    offset=offset,
+                    at_ms=row.at_ms,
+                    attempts=row.attempts,
+                    error=row.error,
+                    traceback=row.traceback,
+                    record=(row.beginning or _beginning(state, task, depot, offset)).decode(errors="replace"),
+                )
+            )
     return found
+
+
+def _beginning(state: AppliedState, task: TaskId, depot: str, offset: int) -> bytes:
+    """Of a record that no executor could tell of: it hung there, or failed elsewhere."""
+    at = DepotOffset(offset)
+    for stored in state.read_depot(task, depot, at, max_bytes=1, max_records=1).batches:
+        batch = RecordBatch.parse(stored.payload)
+        if stored.base <= offset < stored.base + batch.count:
+            index = offset - stored.base
+            return bytes(batch.slice(index, index + 1).data[:BEGINNING_BYTES])
+    return b""
 
 
 def _rows(

@@ -1,0 +1,161 @@
+"""``stretto failures``: records that a module's functions failed on, with what they raised."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from stretto import admin
+from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
+from stretto.cli.output import duration, paragraphs, sentences, show, table
+from stretto.client.calls import ask
+from stretto.client.cluster import Cluster
+from stretto.client.status import newest_groups
+from stretto.errors import RetriableError, UsageError
+from stretto.zk.paths import GroupKey
+
+TRACEBACKS_SHOWN = 3
+
+
+class ModuleFailures(msgspec.Struct, frozen=True, kw_only=True):
+    parked: tuple[admin.FailureView, ...]
+    streams: tuple[admin.TopologyView, ...]
+    problems: tuple[str, ...]
+
+
+def failures(
+    module: ModuleName,
+    topology: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only those of this topology.", show_default=False)
+    ] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Only the record at this offset of its depot.", show_default=False),
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Try them again.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Forget them.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    key: Key = None,
+    as_json: Json = False,
+    watch: Watch = False,
+) -> None:
+    """Show the records that a module's functions failed on and that are not tried again.
+
+    Each is shown with what its function raised and how the record begins. Mend the code, update the module
+    and have them tried again; or forget them.
+
+    Example: stretto failures wordcount
+
+    Example: stretto failures wordcount --topology split --retry
+    """
+    if retry and forget:
+        raise UsageError("choose one of --retry and --forget")
+
+    def is_wanted(failure: admin.FailureView) -> bool:
+        return topology in (None, failure.topology) and offset in (None, failure.offset)
+
+    with reach(bootstrap, key) as cluster:
+        if retry or forget:
+            count = _settle(cluster, module, is_wanted, again=retry)
+            records = "1 record" if count == 1 else f"{count:,} records"
+            done = f"{records} of {module} will be tried again" if retry else f"forgot {records} of {module}"
+            typer.echo(done)
+            return
+
+        def fetch() -> ModuleFailures:
+            found = [
+                ask(cluster.network, address, admin.Failures(group=group))
+                for group, address in _leaders(cluster, module)
+            ]
+            return ModuleFailures(
+                parked=tuple(each for view in found for each in view.parked if is_wanted(each)),
+                streams=tuple(each for view in found for each in view.streams),
+                problems=tuple(dict.fromkeys(each for view in found for each in view.problems)),
+            )
+
+        show(fetch, lambda found: render(module, found), json=as_json, watch=watch)
+
+
+def _leaders(cluster: Cluster, module: str) -> list[tuple[GroupKey, str]]:
+    metadata = cluster.metadata()
+    found = []
+    for view in newest_groups(metadata, module):
+        address = metadata.addresses.get(view.leader) if view.leader is not None else None
+        if address is None:
+            raise RetriableError(f"nobody leads group {view.key.group} of {module} now; try again")
+        found.append((view.key, address))
+    return found
+
+
+def _settle(
+    cluster: Cluster, module: str, is_wanted: Callable[[admin.FailureView], bool], *, again: bool
+) -> int:
+    settled = 0
+    for group, address in _leaders(cluster, module):
+        view = ask(cluster.network, address, admin.Failures(group=group))
+        keys = tuple(
+            admin.FailureKey(topology=each.topology, depot=each.depot, task=each.task, offset=each.offset)
+            for each in view.parked
+            if is_wanted(each)
+        )
+        if keys:
+            call = admin.SettleFailures(group=group, keys=keys, again=again)
+            settled += ask(cluster.network, address, call)
+    return settled
+
+
+def render(module: str, found: ModuleFailures) -> RenderableType:
+    parts: list[RenderableType] = []
+    if found.problems:
+        parts.append(sentences(found.problems))
+    lag = sum(stream.lag for stream in found.streams)
+    retrying = sum(stream.retrying for stream in found.streams)
+    if retrying or lag:
+        waiting = f"{retrying:,} failed and are tried again, {lag:,} wait to be processed"
+        parts.append(Text(f"{module}: of its records {waiting}"))
+    if not found.parked:
+        parts.append(Text(f"{module}: no record is parked"))
+        return paragraphs(*parts)
+    return paragraphs(*parts, _table(found.parked), *_tracebacks(found.parked))
+
+
+def _table(parked: Sequence[admin.FailureView]) -> RenderableType:
+    made = table(
+        "topology",
+        "depot",
+        ("task", "right"),
+        ("offset", "right"),
+        ("since", "right"),
+        ("attempts", "right"),
+        "error",
+    )
+    now_ms = time.time() * 1_000
+    for each in parked:
+        made.add_row(
+            each.topology,
+            each.depot,
+            str(each.task),
+            f"{each.offset:,}",
+            duration(max(0, now_ms - each.at_ms)),
+            str(each.attempts),
+            each.error,
+        )
+    return made
+
+
+def _tracebacks(parked: Sequence[admin.FailureView]) -> list[Text]:
+    """Of the latest; all of them are in the JSON."""
+    latest = sorted(parked, key=lambda each: -each.at_ms)[:TRACEBACKS_SHOWN]
+    return [
+        Text(
+            f"{each.topology}, record {each.offset} of {each.depot} on task {each.task}: {each.record}\n"
+            f"{each.traceback.rstrip() or each.error}"
+        )
+        for each in latest
+    ]
