@@ -1,4 +1,4 @@
-"""A whole cluster on one machine: ZooKeeper, a conductor, and a supervisor for each node.
+"""A whole cluster on one machine: ZooKeeper, a conductor, a supervisor for each node, and the UI.
 
 Each daemon is a process of its own, with its own folder, log and run file, as on real machines; this one
 starts them in their order, restarts what dies, and stops them in the opposite order. Killed itself, it leaves
@@ -37,6 +37,7 @@ log = structlog.get_logger()
 
 HOST = "127.0.0.1"
 CONDUCTOR_PORT = 7400
+UI_PORT = 8888
 READY_SECONDS = 60.0
 RESTART_MS = 500
 RESTART_MS_MAX = 30_000
@@ -64,10 +65,18 @@ class _Daemon:
 class LocalCluster:
     """:meth:`run` is the thread that watches the daemons; the rest may be called from any."""
 
-    def __init__(self, folder: Path, nodes: int, *, port: int | None = None, key: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int,
+        *,
+        port: int | None = None,
+        key: Path | None = None,
+        ui_port: int | None = None,
+    ) -> None:
         """``port`` is where the conductor listens; 0 takes a free one, None the one it had before.
 
-        ``key`` is the cluster key's file.
+        ``key`` is the cluster key's file. ``ui_port`` is where the UI listens; there is none without it.
         """
         if nodes < 1:
             raise UsageError(f"a cluster cannot have {nodes} nodes; ask for at least 1")
@@ -83,6 +92,7 @@ class LocalCluster:
         #: The conductor that runs there listens elsewhere.
         self._has_moved = False
         self.ports = self._remembered(nodes, port)
+        self._ui_port = free_ports(1)[0] if ui_port == 0 else ui_port
         self._loop = Loop()
         self._children = Children(self._loop, folder / "run", self._exited)
         self._daemons = {daemon.name: daemon for daemon in self._commands()}
@@ -101,6 +111,11 @@ class LocalCluster:
     @property
     def zookeeper(self) -> str:
         return f"{HOST}:{self.ports.zookeeper}"
+
+    @property
+    def ui(self) -> str | None:
+        """The address of its pages."""
+        return None if self._ui_port is None else f"http://{HOST}:{self._ui_port}"
 
     def log_of(self, daemon: str) -> Path:
         return self.folder / "logs" / f"{daemon}.log"
@@ -158,6 +173,10 @@ class LocalCluster:
             node = f"node-{number}"
             own = ["--node", node, "--data-dir", str(folder / node), "--address", f"{HOST}:{port}"]
             daemons.append(_Daemon(node, [*this, "supervisor", *shared, *own]))
+        if self._ui_port is not None:
+            key = ["--key", str(self._key_file.absolute())] if self._key_file is not None else []
+            own = ["--port", str(self._ui_port), "--data-dir", str(folder / "ui")]
+            daemons.append(_Daemon("ui", [*this, "ui", "--bootstrap", ",".join(self.bootstrap), *own, *key]))
         return daemons
 
     # The thread that watches.
@@ -191,11 +210,13 @@ class LocalCluster:
         """A daemon that cannot listen would be started again and again."""
         listening = {"zookeeper": self.ports.zookeeper, "conductor": self.ports.conductor}
         listening |= {f"node-{number}": port for number, port in enumerate(self.ports.supervisors, start=1)}
+        if self._ui_port is not None:
+            listening["ui"] = self._ui_port
         for name, port in listening.items():
             if WorkerId(name) not in self._children.alive and not is_free(port):
                 advice = f"stop who has it, or delete {self.folder / 'cluster.json'} to have others chosen"
-                if name == "conductor":
-                    advice = "choose another with --port"
+                if name in ("conductor", "ui"):
+                    advice = f"choose another with {'--port' if name == 'conductor' else '--ui-port'}"
                 raise UsageError(f"port {port}, where {name} is to listen, is in use; {advice}")
 
     def _start(self, name: str) -> None:

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("stretto.cli.worker:worker", "Run one worker here."),
     "supervisor": ("stretto.cli.supervisor:supervisor", "Run the supervisor of one node here."),
     "conductor": ("stretto.cli.conductor:conductor", "Run one conductor here."),
+    "ui": ("stretto.cli.ui:ui", "Run the Cluster UI and the REST interface here."),
     "up": ("stretto.cli.up:up", "Run a whole cluster on this machine."),
     "demo": ("stretto.cli.demo:demo", "A cluster, a module and a load, to look at and to break."),
     "deploy": ("stretto.cli.deploy:app", "Launch, update, move, scale, pause and destroy modules."),

@@ -26,7 +26,8 @@ from stretto.demo import view
 from stretto.demo.load import Load
 from stretto.errors import RetriableError, StrettoError
 from stretto.examples.wordcount import sentences
-from stretto.local import LocalCluster
+from stretto.local import UI_PORT, LocalCluster
+from stretto.zk.embedded import is_free
 
 SOURCE = f"{Path(sentences.__file__).with_name('wordcount.py')}:WordCount"
 MODULE = "WordCount"
@@ -50,9 +51,10 @@ def demo(
 
     Example: stretto demo --seconds 30
     """
+    ui_port = UI_PORT if is_free(UI_PORT) else 0
     folder = data_dir or Path(tempfile.mkdtemp(prefix="stretto-demo-"))
     try:
-        return _run(LocalCluster(folder, 3, port=port, key=key), seconds)
+        return _run(LocalCluster(folder, 3, port=port, key=key, ui_port=ui_port), seconds)
     finally:
         if data_dir is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -142,6 +144,7 @@ class _Show:
                             account=account,
                             pids=pids,
                             bootstrap=bootstrap,
+                            ui=self._cluster.ui,
                         ),
                         refresh=True,
                     )

@@ -13,7 +13,7 @@ import typer
 
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Key
 from stretto.client.network import Network
-from stretto.local import CONDUCTOR_PORT, LocalCluster
+from stretto.local import CONDUCTOR_PORT, UI_PORT, LocalCluster
 
 
 def up(
@@ -30,9 +30,14 @@ def up(
             show_default=False,
         ),
     ] = None,
+    ui_port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Where the Cluster UI listens; 0: anywhere."),
+    ] = UI_PORT,
+    ui: Annotated[bool, typer.Option(help="Run the Cluster UI.")] = True,
     key: Key = None,
 ) -> int:
-    """Run a whole cluster here until Ctrl-C: ZooKeeper, a conductor and some nodes, each its own process.
+    """Run a whole cluster here until Ctrl-C: ZooKeeper, a conductor, some nodes and the UI, each a process.
 
     Started again on the same folder it brings back everything that was there.
 
@@ -42,6 +47,8 @@ def up(
 
     def serve(conductor: str, stop: threading.Event) -> None:
         typer.echo(f"The cluster is ready after {time.monotonic() - started:.1f} s.")
+        if cluster.ui is not None:
+            typer.echo(f"  UI          {cluster.ui}")
         typer.echo(f"  conductor   {conductor}")
         typer.echo(f"  nodes       {', '.join(cluster.bootstrap[1:])}")
         typer.echo(f"  ZooKeeper   {cluster.zookeeper}")
@@ -51,7 +58,7 @@ def up(
         typer.echo("Ctrl-C stops it; twice, at once.")
         stop.wait()
 
-    cluster = LocalCluster(data_dir, nodes, port=port, key=key)
+    cluster = LocalCluster(data_dir, nodes, port=port, key=key, ui_port=ui_port if ui else None)
     run_cluster(cluster, serve)
     return 0
 

@@ -35,9 +35,11 @@ def render(
     account: Account,
     pids: dict[str, int],
     bootstrap: str,
+    ui: str | None,
 ) -> RenderableType:
     return Group(
         Text(f"stretto demo: {module.module} is {module.state}", style="bold"),
+        Text(f"The Cluster UI is at {ui}" if ui is not None else ""),
         _load(account),
         _nodes(nodes),
         _groups(groups),

@@ -25,10 +25,11 @@ from stretto.replog.core import effects, events, messages
 from stretto.replog.core.guards import Guards
 from stretto.sim.mutants import MUTANTS
 from stretto.sim.scenario import scripts
+from stretto.ui.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md", "docs/PROTOCOL.md"]
-PAGES += ["docs/CONFIGURATION.md", "docs/OPTIONS.md", "docs/MODULES.md"]
+PAGES += ["docs/UI.md", "docs/CONFIGURATION.md", "docs/OPTIONS.md", "docs/MODULES.md"]
 
 GUARD_NAMES = [field.name for field in dataclasses.fields(Guards)]
 MUTANT_NAMES = [mutant.name for mutant in MUTANTS]
@@ -55,6 +56,14 @@ def guard_table() -> str:
                     (f"`{guard}`", mutant.rule, mutant.without, f"`{mutant.name}`", ", ".join(made_for))
                 )
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+@pytest.mark.parametrize("file", ["dashboard.json", "alerts.yaml"])
+def test_dashboard_and_alerts_ask_for_metrics_that_there_are(file: str) -> None:
+    asked = set(re.findall(r"stretto_[a-z_]+", text_of(f"docs/grafana/{file}")))
+    there = {*COUNTERS, *GAUGES} | {f"{name}_bucket" for name in HISTOGRAMS}
+    assert asked
+    assert asked <= there
 
 
 def test_table_of_guards_is_that_of_the_code() -> None:

@@ -39,7 +39,18 @@ class Up:
         self._output = folder / f"up-{len(list(folder.glob('up-*')))}.out"
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "stretto", "up", "--data-dir", self.data_dir, "--port", "0", *more],
+                [
+                    sys.executable,
+                    "-m",
+                    "stretto",
+                    "up",
+                    "--data-dir",
+                    self.data_dir,
+                    "--port",
+                    "0",
+                    "--no-ui",
+                    *more,
+                ],
                 stdout=output,
                 stderr=output,
                 start_new_session=True,

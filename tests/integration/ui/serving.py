@@ -1,0 +1,97 @@
+"""A whole cluster with a module and the Cluster UI beside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from stretto import admin
+from stretto.cli.cluster import reach
+from stretto.local import LocalCluster
+from stretto.worker.children import RunFile
+from stretto.zk.embedded import free_ports
+from tests.integration.cli.running import stretto
+from tests.integration.zk.waiting import wait_until
+
+MODULE = "Shown"
+SOURCE = """
+from stretto import Depot, Module, PState
+
+class Shown(Module):
+    events = Depot(partition_by="user")
+    counts = PState(dict[str, int])
+"""
+GROUPS = 4
+DEADLINE_SECONDS = 90.0
+REQUEST_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    cluster: LocalCluster
+    url: str
+
+    def get(self, path: str) -> Any:
+        return self.send("GET", path).raise_for_status().json()
+
+    def send(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        content = None if body is None else msgspec.json.encode(body)
+        return httpx.request(
+            method, f"{self.url}/api/v1{path}", content=content, headers=headers, timeout=REQUEST_SECONDS
+        )
+
+    def kill_worker(self, worker: str) -> None:
+        """As a machine would lose it: with no word to anybody."""
+        [file] = self.cluster.folder.glob(f"node-*/run/{worker}.json")
+        os.kill(msgspec.json.decode(file.read_bytes(), type=RunFile).pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def served(whole_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("ui")
+    source = folder / "shown.py"
+    source.write_text(SOURCE)
+    bootstrap = ",".join(whole_cluster.bootstrap)
+    sizes = ("--tasks", "8", "--threads", str(GROUPS), "--workers", "1", "--replication-factor", "3")
+    launched = stretto("deploy", "launch", "--module", f"{source}:{MODULE}", *sizes, "--bootstrap", bootstrap)
+    assert launched.code == 0, launched.err
+    [port] = free_ports(1)
+    with (folder / "ui.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                *("-m", "stretto", "ui", "--bootstrap", bootstrap),
+                *("--port", str(port), "--data-dir", str(folder / "data")),
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    served = Served(whole_cluster, f"http://127.0.0.1:{port}")
+    try:
+        wait_until("the UI answers", lambda: _answers(served, process, folder / "ui.log"), DEADLINE_SECONDS)
+        yield served
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+        with reach(bootstrap, None) as cluster:
+            cluster.ask(admin.Destroy(module=MODULE))
+
+
+def _answers(served: Served, process: subprocess.Popen[bytes], log: Path) -> bool:
+    assert process.poll() is None, log.read_text()
+    try:
+        return bool(served.get("/cluster")["health"] == "good")
+    except httpx.HTTPError:
+        return False

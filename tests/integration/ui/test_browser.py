@@ -1,0 +1,165 @@
+"""The Cluster UI in a real browser, in front of a real cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from tests.integration.ui.serving import GROUPS, MODULE, Served
+
+CHROMIUM = shutil.which("chromium")
+PATIENCE_MS = 60_000
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no browser: install the distribution's package chromium to run these tests"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, served: Served) -> Iterator[Page]:
+    """Whatever goes wrong in a page fails its test."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(PATIENCE_MS)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if _is_error(message) else None)
+    page.goto(served.url)
+    yield page
+    page.close()
+    assert errors == []
+
+
+def _is_error(message: ConsoleMessage) -> bool:
+    """What the server refuses in words is shown there, and browsers log it as well."""
+    return message.type == "error" and "status of 400" not in message.text
+
+
+def picture(page: Page, name: str) -> None:
+    """For the documentation, where a folder for it is named."""
+    folder = os.environ.get("STRETTO_PICTURES")
+    if folder is not None:
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def go(page: Page, served: Served, where: str) -> None:
+    page.goto(f"{served.url}/#{where}")
+
+
+def test_a_healthy_cluster_is_told_in_one_line(page: Page) -> None:
+    expect(page.locator("#health")).to_contain_text("all replicas in sync", timeout=PATIENCE_MS)
+    expect(page.locator("#health")).to_have_attribute("data-health", "good")
+    expect(page.get_by_role("link", name=MODULE)).to_be_visible()
+    for node in ("node-1", "node-2", "node-3"):
+        expect(page.get_by_role("link", name=node)).to_be_visible()
+
+
+def test_every_page_can_be_reached_by_keyboard(page: Page) -> None:
+    expect(page.get_by_role("link", name=MODULE)).to_be_visible(timeout=PATIENCE_MS)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == MODULE:
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Module {MODULE}")
+
+
+def test_a_killed_leader_shows_its_successor_and_the_dip_of_the_isr(page: Page, served: Served) -> None:
+    go(page, served, f"/modules/{MODULE}/leadership")
+    leading = page.locator("a.cell.leader")
+    expect(leading).to_have_count(GROUPS, timeout=PATIENCE_MS)
+    picture(page, "leadership")
+    victim = served.get(f"/modules/{MODULE}/groups/0")["leader"]
+    go(page, served, f"/modules/{MODULE}/groups/0")
+    expect(page.get_by_text(f"{GROUPS - 1} of {GROUPS - 1} replicas; min-ISR 2")).to_be_visible(
+        timeout=PATIENCE_MS
+    )
+    # From here on the page is not loaded again.
+    served.kill_worker(victim)
+    row = page.locator("tr", has_text=victim)
+    expect(row).not_to_contain_text("leader", timeout=PATIENCE_MS)
+    expect(page.locator("dd", has=page.get_by_role("link", name=victim))).to_have_count(
+        0, timeout=PATIENCE_MS
+    )
+    expect(page.locator("ol.story")).to_contain_text("leads", timeout=PATIENCE_MS)
+    expect(page.locator("ol.story")).to_contain_text(f"leader {victim}", timeout=PATIENCE_MS)
+    picture(page, "group")
+    # The supervisor brings it back, and it returns to the ISR.
+    expect(page.get_by_text("3 of 3 replicas; min-ISR 2")).to_be_visible(timeout=PATIENCE_MS)
+
+
+def test_charts_have_data(page: Page, served: Served) -> None:
+    for number in range(3):
+        body = {"records": [{"user": f"user-{number}-{each}"} for each in range(100)]}
+        assert served.send("POST", f"/modules/{MODULE}/depots/events/records", body).status_code == 201
+    go(page, served, f"/modules/{MODULE}/charts")
+    for name in (
+        "Replog entries",
+        "Replicate duration",
+        "Replicate throughput",
+        "Apply duration",
+        "ISR count",
+    ):
+        chart = page.locator("section.chart", has=page.get_by_role("heading", name=name))
+        expect(chart.locator("canvas")).to_be_visible(timeout=PATIENCE_MS)
+    entries = page.locator("section.chart", has=page.get_by_role("heading", name="Replog entries"))
+    entries.get_by_label("Of:").select_option("isr_followers")
+    entries.get_by_label("Show:").select_option("unapplied")
+    expect(entries.locator("canvas")).to_be_visible()
+    durations = page.locator("section.chart", has=page.get_by_role("heading", name="Replicate duration"))
+    durations.get_by_label("Kind of entry").select_option("depot")
+    expect(durations.locator("canvas")).to_be_visible()
+    picture(page, "module")
+
+
+def test_an_option_is_edited(page: Page, served: Served) -> None:
+    name = "replication.max.near.sync.message.lag"
+    go(page, served, f"/modules/{MODULE}/options")
+    field = page.get_by_label(name)
+    row = page.locator("tr", has=field)
+    field.fill("4321")
+    row.get_by_role("button", name="Set", exact=True).click()
+    expect(row).to_contain_text("module Shown", timeout=PATIENCE_MS)
+    told = next(each for each in served.get(f"/options?module={MODULE}") if each["name"] == name)
+    assert told["value"] == 4321
+    field.fill("-1")
+    row.get_by_role("button", name="Set", exact=True).click()
+    expect(row.locator(".error")).to_contain_text(name, timeout=PATIENCE_MS)
+    row.get_by_role("button", name="Unset").click()
+    expect(row).to_contain_text("default", timeout=PATIENCE_MS)
+
+
+def test_refreshing_can_be_paused(page: Page) -> None:
+    expect(page.locator("#freshness")).to_contain_text("As of", timeout=PATIENCE_MS)
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Paused")).to_have_attribute("aria-pressed", "true")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.get_by_role("button", name="Dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert asked == []
+    page.get_by_role("button", name="Paused").click()
+    with page.expect_request("**/api/v1/cluster"):
+        pass
+
+
+def test_records_are_browsed_on_a_narrow_screen(page: Page, served: Served) -> None:
+    page.set_viewport_size({"width": 360, "height": 700})
+    body = {"records": [{"user": "narrow", "text": "seen"}]}
+    assert served.send("POST", f"/modules/{MODULE}/depots/events/records", body).status_code == 201
+    go(page, served, f"/modules/{MODULE}/data")
+    expect(page.get_by_label("Depot or PState")).to_be_visible()
+    expect(page.locator("main")).to_contain_text("has offsets", timeout=PATIENCE_MS)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -1,0 +1,74 @@
+"""Lines over time out of windows."""
+
+from __future__ import annotations
+
+import pytest
+
+from stretto.telemetry.windows import GroupWindow, Window
+from stretto.ui.charts import Charts, charts_of
+from tests.unit.ui.windows import group, kind, looks, window
+
+STEP = 10_000
+
+
+def drawn(*windows: Window) -> Charts:
+    return charts_of(windows, lambda _, __: True, STEP)
+
+
+def test_leaders_and_isr_followers_are_told_apart() -> None:
+    charts = drawn(
+        window(0, group(0, replog_entries=looks(10, 30)), worker="a"),
+        window(0, group(0, "follower", replog_entries=looks(100)), worker="b"),
+        window(0, group(0, "far", in_isr=False, replog_entries=looks(9_999)), worker="c"),
+    )
+    leaders, followers = charts.replog_entries["leaders"], charts.replog_entries["isr_followers"]
+    assert (*leaders.size.average, *leaders.size.max) == (20, 30)
+    assert (*followers.size.average, *followers.size.max) == (100, 100)
+
+
+def test_a_time_without_word_is_a_gap() -> None:
+    charts = drawn(window(0, group(kinds={"depot": kind(50)})), window(2 * STEP))
+    assert list(charts.start_ms) == [0, STEP, 2 * STEP]
+    assert list(charts.replicate_throughput["depot"]) == [5, None, 0]
+    assert list(charts.isr) == [3, None, 3]
+    assert charts.busy[1] is None
+
+
+def test_durations_are_of_all_groups_together_and_by_kind() -> None:
+    charts = drawn(
+        window(0, group(0, kinds={"depot": kind(1, *[0.010] * 98)})),
+        window(0, group(1, kinds={"state": kind(1, 1.0, 1.0)}), worker="b"),
+    )
+    assert charts.replicate_duration["all"].p50[0] == pytest.approx(10, rel=0.03)
+    assert list(charts.replicate_duration["all"].max) == [1_000]
+    assert list(charts.replicate_duration["depot"].max) == [10]
+    assert charts.apply_duration["state"].p99[0] == pytest.approx(1_000, rel=0.03)
+
+
+def test_the_isr_is_that_of_the_group_with_the_least_to_spare() -> None:
+    charts = drawn(window(0, group(0), group(1, isr=looks(3, 1, 3)), group(2, "follower")))
+    assert (*charts.isr, *charts.min_isr) == (1, 2)
+
+
+def test_failures_are_counted_by_reason() -> None:
+    failing = group(
+        kinds={"depot": kind(0, failures={"stalled": 2}), "state": kind(0, failures={"stalled": 1})}
+    )
+    charts = drawn(window(0, failing), window(STEP))
+    assert {reason: list(line) for reason, line in charts.replicate_failures.items()} == {"stalled": [3, 0]}
+
+
+def test_only_what_is_wanted_is_drawn() -> None:
+    def wanted(window: Window, each: GroupWindow) -> bool:
+        return window.worker == "a" and each.group.group == 1
+
+    charts = charts_of(
+        [window(0, group(0), group(1, busy_ms=1_000), worker="a"), window(0, worker="b")], wanted, STEP
+    )
+    assert charts.busy == (0.1,)
+
+
+def test_nothing_makes_empty_charts() -> None:
+    charts = drawn()
+    assert not charts.start_ms
+    assert charts.replicate_duration == {}

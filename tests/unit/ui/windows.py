@@ -1,0 +1,41 @@
+"""Windows to test with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stretto.telemetry.histogram import Histogram
+from stretto.telemetry.windows import GroupWindow, KindWindow, Looks, Window
+from stretto.types import WorkerId
+from stretto.zk.paths import GroupKey
+
+
+def looks(*values: float) -> Looks:
+    found = Looks()
+    for value in values:
+        found = found.with_look(value)
+    return found
+
+
+def kind(entries: int = 10, *seconds: float, **more: Any) -> KindWindow:
+    histogram = Histogram()
+    for each in seconds:
+        histogram.add(each)
+    told = histogram.told() if seconds else None
+    return KindWindow(entries=entries, bytes=entries * 100, replicate=told, apply=told, **more)
+
+
+def group(number: int = 0, role: str = "leader", module: str = "M", **more: Any) -> GroupWindow:
+    standing: dict[str, Any] = {
+        "in_isr": True,
+        "min_isr": 2,
+        "replog_entries": looks(5),
+        "unapplied": looks(1),
+    }
+    if role == "leader":
+        standing["isr"] = looks(3)
+    return GroupWindow(group=GroupKey(module, 1, number), role=role, **(standing | more))
+
+
+def window(start_ms: int, *groups: GroupWindow, worker: str = "w0") -> Window:
+    return Window(start_ms=start_ms, worker=WorkerId(worker), groups=groups or (group(),))

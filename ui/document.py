@@ -1,0 +1,35 @@
+"""``/openapi.json``: paths and parameters as the framework finds them in the handlers, bodies as msgspec has
+them.
+
+The framework does not know all of what msgspec can write (structs that are arrays, for one), and a document
+has to say what is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import Litestar
+from litestar.handlers import HTTPRouteHandler
+
+_REFERENCE = "#/components/schemas/{name}"
+
+
+def document_of(app: Litestar) -> dict[str, Any]:
+    document = app.openapi_schema.to_schema()
+    found = [type_ for route in app.routes for type_ in _types(getattr(route, "route_handlers", ()))]
+    _, components = msgspec.json.schema_components(found, ref_template=_REFERENCE)
+    document["components"]["schemas"] |= components
+    return document
+
+
+def _types(handlers: Any) -> list[Any]:
+    """Of what is sent and received."""
+    found = []
+    for handler in handlers:
+        if isinstance(handler, HTTPRouteHandler) and handler.resolve_include_in_schema():
+            signature = handler.parsed_fn_signature
+            fields = [signature.return_type, signature.parameters.get("data")]
+            found += [field.annotation for field in fields if field is not None]
+    return [each for each in found if each not in (None, type(None))]

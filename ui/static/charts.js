@@ -1,0 +1,119 @@
+// The six charts of replication, and a few beside them.
+import { ask, bytes, count, h } from "./dom.js";
+
+const COLOURS = ["#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#be185d"];
+const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
+
+const milliseconds = (value) => (value >= 1000 ? `${(value / 1000).toFixed(1)} s` : `${+value.toPrecision(3)} ms`);
+
+const CHARTS = [
+  {
+    name: "Replog entries", unit: "entries", format: count,
+    dropdowns: [
+      { label: "Of", values: { leaders: "leaders", isr_followers: "ISR followers" } },
+      { label: "Show", values: { size: "size", unapplied: "unapplied" } },
+    ],
+    lines: (told, [of, show]) => ({ average: told.replog_entries[of][show].average, maximum: told.replog_entries[of][show].max }),
+  },
+  { name: "Replicate duration", unit: "from creation to application", format: milliseconds, kinds: "replicate_duration", lines: durations("replicate_duration") },
+  { name: "Replicate throughput", unit: "entries per second", format: count, lines: (told) => told.replicate_throughput },
+  { name: "Replicate failures", unit: "appends per point, by reason", format: count, lines: (told) => told.replicate_failures },
+  { name: "Apply duration", unit: "of a transaction", format: milliseconds, kinds: "apply_duration", lines: durations("apply_duration") },
+  { name: "ISR count", unit: "members, of the worst group", format: count, zero: true, lines: (told) => ({ "ISR members": told.isr, "min-ISR": told.min_isr }) },
+  { name: "Replicated bytes", unit: "bytes per second", format: bytes, lines: (told) => told.replicate_bytes },
+  { name: "Task thread load", unit: "share of time, the busiest", format: (value) => `${(value * 100).toFixed(1)} %`, lines: (told) => ({ busiest: told.busy }) },
+  { name: "Transitions", unit: "per point", format: count, lines: (told) => told.events },
+];
+
+function durations(field) {
+  return (told, [kind]) => {
+    const found = told[field][kind] || told[field].all;
+    return found ? { median: found.p50, "99th percentile": found.p99, maximum: found.max } : {};
+  };
+}
+
+class Chart {
+  constructor(kind) {
+    this.kind = kind;
+    this.plot = null;
+    this.names = "";
+    this.box = h("div", {});
+    this.kindChoice = kind.kinds ? h("select", { "aria-label": `Kind of entry: ${kind.name}` }, h("option", { value: "all" }, "all kinds")) : null;
+    this.choices = (kind.dropdowns || []).map((dropdown) =>
+      h("select", { "aria-label": `${dropdown.label}: ${kind.name}` }, Object.entries(dropdown.values).map(([value, label]) => h("option", { value }, label))));
+    if (this.kindChoice) this.choices.push(this.kindChoice);
+    for (const choice of this.choices) choice.addEventListener("change", () => this.draw());
+    this.element = h("section", { class: "chart" },
+      h("header", {}, h("h3", {}, kind.name, " ", h("span", { class: "unit" }, kind.unit)), this.choices), this.box);
+  }
+
+  show(told) {
+    this.told = told;
+    if (this.kindChoice) {
+      const kinds = Object.keys(told[this.kind.kinds]).filter((kind) => kind !== "all");
+      const known = [...this.kindChoice.options].map((option) => option.value);
+      for (const kind of kinds) if (!known.includes(kind)) this.kindChoice.append(h("option", { value: kind }, kind));
+    }
+    this.draw();
+  }
+
+  draw() {
+    if (!this.told) return;
+    const lines = this.kind.lines(this.told, this.choices.map((choice) => choice.value));
+    const names = Object.keys(lines).filter((name) => lines[name].some((value) => value !== null));
+    if (!names.length) {
+      this.plot?.destroy();
+      this.plot = null;
+      this.names = "";
+      this.box.replaceChildren(h("p", { class: "none" }, this.kind.name === "Replicate failures" ? "no failures" : "nothing measured yet"));
+      return;
+    }
+    const data = [this.told.start_ms.map((ms) => ms / 1000), ...names.map((name) => lines[name])];
+    const key = names.join("|");
+    if (this.plot && this.names === key) {
+      this.plot.setData(data);
+      return;
+    }
+    this.plot?.destroy();
+    this.box.replaceChildren();
+    this.names = key;
+    const ink = getComputedStyle(document.documentElement).getPropertyValue("--soft");
+    const grid = { stroke: getComputedStyle(document.documentElement).getPropertyValue("--line"), width: 1 };
+    const format = this.kind.format;
+    this.plot = new uPlot({
+      width: Math.max(240, this.box.clientWidth), height: 200,
+      scales: { y: { range: (_, low, high) => [this.kind.zero ? 0 : Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
+      axes: [{ stroke: ink, grid }, { stroke: ink, grid, size: 70, values: (_, splits) => splits.map((value) => format(value)) }],
+      series: [{}, ...names.map((name, index) => ({
+        label: name, stroke: COLOURS[index % COLOURS.length], width: 2, dash: DASHES[index % DASHES.length],
+        points: { show: data[0].length < 40 },
+        value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
+      }))],
+    }, data, this.box);
+  }
+
+  fit() {
+    this.plot?.setSize({ width: Math.max(240, this.box.clientWidth), height: 200 });
+  }
+
+  redraw() {
+    this.names = "";
+    this.draw();
+  }
+}
+
+// Charts of a module, of a worker or of a group: `wanted` is the query.
+export function charts(wanted) {
+  const all = CHARTS.map((kind) => new Chart(kind));
+  const element = h("div", { class: "charts" }, all.map((chart) => chart.element));
+  window.addEventListener("resize", () => all.forEach((chart) => chart.fit()));
+  window.addEventListener("themechange", () => all.forEach((chart) => chart.redraw()));
+  return {
+    element,
+    async refresh() {
+      const minutes = document.getElementById("minutes").value;
+      const told = await ask(`/charts?${new URLSearchParams({ ...wanted, minutes })}`);
+      all.forEach((chart) => chart.show(told));
+    },
+  };
+}

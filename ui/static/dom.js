@@ -1,0 +1,99 @@
+// Small tools: elements, text for numbers, requests.
+
+export function h(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+// Replaces what is shown only if it differs, so that nobody loses focus, selection or scroll for nothing.
+export function fill(container, ...children) {
+  const next = h("div", {}, ...children);
+  if (container.dataset.shown === next.innerHTML) return;
+  const active = document.activeElement;
+  if (container.contains(active) && active.closest("form")) return; // somebody is typing here
+  const key = container.contains(active) ? active.getAttribute("href") || active.id : null;
+  container.dataset.shown = next.innerHTML;
+  container.replaceChildren(...next.childNodes);
+  if (key) container.querySelector(`[href="${CSS.escape(key)}"], #${CSS.escape(key)}`)?.focus();
+}
+
+export function table(columns, rows) {
+  const heads = columns.map((column) => {
+    const [name, kind] = [].concat(column);
+    return h("th", { class: kind, scope: "col" }, name);
+  });
+  const body = rows.map((row) =>
+    h("tr", {}, row.map((cell, index) => h("td", { class: [].concat(columns[index])[1] }, cell))));
+  return h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body)));
+}
+
+const counts = new Intl.NumberFormat("en");
+export const count = (value) => (value === null || value === undefined ? "–" : counts.format(value));
+
+export function bytes(value) {
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (value >= 1000 && unit < units.length - 1) { value /= 1000; unit += 1; }
+  return `${unit ? value.toFixed(1) : value} ${units[unit]}`;
+}
+
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 1000) return `${ms} ms`;
+  const seconds = Math.floor(ms / 1000);
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  const hours = Math.floor(seconds / 3600);
+  return hours < 48 ? `${hours} h ${Math.floor((seconds % 3600) / 60)} min` : `${Math.floor(hours / 24)} days`;
+}
+
+export const moment = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 23);
+
+export async function ask(path, options = {}) {
+  const headers = { accept: "application/json" };
+  const token = sessionStorage.getItem("token");
+  if (token) headers.authorization = `Bearer ${token}`;
+  if (options.body !== undefined) headers["content-type"] = "application/json";
+  const response = await fetch(`/api/v1${path}`, {
+    method: options.method || "GET",
+    headers,
+    body: options.body === undefined ? undefined : JSON.stringify(options.body),
+  });
+  if (response.ok) return response.status === 204 ? null : response.json();
+  let problem = {};
+  try { problem = await response.json(); } catch { /* no body */ }
+  throw new Error(problem.detail || problem.title || `the server answered ${response.status}`);
+}
+
+// A button whose work may fail, in words beside it.
+export function action(label, work, confirmation) {
+  const said = h("span", { role: "status" });
+  const button = h("button", { type: "button" }, label);
+  button.addEventListener("click", async () => {
+    if (confirmation && !window.confirm(confirmation)) return;
+    button.disabled = true;
+    said.className = "soft";
+    said.textContent = "…";
+    try {
+      said.textContent = (await work()) || "done";
+    } catch (error) {
+      said.className = "error";
+      said.textContent = error.message;
+    }
+    button.disabled = false;
+  });
+  return h("span", {}, button, " ", said);
+}
+
+export const path = (...parts) => parts.map(encodeURIComponent).join("/");
+export const moduleLink = (module) => h("a", { href: `#/modules/${path(module)}` }, module);
+export const groupLink = (module, group) =>
+  h("a", { href: `#/modules/${path(module)}/groups/${group}` }, `group ${group}`);
+export const workerLink = (worker) => h("a", { href: `#/workers/${path(worker)}` }, worker);
+export const nodeLink = (node) => h("a", { href: `#/nodes/${path(node)}` }, node);

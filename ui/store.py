@@ -1,0 +1,154 @@
+"""The windows of all workers, kept for weeks in a file of bounded size.
+
+Three tiers: every window for hours, minutes for days, tens of minutes for weeks. A window is merged into
+those of the coarser tiers as it comes, so nothing has to be rolled up later, and a store that was down for a
+while is right again with the first window after it. When the file reaches its limit, the oldest of each tier
+go first.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from stretto.errors import StrettoError
+from stretto.telemetry.windows import WINDOW_MS, Window
+
+FORMAT = 1
+BYTES_MAX = 1024 * 1024 * 1024
+HALVINGS_MAX = 12
+"""Of the time that each tier keeps, when there is too much."""
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    step_ms: int
+    kept_ms: int
+
+
+TIERS = (Tier(WINDOW_MS, 6 * HOUR_MS), Tier(60_000, 3 * DAY_MS), Tier(600_000, 35 * DAY_MS))
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Window).decode
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS windows (
+    step_ms INTEGER NOT NULL,
+    start_ms INTEGER NOT NULL,
+    worker TEXT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (step_ms, start_ms, worker)
+) WITHOUT ROWID;
+"""
+
+
+class Store:
+    """May be used from several threads."""
+
+    def __init__(self, path: Path, *, bytes_max: int = BYTES_MAX) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._path = path
+        try:
+            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            for pragma in ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=NORMAL"):
+                self._database.execute(f"PRAGMA {pragma}")
+            found = self._database.execute("PRAGMA user_version").fetchone()[0]
+            if found not in (0, FORMAT):
+                raise StrettoError(
+                    f"{path} is of another version ({found}); move it away, and its history begins anew"
+                )
+            self._database.executescript(_SCHEMA)
+            self._database.execute(f"PRAGMA user_version={FORMAT}")
+            page = self._database.execute("PRAGMA page_size").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            raise StrettoError(
+                f"{path} cannot be used ({error}); move it away, and its history begins anew"
+            ) from None
+        self._pages_max = bytes_max // page
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    def add(self, windows: Iterable[Window]) -> None:
+        """Windows that are there already change nothing."""
+        with self._lock, self._database:
+            self._database.execute("BEGIN")
+            for window in windows:
+                if self._at(TIERS[0].step_ms, window.start_ms, window) is None:
+                    self._put(TIERS[0].step_ms, window)
+                    for tier in TIERS[1:]:
+                        self._merge(tier.step_ms, window)
+
+    def latest(self, worker: str) -> int | None:
+        """Start of the last window of a worker."""
+        with self._lock:
+            found = self._database.execute(
+                "SELECT max(start_ms) FROM windows WHERE step_ms = ? AND worker = ?", (WINDOW_MS, worker)
+            ).fetchone()[0]
+        return None if found is None else int(found)
+
+    def between(self, start_ms: int, end_ms: int, step_ms: int) -> list[Window]:
+        """Of one tier, by start and worker."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT data FROM windows WHERE step_ms = ? AND start_ms >= ? AND start_ms < ? "
+                "ORDER BY start_ms, worker",
+                (step_ms, start_ms, end_ms),
+            ).fetchall()
+        return [_decode(zlib.decompress(data)) for (data,) in rows]
+
+    def expire(self, now_ms: int) -> None:
+        """Forget what is too old, and more if there is too much."""
+        with self._lock:
+            for halvings in range(HALVINGS_MAX):
+                for tier in TIERS:
+                    self._forget(tier.step_ms, now_ms - (tier.kept_ms >> halvings))
+                if self._pages() <= self._pages_max:
+                    break
+
+    @property
+    def size_bytes(self) -> int:
+        return self._path.stat().st_size
+
+    def _pages(self) -> int:
+        # Each step of this statement frees a page; a script runs to its end, a query does not.
+        self._database.executescript("PRAGMA incremental_vacuum")
+        return int(self._database.execute("PRAGMA page_count").fetchone()[0])
+
+    def _forget(self, step_ms: int, before_ms: int) -> None:
+        self._database.execute("DELETE FROM windows WHERE step_ms = ? AND start_ms < ?", (step_ms, before_ms))
+
+    def _merge(self, step_ms: int, window: Window) -> None:
+        start_ms = window.start_ms - window.start_ms % step_ms
+        before = self._at(step_ms, start_ms, window)
+        merged = replace(window, start_ms=start_ms) if before is None else before.merged(window)
+        self._put(step_ms, merged)
+
+    def _at(self, step_ms: int, start_ms: int, window: Window) -> Window | None:
+        found = self._database.execute(
+            "SELECT data FROM windows WHERE step_ms = ? AND start_ms = ? AND worker = ?",
+            (step_ms, start_ms, window.worker),
+        ).fetchone()
+        return None if found is None else _decode(zlib.decompress(found[0]))
+
+    def _put(self, step_ms: int, window: Window) -> None:
+        self._database.execute(
+            "INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?)",
+            (step_ms, window.start_ms, window.worker, zlib.compress(_encode(window), 1)),
+        )
+
+
+def tier_for(span_ms: int) -> Tier:
+    """The finest that keeps so long a time, in no more points than a chart has pixels."""
+    return next((tier for tier in TIERS if span_ms <= min(tier.kept_ms, tier.step_ms * 1_100)), TIERS[-1])
