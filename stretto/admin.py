@@ -124,6 +124,27 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """It refuses records, as its module demands."""
 
 
+class MicrobatchView(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a microbatch topology is, by the leader of task 0."""
+
+    topology: str
+    id: int
+    """Of the latest microbatch; 0 before the first."""
+    version: int
+    """How often it was begun anew."""
+    phase: str
+    lag: int | None
+    """Records that no committed microbatch has; None if that is not known yet."""
+    why: str
+    """Why its latest version came to nothing, if it did."""
+
+
+class Microbatches(Call[tuple[MicrobatchView, ...]], frozen=True, kw_only=True):
+    """Asked of the worker that leads task 0; another one knows of none."""
+
+    module: str
+
+
 class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     state: str
@@ -148,6 +169,8 @@ class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     """How many have exactly the replicas that the assignment gives them."""
     problems: tuple[str, ...]
     """One sentence each; none when all is well."""
+    microbatches: tuple[MicrobatchView, ...] = ()
+    """Not by the conductor, which does not know, but added by who asks for one module."""
 
 
 class Modules(Call[tuple[ModuleView, ...]], frozen=True, kw_only=True):
@@ -525,6 +548,7 @@ AnyCall: TypeAlias = (
     | Describe
     | LocalWorkers
     | Replicas
+    | Microbatches
     | Digests
     | Windows
     | Story

@@ -99,6 +99,16 @@ class RunSteps(msgspec.Struct, frozen=True, tag="run_steps", gc=False):
     number: int
 
 
+class Microbatch(msgspec.Struct, frozen=True, tag="microbatch", gc=False):
+    """From worker to worker: the first body is a message of :mod:`stretto.worker.microbatch.messages` for a
+    task's leader, the second calls, if it brings any. Answered with Taken, which promises nothing."""
+
+    request: int
+    group: GroupKey
+    task: TaskId
+    topology: str
+
+
 class ReadDepot(msgspec.Struct, frozen=True, tag="read_depot", gc=False):
     """What is there from ``offset`` on. A committed read at the end of the depot is answered when there is
     something, and after ``wait_ms`` in any case."""
@@ -227,6 +237,12 @@ class StepsRun(msgspec.Struct, frozen=True, tag="steps_run", gc=False):
     failures: tuple[StepFailure, ...]
 
 
+class Taken(msgspec.Struct, frozen=True, tag="taken", gc=False):
+    """It reached who was meant."""
+
+    request: int
+
+
 class Refused(msgspec.Struct, frozen=True, tag="refused", gc=False):
     """Not done, and it has had no effect; most reasons pass."""
 
@@ -325,6 +341,7 @@ ToWorker: TypeAlias = (
     | GetMetadata
     | AppendBatch
     | RunSteps
+    | Microbatch
     | ReadDepot
     | FindOffset
     | ReadRows
@@ -338,6 +355,7 @@ ToClient: TypeAlias = (
     | Metadata
     | Appended
     | StepsRun
+    | Taken
     | Refused
     | Unknown
     | Failed

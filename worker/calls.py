@@ -33,6 +33,8 @@ class CallDesk:
         match call:
             case admin.Replicas(module=module):
                 self._answer(sender, message, self._replicas(module))
+            case admin.Microbatches():
+                self._answer(sender, message, self._worker.microbatches.views())
             case admin.Digests(group=group, marker=marker):
                 self._answer(sender, message, self._worker.digests.found(group, marker))
             case admin.Windows(since_ms=since_ms):

@@ -83,7 +83,7 @@ class Clients:
                 self._worker.metadata.asked(sender, message)
             case wire.Ask():
                 self._worker.calls.asked(sender, message)
-            case wire.Hello() | wire.Replicate() | wire.Catchup() | wire.RunSteps():
+            case wire.Hello() | wire.Replicate() | wire.Catchup() | wire.RunSteps() | wire.Microbatch():
                 raise PeerError("not a request of a client")
             case _:
                 assert_never(message)

@@ -45,6 +45,7 @@ from stretto.worker.fsync import FsyncSwitch
 from stretto.worker.group import Group
 from stretto.worker.hosting import Hosting, folder_of
 from stretto.worker.metadata import MetadataDesk
+from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.plan import GroupPlan
 from stretto.worker.repeating import Repeating
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
@@ -126,6 +127,7 @@ class Worker:
         self.calls = CallDesk(self)
         self.executors = Executors(self)
         self.streams = StreamDesk(self)
+        self.microbatches = MicrobatchDesk(self)
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
         self.telemetry = Telemetry(self.loop, config.worker, self.groups)
@@ -216,6 +218,7 @@ class Worker:
         del self.groups[group.key]
         self.catchup.group_closed(group.key)
         self.streams.closed(group.key)
+        self.microbatches.closed(group.key)
         del self._storages[group.key]
         del self._fsync[group.key]
         self.clients.reads.parked.group_changed(group.key)
@@ -272,6 +275,7 @@ class Worker:
         del self.groups[key]
         self.catchup.group_closed(key)
         self.streams.closed(key)
+        self.microbatches.closed(key)
         del self._storages[key]
         del self._fsync[key]
         self.clients.reads.parked.group_changed(key)
@@ -338,6 +342,7 @@ class Worker:
         self.clients.options_changed(options, self.config.module)
         self.catchup.options_changed()
         self.streams.settings_changed()
+        self.microbatches.settings_changed()
         set_here = {str(level): dict(values) for level, values in options.levels.items()}
         log.info("options_in_force", worker=self.worker, options=set_here)
         for switch in self._fsync.values():
@@ -355,6 +360,7 @@ class Worker:
             for group in list(self.groups.values()):
                 group.step(events.OptionsChanged(settings=self._settings()))
             self.streams.settings_changed()
+            self.microbatches.settings_changed()
             self.metastore.update_registration()
         self._spec = spec
         self._take_code(spec)
@@ -380,6 +386,7 @@ class Worker:
         self.clients.described(self.description)
         self.executors.start(code)
         self.streams.restart()
+        self.microbatches.restart()
 
     def _code(self, artifact: str, entry: str) -> Code | None:
         """For executors, which a module without functions does not need."""
@@ -491,6 +498,10 @@ class Worker:
             if worker is None:
                 raise PeerError("a client sent a hop of a topology")
             self.streams.hops.received(sender, message, bodies)
+        elif isinstance(message, wire.Microbatch):
+            if worker is None:
+                raise PeerError("a client sent a message of a microbatch")
+            self.microbatches.received(sender, message, bodies)
         else:
             self.clients.received(sender, message, bodies, is_worker=worker is not None)
 
@@ -515,9 +526,11 @@ class Worker:
     ) -> None:
         self.clients.reads.parked.grown(group.key, tasks)
         self.streams.grown(group, depots, end)
+        self.microbatches.grown(group, depots)
 
     def looked(self, group: Group) -> None:
         self.streams.looked(group)
+        self.microbatches.looked(group)
 
     # Stopping.
 
@@ -568,6 +581,7 @@ class Worker:
 
     def _close(self) -> None:
         self.metastore.close()
+        self.microbatches.close()
         self.streams.close()
         self.executors.close()
         self.catchup.close()

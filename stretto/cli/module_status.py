@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
 from stretto import admin
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, Watch, reach
 from stretto.cli.output import paragraphs, sentences, show, table
+from stretto.client.cluster import Cluster
+from stretto.client.status import newest_groups
+from stretto.errors import StrettoError
+from stretto.types import TaskId
 from stretto.zk.records import DepotSpec, TopologySpec
 
 
@@ -29,12 +34,34 @@ def module_status(
     Example: stretto module-status wordcount
     """
     with reach(bootstrap, key) as cluster:
+
+        def fetch() -> tuple[admin.ModuleView, ...]:
+            views = cluster.ask(admin.Modules(module=module))
+            return views if module is None else tuple(_with_microbatches(cluster, view) for view in views)
+
         show(
-            lambda: cluster.ask(admin.Modules(module=module)),
+            fetch,
             render if module is None else lambda views: render_one(views[0]),
             json=as_json,
             watch=watch,
         )
+
+
+def _with_microbatches(cluster: Cluster, view: admin.ModuleView) -> admin.ModuleView:
+    """Only the leader of task 0 can tell; while there is none, nothing is told."""
+    if not any(topology.kind == "microbatch" for topology in view.topologies):
+        return view
+    try:
+        metadata = cluster.metadata()
+        groups = newest_groups(metadata, view.module)
+        leader = next((group.leader for group in groups if TaskId(0) in group.tasks), None)
+        address = metadata.addresses.get(leader) if leader is not None else None
+        if address is None:
+            return view
+        told = cluster.ask_worker(address, admin.Microbatches(module=view.module))
+    except StrettoError:
+        return view
+    return replace(view, microbatches=tuple(told))
 
 
 def render(views: Sequence[admin.ModuleView]) -> RenderableType:
@@ -80,6 +107,8 @@ def render_one(view: admin.ModuleView) -> RenderableType:
     pstates = [f"{pstate.name}: {pstate.type}" for pstate in view.pstates]
     facts.add_row("PStates", Text("\n".join(pstates) or "-"))
     facts.add_row("topologies", "\n".join(_topology(topology) for topology in view.topologies) or "-")
+    if view.microbatches:
+        facts.add_row("microbatches", "\n".join(_microbatch(each) for each in view.microbatches))
     processes = table("worker", "node", "address")
     for process in view.processes:
         where = Text(process.address) if process.address else Text("not registered", style="bold red")
@@ -106,6 +135,13 @@ def _running(view: admin.ModuleView) -> str:
 def _topology(topology: TopologySpec) -> str:
     writes = f", writes {' '.join(topology.pstates)}" if topology.pstates else ""
     return f"{topology.name}: {topology.kind} of {' '.join(topology.depots)}{writes}"
+
+
+def _microbatch(view: admin.MicrobatchView) -> str:
+    which = f"{view.id}" if view.version == 0 else f"{view.id}, version {view.version}"
+    lag = "lag unknown" if view.lag is None else f"{view.lag:,} records to go"
+    told = f"{view.topology}: {view.phase}, microbatch {which}, {lag}"
+    return f"{told}; came to nothing: {view.why}" if view.why else told
 
 
 def _depot(depot: DepotSpec) -> str:

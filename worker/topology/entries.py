@@ -1,4 +1,4 @@
-"""STATE entries that the worker itself appends, to groups it leads.
+"""Entries that the worker itself appends, to groups it leads.
 
 An append is refused at once or not at all: an entry that is in the log of a leader is applied sooner or
 later, or the leader's epoch ends, and then whoever waits has no more say. So nothing here times out.
@@ -31,7 +31,15 @@ class Entries:
         #: In the log, and not applied.
         self._waiting: dict[GroupKey, deque[tuple[Offset, Epoch, Callable[[], None]]]] = {}
 
-    def append(self, group: Group, task: TaskId, payload: Buffer, then: Callable[[], None]) -> bool:
+    def append(
+        self,
+        group: Group,
+        task: TaskId,
+        payload: Buffer,
+        then: Callable[[], None],
+        *,
+        kind: Kind = Kind.STATE,
+    ) -> bool:
         """False if it is refused, and has no effect. Else ``then`` is called once it is applied, unless the
         epoch ends before. Not to be called while the group carries out its effects."""
         number = next(self._numbers)
@@ -41,7 +49,7 @@ class Entries:
         group.step(
             events.Append(
                 request=number,
-                kind=Kind.STATE,
+                kind=kind,
                 task=task,
                 producer=NO_PRODUCER,
                 sequence=0,

@@ -90,7 +90,7 @@ class Hops:
     def _try(self, hop: Hop) -> None:
         if hop.is_over:
             return
-        network = self._client()
+        network = self.network
         group = network.view.of_task.get((self._worker.config.module, hop.task))
         if group is None:
             self._worker.loop.call_after(patience_ms(hop.attempts), network.refresh, lambda: self._try(hop))
@@ -121,7 +121,7 @@ class Hops:
 
     def _again(self, hop: Hop, group: GroupKey, epoch: Epoch) -> None:
         hop.attempts += 1
-        self._client().when_led_anew(
+        self.network.when_led_anew(
             group, lambda: self._try(hop), above=epoch, within_ms=patience_ms(hop.attempts)
         )
 
@@ -130,7 +130,9 @@ class Hops:
             hop.is_over = True
             hop.then(failures)
 
-    def _client(self) -> Network:
+    @property
+    def network(self) -> Network:
+        """To all workers of the module, this one included."""
         if self._network is None:
             worker = self._worker
             self._network = Network(

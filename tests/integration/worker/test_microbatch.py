@@ -1,0 +1,202 @@
+"""Microbatches on real workers: transfers between accounts on different tasks, each booked exactly once."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stretto import admin
+from stretto.client.calls import ask
+from stretto.errors import StrettoError
+from stretto.partition import owner_of
+from stretto.types import TaskId
+from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
+from tests.integration.zk.waiting import wait_until
+
+BANK = """
+    from stretto import Depot, Module, PState, microbatch, step
+
+    class Bank(Module):
+        orders = Depot(partition_by="account")
+        balances = PState(dict[str, int])
+        booked = PState(dict[str, int])
+
+        @microbatch(orders)
+        def book(self, order):
+            if order["amount"] <= 0:
+                raise ValueError("moves nothing")
+            self.balances.increment(order["account"], by=-order["amount"])
+            self.booked.increment(order["account"])
+            self.receive.at(order["to"])(order["to"], order["amount"])
+
+        @step
+        def receive(self, account: str, amount: int) -> None:
+            if amount == 666:
+                raise ValueError("not that amount")
+            self.balances.increment(account, by=amount)
+"""
+ACCOUNTS = [f"account-{number}" for number in range(40)]
+
+
+class Orders:
+    """What was ordered, and what has to come of it."""
+
+    def __init__(self, cluster: Cluster, seed: int = 1) -> None:
+        self._client = cluster.connect()
+        self._tasks = cluster.assignment.tasks
+        self._random = random.Random(seed)
+        self._producer = self._client.producer(MODULE, "orders", batch_records=20, linger_ms=2)
+        self.balances: Counter[str] = Counter()
+        self.booked: Counter[str] = Counter()
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            account, to = self._random.sample(ACCOUNTS, 2)
+            amount = self._random.randint(1, 500)
+            self.send_one(account, to, amount)
+            self.balances[account] -= amount
+            self.balances[to] += amount
+            self.booked[account] += 1
+
+    def send_one(self, account: str, to: str, amount: int) -> None:
+        """Of which nothing has to come."""
+        order = msgspec.json.encode({"account": account, "to": to, "amount": amount})
+        _ack = self._producer.append(order, task=owner_of(account, self._tasks))
+
+    def settle(self) -> None:
+        """Every order is in its depot, once."""
+        self._producer.close()
+
+    def check(self, cluster: Cluster, seconds: float = DEADLINE_SECONDS) -> None:
+        """All are booked, each once."""
+        booked, count = self._client.pstate(MODULE, "booked"), self.booked.total()
+        wait_until("all are booked", lambda: sum(dict(booked.items()).values()) >= count, seconds)
+        wait_until("microbatches are idle", lambda: _is_idle(cluster), seconds)
+        assert dict(self._client.pstate(MODULE, "booked").items()) == self.booked
+        found = dict(self._client.pstate(MODULE, "balances").items())
+        assert sum(found.values()) == 0
+        assert {account: found.get(account, 0) for account in ACCOUNTS} == {
+            account: self.balances[account] for account in ACCOUNTS
+        }
+
+
+def view_of(cluster: Cluster) -> admin.MicrobatchView | None:
+    """By the leader of task 0; None while there is none."""
+    network = cluster.connect()._network
+    group = next(number for number, plan in enumerate(cluster.plans) if TaskId(0) in plan.tasks)
+    try:
+        views = ask(network, cluster.leader(group).address, admin.Microbatches(module=MODULE), timeout=2.0)
+    except StrettoError:
+        return None
+    finally:
+        network.close()
+    return views[0] if views else None
+
+
+def _id_of(cluster: Cluster) -> int:
+    view = view_of(cluster)
+    return 0 if view is None else view.id
+
+
+def _is_idle(cluster: Cluster) -> bool:
+    view = view_of(cluster)
+    return view is not None and (view.phase, view.lag, view.why) == ("idle", 0, "")
+
+
+def bank(start: Callable[..., Cluster], tmp_path: Path, **options: object) -> Cluster:
+    code = Code(tmp_path / "code", BANK, "Bank")
+    given = {"topology.microbatch.interval.millis": 5, "topology.microbatch.max.records": 50, **options}
+    return start(code=code, tasks=4, groups=2, options=given)
+
+
+def test_every_transfer_is_booked_once_although_leaders_are_killed(
+    start: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = bank(start, tmp_path)
+    orders = Orders(cluster)
+    for group in (0, 1):
+        orders.send(1_000)
+        wait_until("microbatches are under way", lambda: _id_of(cluster) > 2)
+        cluster.leader(group).kill()
+        orders.send(500)
+        cluster.heal()
+    orders.settle()
+    orders.check(cluster)
+    cluster.check_replicas_agree()
+
+
+def test_orders_that_fail_are_left_out_and_kept_for_people(
+    start: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = bank(start, tmp_path, **{"topology.microbatch.retries": 1})
+    orders = Orders(cluster)
+    orders.send(50)
+    orders.send_one("account-1", "account-2", -5)
+    orders.send_one("account-3", "account-4", 666)
+    orders.send(50)
+    orders.settle()
+    orders.check(cluster)
+    assert sum(worker.said("microbatch_retried") for worker in cluster.workers.values()) >= 2
+
+
+class Havoc(threading.Thread):
+    """Kills leaders, pauses workers, and leaves groups with too few replicas, over and over."""
+
+    def __init__(self, cluster: Cluster, rounds: int, seed: int) -> None:
+        super().__init__(name="havoc", daemon=True)
+        self._cluster = cluster
+        self._rounds = rounds
+        self._random = random.Random(seed)
+        self.errors: list[BaseException] = []
+
+    def run(self) -> None:
+        try:
+            for number in range(self._rounds):
+                self._once(number)
+                self._cluster.heal()
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            self.errors.append(error)
+
+    def _once(self, number: int) -> None:
+        cluster, group = self._cluster, self._random.randrange(2)
+        match number % 4:
+            case 0 | 2:
+                cluster.leader(group).kill()
+            case 1:
+                paused = cluster.leader(group)
+                paused.pause()
+                others = [name for name in cluster.workers if name != paused.name]
+                cluster.wait_led_by(others, group)
+            case _:
+                # Below min-ISR: nothing is applied, microbatches fail and are tried again.
+                for follower in cluster.followers(group):
+                    follower.kill()
+                time.sleep(self._random.uniform(0.5, 3.0))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_transfer_is_booked_once_whatever_happens(
+    start: Callable[..., Cluster], tmp_path: Path, seed: int
+) -> None:
+    cluster = bank(start, tmp_path)
+    orders = Orders(cluster, seed)
+    havoc = Havoc(cluster, 12, seed)
+    havoc.start()
+    while havoc.is_alive():
+        orders.send(100)
+        time.sleep(0.05)
+    havoc.join()
+    assert havoc.errors == []
+    orders.send(200)
+    orders.settle()
+    orders.check(cluster, 120)
+    cluster.check_replicas_agree()

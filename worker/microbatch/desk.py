@@ -1,0 +1,466 @@
+"""The microbatches of a worker: a participant for each topology and task that it leads, as long as it leads
+there, and the coordinators of task 0.
+
+The driver of both machines: what happens is stepped at the end of the loop's turn, when no replica is in the
+middle of anything; so an entry is taken or refused on the spot. A message that cannot be delivered is
+dropped, and whoever waits for its answer sends it again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, assert_never
+
+import msgspec
+import structlog
+
+from stretto import admin, wire
+from stretto.errors import PeerError
+from stretto.options import Level
+from stretto.pstate.changes import Packed, joined
+from stretto.records import DepotOffset
+from stretto.replog.core.effects import Refusal
+from stretto.replog.frame import Kind
+from stretto.types import Epoch, Millis, TaskId
+from stretto.worker.executors import protocol
+from stretto.worker.executors.pool import Lost, Reply, Why
+from stretto.worker.microbatch import entries, machine, messages
+from stretto.worker.microbatch.coordinator import Coordinator
+from stretto.worker.microbatch.entries import LeftOut, Source, Span
+from stretto.worker.microbatch.messages import Speaker
+from stretto.worker.microbatch.participant import COORDINATOR, Participant
+from stretto.worker.topology import rows, work
+from stretto.zk.paths import GroupKey
+from stretto.zk.records import TopologySpec
+
+if TYPE_CHECKING:
+    from stretto.client.network import Network
+    from stretto.worker.group import Group
+    from stretto.worker.process import Worker
+    from stretto.worker.state import AppliedState
+    from stretto.worker.transport import Connection
+
+DELIVERY_MS = 2_000
+RESTARTS_MAX = 1 << 20
+
+log = structlog.get_logger()
+
+_encode = msgspec.msgpack.Encoder().encode
+_messages: msgspec.msgpack.Decoder[messages.AnyMessage] = msgspec.msgpack.Decoder(messages.AnyMessage)
+_decode_calls = msgspec.msgpack.Decoder(list[protocol.SourcedCall]).decode
+
+
+@dataclass(slots=True, eq=False)
+class _Led:
+    """A machine that runs."""
+
+    group: Group
+    task: TaskId
+    spec: TopologySpec
+    lane: protocol.Lane
+    file: str
+    machine: Coordinator | Participant
+    timer: int | None = None
+    is_over: bool = False
+
+
+class MicrobatchDesk:
+    """Owned by the loop."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        #: The epoch in which a group's microbatches run.
+        self._epochs: dict[GroupKey, Epoch] = {}
+        self._restarts = itertools.count()
+        self._participants: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
+        self._coordinators: dict[str, _Led] = {}
+        self._inbox: deque[tuple[_Led, machine.Event]] = deque()
+        self._is_awaited = False
+
+    @property
+    def _specs(self) -> list[TopologySpec]:
+        return [spec for spec in self._worker.description.topologies if spec.kind == "microbatch"]
+
+    # Their lives.
+
+    def looked(self, group: Group) -> None:
+        """Begin or end what runs there, if it is led by another, or another way, than before."""
+        leader = group.leader
+        epoch = leader.epoch if leader is not None and leader.is_serving and not group.closed else None
+        if self._epochs.get(group.key) != epoch:
+            self.closed(group.key)
+            if epoch is not None and self._specs:
+                self._begin(group, epoch)
+
+    def closed(self, key: GroupKey) -> None:
+        """Nothing of a group runs any more."""
+        if self._epochs.pop(key, None) is None:
+            return
+        for where in [where for where in self._participants if where[0] == key]:
+            for led in self._participants.pop(where).values():
+                led.is_over = True
+        for name in [name for name, led in self._coordinators.items() if led.group.key == key]:
+            self._coordinators.pop(name).is_over = True
+
+    def restart(self) -> None:
+        """With other functions, or other executors."""
+        for group in list(self._worker.groups.values()):
+            self.closed(group.key)
+            self.looked(group)
+
+    def _begin(self, group: Group, epoch: Epoch) -> None:
+        self._epochs[group.key] = epoch
+        restart = next(self._restarts) % RESTARTS_MAX
+        for task in group.plan.tasks:
+            file = str(group.state.folder(task).absolute())
+            for spec in self._specs:
+                lane = protocol.Lane(spec.name, task, epoch, restart)
+                settings = self._settings(spec)
+                participant = Participant(spec.name, task, Speaker(epoch * RESTARTS_MAX + restart), settings)
+                led = _Led(group, task, spec, lane, file, participant)
+                self._participants.setdefault((group.key, task), {})[spec.name] = led
+                self._put(led, machine.Started())
+                self._put(led, self._grown(led))
+                if task == COORDINATOR:
+                    tasks = self._worker.description.tasks
+                    coordinator = Coordinator(spec.name, spec.depots, tasks, settings)
+                    led = self._coordinators[spec.name] = _Led(group, task, spec, lane, file, coordinator)
+                    self._put(led, machine.Started())
+
+    def _settings(self, spec: TopologySpec) -> machine.Settings:
+        worker = self._worker
+        level = Level.of(worker.config.module, topology=spec.name)
+
+        def value(name: str) -> int:
+            return int(worker.options.value(f"topology.microbatch.{name}", level))
+
+        return machine.Settings(
+            max_records=value("max.records"),
+            interval_ms=Millis(value("interval.millis")),
+            retries=value("retries"),
+            patience_ms=Millis(value("timeout.millis")),
+            paused=worker.is_paused,
+        )
+
+    def settings_changed(self) -> None:
+        for led in self._all():
+            self._put(led, machine.SettingsChanged(settings=self._settings(led.spec)))
+
+    def _all(self) -> Iterator[_Led]:
+        yield from self._coordinators.values()
+        for by_name in self._participants.values():
+            yield from by_name.values()
+
+    # What happens.
+
+    def grown(self, group: Group, depots: Mapping[tuple[TaskId, str], DepotOffset]) -> None:
+        for task, depot in depots:
+            for led in self._participants.get((group.key, task), {}).values():
+                if depot in led.spec.depots:
+                    self._put(led, self._grown(led))
+
+    def _grown(self, led: _Led) -> machine.Grown:
+        ends = led.group.depot_ends
+        return machine.Grown(
+            bounds={depot: (0, int(ends.get((led.task, depot), 0))) for depot in led.spec.depots}
+        )
+
+    def received(self, sender: Connection, message: wire.Microbatch, bodies: list[memoryview]) -> None:
+        try:
+            told = _messages.decode(bodies[0])
+        except (msgspec.DecodeError, IndexError) as error:
+            raise PeerError(f"a message of a microbatch is malformed: {error}") from error
+        body = bytes(bodies[1]) if len(bodies) > 1 else b""
+        reply: wire.ToClient = wire.Taken(message.request)
+        if not self._deliver(message.group, message.task, message.topology, told, body):
+            group = self._worker.groups.get(message.group)
+            record = None if group is None else group.replica.record
+            reply = (
+                wire.Refused(message.request, Refusal.NOT_LEADER, None, Epoch(0))
+                if record is None
+                else wire.Refused(message.request, Refusal.NOT_LEADER, record.leader, record.epoch)
+            )
+        self._worker.transport.reply(sender, reply)
+
+    def _deliver(
+        self, group: GroupKey, task: TaskId, topology: str, message: messages.AnyMessage, body: bytes
+    ) -> bool:
+        """False if nobody here is meant."""
+        if isinstance(message, messages.ToCoordinator):
+            led = self._coordinators.get(topology)
+            led = led if led is not None and led.group.key == group else None
+        else:
+            led = self._participants.get((group, task), {}).get(topology)
+        if led is None:
+            return False
+        self._put(led, machine.Received(message=message, body=body))
+        return True
+
+    def _put(self, led: _Led, event: machine.Event) -> None:
+        self._inbox.append((led, event))
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._worker.loop.at_turn_end(self._step_all)
+
+    def _step_all(self) -> None:
+        self._is_awaited = False
+        inbox = self._inbox
+        while inbox:
+            led, event = inbox.popleft()
+            self._step(led, event)
+
+    def _step(self, led: _Led, event: machine.Event) -> None:
+        if led.is_over:
+            return
+        for effect in led.machine.step(event, self._worker.loop.now):
+            self._carry_out(led, effect)
+        deadline = led.machine.next_deadline()
+        if deadline is not None and (led.timer is None or deadline < led.timer):
+            led.timer = deadline
+            self._worker.loop.call_at(deadline, self._tick, led, deadline)
+
+    def _tick(self, led: _Led, deadline: int) -> None:
+        if led.timer == deadline:
+            led.timer = None
+            self._put(led, machine.Tick())
+
+    # What is to be done.
+
+    def _carry_out(self, led: _Led, effect: machine.Effect) -> None:
+        match effect:
+            case machine.Send(task=task, message=message, body=body):
+                self._send(led.spec.name, task, message, body)
+            case machine.Load(token=token):
+                self._load(led, token)
+            case machine.Append(token=token, entry=entry):
+                self._append(led, token, entry)
+            case machine.Execute():
+                self._execute(led, effect)
+            case machine.Collect():
+                self._collect(led, effect)
+            case machine.Discard():
+                self._worker.executors.forget(led.group.key, led.task, led.spec.name)
+            case machine.Note(event=event, fields=fields):
+                log.warning(event, group=str(led.group.key), **fields)
+            case _:
+                assert_never(effect)
+
+    def _send(
+        self, topology: str, task: TaskId, message: messages.AnyMessage, body: bytes, *, again: bool = True
+    ) -> None:
+        network = self._network
+        group = network.view.of_task.get((self._worker.config.module, task))
+        if group is None:
+            if again:
+                network.refresh(lambda: self._send(topology, task, message, body, again=False))
+            return
+        if self._deliver(group, task, topology, message, body):
+            return
+        epoch = network.view.epoch(group)
+        number = network.next_request()
+
+        def heard(reply: wire.ToClient | None, _: list[memoryview]) -> None:
+            if not isinstance(reply, wire.Taken):
+                network.when_led_anew(group, lambda: None, above=epoch, within_ms=DELIVERY_MS)
+
+        sent = network.to_leader(
+            group,
+            number,
+            wire.Microbatch(number, group, task, topology),
+            (_encode(message), body) if body else (_encode(message),),
+            heard,
+            timeout_ms=DELIVERY_MS,
+        )
+        if not sent:
+            network.when_led_anew(group, lambda: None, above=epoch, within_ms=DELIVERY_MS)
+
+    @property
+    def _network(self) -> Network:
+        return self._worker.streams.hops.network
+
+    def _load(self, led: _Led, token: int) -> None:
+        def read() -> machine.Loaded:
+            with led.group.state.reading_pstate(led.task, entries.DATABASE) as found:
+                return machine.Loaded(
+                    token=token,
+                    batch=entries.batch_of(led.spec.name, found.get),
+                    rolled=entries.rolled_of(led.spec.name, found.get),
+                )
+
+        def then(loaded: machine.Loaded | Exception) -> None:
+            if isinstance(loaded, Exception):
+                # The replica is about to be closed for the same reason.
+                log.error("microbatch_not_read", group=str(led.group.key), why=str(loaded))
+            else:
+                self._put(led, loaded)
+
+        self._worker.applier.read(read, then)
+
+    def _append(self, led: _Led, token: int, entry: entries.Entry) -> None:
+        is_in = self._worker.streams.entries.append(
+            led.group,
+            led.task,
+            entries.encode(entry),
+            lambda: self._put(led, machine.Appended(token=token, applied=True)),
+            kind=Kind.MICROBATCH,
+        )
+        if not is_in:
+            self._put(led, machine.Appended(token=token, applied=False, why="its group takes no entries now"))
+
+    # The executor.
+
+    def _execute(self, led: _Led, effect: machine.Execute) -> None:
+        request = protocol.RunRound(
+            number=0,
+            lane=led.lane,
+            file=led.file,
+            version=effect.version,
+            after=effect.after,
+            spans=tuple((span.depot, span.start, span.end) for span in effect.spans),
+            left_out=_keys(effect.left_out),
+            careful=effect.careful,
+        )
+        self._worker.executors.run(
+            led.group.key, request, partial(self._executed, led, effect), bodies=effect.calls
+        )
+
+    def _executed(self, led: _Led, effect: machine.Execute, reply: Reply, bodies: list[bytes]) -> None:
+        match reply:
+            case protocol.RoundRan(calls=calls, failures=failures):
+                event: machine.Event = machine.Executed(
+                    version=effect.version,
+                    round=effect.round,
+                    calls={task: (count, body) for (task, count), body in zip(calls, bodies, strict=True)},
+                    failures=tuple(
+                        messages.Failure(
+                            Source(each.depot, each.task, each.offset), each.error, each.traceback
+                        )
+                        for each in failures
+                    ),
+                )
+            case Lost(why=Why.TIME_OUT | Why.CRASH) if effect.careful:
+                failure = messages.Failure(_source(led.task, effect, reply.done), reply.sentence, "")
+                event = machine.Executed(
+                    version=effect.version, round=effect.round, calls={}, failures=(failure,)
+                )
+            case _:
+                event = _not_executed(effect, reply)
+        self._put(led, event)
+
+    def _collect(self, led: _Led, effect: machine.Collect) -> None:
+        request = protocol.Collect(
+            number=0,
+            lane=led.lane,
+            file=led.file,
+            version=effect.version,
+            after=effect.after,
+            left_out=_keys(effect.left_out),
+        )
+        self._worker.executors.run(led.group.key, request, partial(self._collected, led, effect))
+
+    def _collected(self, led: _Led, effect: machine.Collect, reply: Reply, bodies: list[bytes]) -> None:
+        if not isinstance(reply, protocol.Collected):
+            self._put(led, _not_executed(effect, reply))
+            return
+        entry = work.Entry(
+            progress={span.depot: span.end for span in effect.spans},
+            parked=_parked(effect.left_out, reply.beginnings),
+        )
+        changes = Packed(reply.pstates, bodies[0])
+
+        def pack(too_many: Sequence[work.RecordKey] = ()) -> None:
+            entry.unparked = list(too_many)
+            own = rows.packed(led.spec.name, entry, time.time_ns() // 1_000_000)
+            self._put(led, machine.Collected(version=effect.version, changes=joined(changes, own)))
+
+        if entry.parked:
+            self._find_room(led, len(entry.parked), pack)
+        else:
+            pack()
+
+    def _find_room(self, led: _Led, count: int, then: Callable[[Sequence[work.RecordKey]], None]) -> None:
+        """Which parked records are too many when these are added."""
+        level = Level.of(self._worker.config.module, topology=led.spec.name)
+        parked_max = int(self._worker.options.value("topology.failures.max", level))
+        state: AppliedState = led.group.state
+
+        def read() -> tuple[work.RecordKey, ...]:
+            parked = rows.read(state, led.task, led.spec.name).parked
+            return parked[: max(0, len(parked) + count - parked_max)]
+
+        def found(too_many: Any) -> None:
+            then(() if isinstance(too_many, Exception) else too_many)
+
+        self._worker.applier.read(read, found)
+
+    # For people.
+
+    def views(self) -> list[admin.MicrobatchView]:
+        """Of those whose coordinator is here."""
+        found = []
+        for name, led in sorted(self._coordinators.items()):
+            assert isinstance(led.machine, Coordinator)  # noqa: S101 - for the type checker
+            progress = led.machine.progress
+            version = progress.version
+            found.append(
+                admin.MicrobatchView(
+                    topology=name,
+                    id=0 if version is None else version.id,
+                    version=0 if version is None else version.version,
+                    phase=progress.phase,
+                    lag=progress.lag,
+                    why=progress.why,
+                )
+            )
+        return found
+
+    def close(self) -> None:
+        for key in list(self._epochs):
+            self.closed(key)
+
+
+def _keys(left_out: Sequence[LeftOut]) -> tuple[tuple[str, int], ...]:
+    return tuple((each.source.depot, each.source.offset) for each in left_out)
+
+
+def _parked(left_out: Sequence[LeftOut], beginnings: Sequence[bytes]) -> list[work.Parked]:
+    return [
+        work.Parked(
+            (each.source.depot, each.source.offset),
+            each.attempts,
+            protocol.FailureNote(0, each.error, each.traceback, beginning),
+        )
+        for each, beginning in zip(left_out, beginnings, strict=True)
+    ]
+
+
+def _not_executed(effect: machine.Execute | machine.Collect, reply: Reply) -> machine.ExecutionFailed:
+    match reply:
+        case Lost(why=why, sentence=sentence):
+            hung = why in (Why.TIME_OUT, Why.CRASH)
+            return machine.ExecutionFailed(version=effect.version, why=sentence, hung=hung)
+        case protocol.Failed(why=sentence, is_too_much=too_large):
+            return machine.ExecutionFailed(version=effect.version, why=sentence, too_large=too_large)
+        case _:
+            sentence = f"an executor answered {type(reply).__name__}"
+            return machine.ExecutionFailed(version=effect.version, why=sentence)
+
+
+def _source(task: TaskId, effect: machine.Execute, index: int) -> Source:
+    """Of the record or call that was run after so many others."""
+    for span in effect.spans:
+        if index < _length(span):
+            return Source(span.depot, task, span.start + index)
+        index -= _length(span)
+    calls = [call for body in effect.calls for call in _decode_calls(body)]
+    call = calls[index]
+    return Source(call.depot, call.task, call.offset)
+
+
+def _length(span: Span) -> int:
+    return span.end - span.start
