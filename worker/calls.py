@@ -43,8 +43,8 @@ class CallDesk:
                 self._answer(sender, message, self._worker.telemetry.story(group))
             case admin.Failures(group=group):
                 self._failures(sender, message, group)
-            case admin.SettleFailures(group=group):
-                self._answer(sender, message, self._worker.streams.settle(call))
+            case admin.SettleFailures():
+                self._settle(sender, message, call)
             case admin.Describe(module=module):
                 self._describe(sender, message, module)
             case admin.FindConductor():
@@ -74,6 +74,20 @@ class CallDesk:
         if not self._worker.streams.find_failures(group, found):
             why = f"worker {self._worker.worker} does not lead group {group}; ask again"
             self._refuse(sender, message, why)
+
+    def _settle(self, sender: Connection, message: wire.Ask, call: admin.SettleFailures) -> None:
+        microbatches = self._worker.microbatches
+        left_out = [each for each in call.keys if microbatches.is_mine(each.topology)]
+        if left_out and call.again:
+            self._refuse(
+                sender,
+                message,
+                f"{left_out[0].topology} is a microbatch, which went on without these records for good; "
+                "append them again and --forget them, or choose others with --topology",
+            )
+            return
+        settled = microbatches.forget(call.group, left_out) + self._worker.streams.settle(call)
+        self._answer(sender, message, settled)
 
     def _describe(self, sender: Connection, message: wire.Ask, module: str) -> None:
         config = self._worker.config

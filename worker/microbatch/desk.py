@@ -400,6 +400,22 @@ class MicrobatchDesk:
 
     # For people.
 
+    def is_mine(self, topology: str) -> bool:
+        return any(spec.name == topology for spec in self._specs)
+
+    def forget(self, key: GroupKey, failures: Sequence[admin.FailureKey]) -> int:
+        """How many of them are kept by groups that are led here, and will not be from now on."""
+        group = self._worker.groups.get(key)
+        by_place: dict[tuple[TaskId, str], list[work.RecordKey]] = {}
+        for each in failures:
+            by_place.setdefault((each.task, each.topology), []).append((each.depot, each.offset))
+        count = 0
+        for (task, topology), records in by_place.items():
+            payload = joined(rows.packed(topology, work.Entry(unparked=records), 0))
+            if group is not None and self._worker.streams.entries.append(group, task, payload, _nothing):
+                count += len(records)
+        return count
+
     def views(self) -> list[admin.MicrobatchView]:
         """Of those whose coordinator is here."""
         found = []
@@ -422,6 +438,10 @@ class MicrobatchDesk:
     def close(self) -> None:
         for key in list(self._epochs):
             self.closed(key)
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _keys(left_out: Sequence[LeftOut]) -> tuple[tuple[str, int], ...]:

@@ -100,6 +100,31 @@ def view_of(cluster: Cluster) -> admin.MicrobatchView | None:
     return views[0] if views else None
 
 
+def failures_of(cluster: Cluster) -> list[admin.FailureView]:
+    network = cluster.connect()._network
+    return [
+        each
+        for number in range(len(cluster.plans))
+        for each in ask(
+            network, cluster.leader(number).address, admin.Failures(group=cluster.key_of(number))
+        ).parked
+    ]
+
+
+def settle(cluster: Cluster, failures: list[admin.FailureView], *, again: bool) -> int:
+    network = cluster.connect()._network
+    count = 0
+    for number, plan in enumerate(cluster.plans):
+        keys = tuple(
+            admin.FailureKey(topology=each.topology, depot=each.depot, task=each.task, offset=each.offset)
+            for each in failures
+            if each.task in plan.tasks
+        )
+        call = admin.SettleFailures(group=plan.key, keys=keys, again=again)
+        count += ask(network, cluster.leader(number).address, call)
+    return count
+
+
 def _id_of(cluster: Cluster) -> int:
     view = view_of(cluster)
     return 0 if view is None else view.id
@@ -144,6 +169,17 @@ def test_orders_that_fail_are_left_out_and_kept_for_people(
     orders.settle()
     orders.check(cluster)
     assert sum(worker.said("microbatch_retried") for worker in cluster.workers.values()) >= 2
+    parked = failures_of(cluster)
+    assert sorted((each.topology, each.attempts, each.error) for each in parked) == [
+        ("book", 2, "ValueError: moves nothing"),
+        ("book", 2, "ValueError: not that amount"),
+    ]
+    assert ["-5" in each.record or "666" in each.record for each in parked] == [True, True]
+    assert all("raise ValueError" in each.traceback for each in parked)
+    with pytest.raises(StrettoError, match="append them again"):
+        settle(cluster, parked, again=True)
+    assert settle(cluster, parked, again=False) == 2
+    wait_until("they are forgotten", lambda: failures_of(cluster) == [])
 
 
 class Havoc(threading.Thread):

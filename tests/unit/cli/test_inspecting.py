@@ -92,6 +92,23 @@ def test_one_module() -> None:
         """)
 
 
+def test_microbatches_tell_how_far_they_are_and_why_the_latest_version_came_to_nothing() -> None:
+    views = (
+        admin.MicrobatchView(topology="book", id=7, version=0, phase="idle", lag=0, why=""),
+        admin.MicrobatchView(
+            topology="sum", id=9, version=2, phase="waiting", lag=12_345, why="task 1: it died"
+        ),
+        admin.MicrobatchView(topology="new", id=0, version=0, phase="loading", lag=None, why=""),
+    )
+    lines = shown(module_status.render_one(module(microbatches=views)), 130).splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("microbatches"))
+    assert [line[15:] for line in lines[at : at + 3]] == [
+        "book: idle, microbatch 7, 0 records to go",
+        "sum: waiting, microbatch 9, version 2, 12,345 records to go; came to nothing: task 1: it died",
+        "new: loading, microbatch 0, lag unknown",
+    ]
+
+
 def test_no_module_says_how_to_launch_one() -> None:
     assert shown(module_status.render(())) == (
         "no module is launched; launch one with 'stretto deploy launch'"
