@@ -17,7 +17,7 @@ from stretto.zk.records import DepotSpec, ModuleSpec, PStateSpec
 
 def check_update(spec: ModuleSpec, manifest: ModuleManifest, delete: Collection[str]) -> None:
     """Raises UsageError with the first reason against it."""
-    before, after = _objects(spec), _objects(manifest)
+    before, after = objects(spec), objects(manifest)
     for name in delete:
         if name not in before:
             raise UsageError(f"there is no depot or PState {name} to delete; {did_you_mean(name, before)}")
@@ -45,7 +45,8 @@ def check_update(spec: ModuleSpec, manifest: ModuleManifest, delete: Collection[
     _check_topologies(spec, manifest)
 
 
-def _objects(declared: ModuleSpec | ModuleManifest) -> dict[str, DepotSpec | PStateSpec]:
+def objects(declared: ModuleSpec | ModuleManifest) -> dict[str, DepotSpec | PStateSpec]:
+    """Depots and PStates by their names, which are different."""
     depots: dict[str, DepotSpec | PStateSpec] = {each.name: each for each in declared.depots}
     return depots | {each.name: each for each in declared.pstates}
 

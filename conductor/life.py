@@ -126,6 +126,8 @@ class Life:
                     self._operations.note("launched: every task group has its leader", module.name)
             case ModuleState.UPDATING:
                 self._updating.advance(view, module)
+            case ModuleState.RUNNING | ModuleState.PAUSED:
+                self._updating.forget_deleted(view, module)
             case _:
                 return
 

@@ -23,7 +23,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoNodeError
 
 from stretto.admin import ModuleManifest
-from stretto.conductor.compatibility import check_update
+from stretto.conductor.compatibility import check_update, objects
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import Module, View
 from stretto.errors import RetriableError, UsageError
@@ -77,6 +77,16 @@ def going_by_other_code(view: View, module: Module) -> tuple[str, ...]:
     )
 
 
+def carried_out(view: View, module: Module) -> set[str]:
+    """Objects whose deletion is decided in every group: some replica of it has carried it out."""
+    in_groups = [
+        max((view.workers[each].dropped for each in group.plan.replicas if each in view.workers), default=0)
+        for group in module.groups
+    ]
+    done = min(in_groups, default=0)
+    return {name for name, version in module.spec.deleted.items() if version <= done}
+
+
 class Updating:
     """Of the active conductor."""
 
@@ -95,6 +105,11 @@ class Updating:
         if artifact == spec.artifact:
             raise UsageError(f"module {module.name} runs this very code already; change something first")
         check_update(spec, manifest, delete)
+        going = spec.deleted.keys() & objects(manifest).keys()
+        if going:
+            raise RetriableError(
+                f"the old data of {', '.join(sorted(going))} is still being deleted; try again in a moment"
+            )
         self._client.ensure_path(self._paths.trials(module.name))
         back_to = ModuleState.PAUSED if spec.is_paused else ModuleState.RUNNING
         version = spec.version + 1
@@ -122,6 +137,13 @@ class Updating:
             raise RetriableError(f"module {module.name} changed meanwhile; try again")
         gone = f", deleting {', '.join(delete)}" if delete else ""
         self._operations.note(f"update to version {version}{gone}", module.name)
+
+    def forget_deleted(self, view: View, module: Module) -> None:
+        """What is gone everywhere need not be told any more."""
+        gone = carried_out(view, module)
+        if gone:
+            left = {name: version for name, version in module.spec.deleted.items() if name not in gone}
+            self._set(module, msgspec.structs.replace(module.spec, deleted=left))
 
     def advance(self, view: View, module: Module) -> None:
         spec, update = module.spec, module.spec.update

@@ -66,6 +66,8 @@ class Kind(enum.IntEnum):
     """Names a point in the log that all replicas can stop at."""
     MICROBATCH = 7
     """A step of a microbatch on a task: primed, staged, committed, rolled."""
+    TRIM = 8
+    """Takes the oldest records off depots of a task, or empties what was deleted."""
 
 
 _KINDS: dict[int, Kind] = {kind.value: kind for kind in Kind}

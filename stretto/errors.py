@@ -46,6 +46,19 @@ class ProcessingFailed(StrettoError):
     """The record is appended, but a function of the module failed on it."""
 
 
+class OffsetTrimmed(StrettoError):
+    """What a reader asks for is no longer there, by the depot's retention."""
+
+    def __init__(self, depot: str, task: int, offset: int, start: int) -> None:
+        super().__init__(
+            f"depot {depot} begins at offset {start:,} on task {task}, and what was at {offset:,} is trimmed "
+            f"away; go on from {start:,}"
+        )
+        self.task = task
+        self.offset = offset
+        self.start = start
+
+
 class FencedError(StrettoError):
     """The caller acts for an epoch or an incarnation that is over."""
 

@@ -454,6 +454,28 @@ TABLE: tuple[Option, ...] = (
         doc="A microbatch begins anew when a task has not been heard of for so long.",
     ),
     Option(
+        name="depot.retention.records",
+        kind=int,
+        default=0,
+        unit="records",
+        low=0,
+        high=1 << 50,
+        scopes=_PER_DEPOT,
+        doc="How many of its newest records a depot keeps on each task, in whole batches; 0: all. What a "
+        "topology has not processed stays.",
+    ),
+    Option(
+        name="depot.retention.millis",
+        kind=int,
+        default=0,
+        unit="ms",
+        low=0,
+        high=100 * 365 * _DAY_MS,
+        scopes=_PER_DEPOT,
+        doc="How long a depot keeps its records, in whole batches, the newest of which stays; 0: for ever. "
+        "What a topology has not processed stays.",
+    ),
+    Option(
         name="leadership.resign.timeout.millis",
         kind=int,
         default=10_000,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
@@ -54,6 +55,8 @@ class Clients:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._waiting: dict[int, _Waiting] = {}
+        #: Who waits for entries of the worker's own.
+        self._own: dict[int, Callable[[effects.Result], None]] = {}
         self._numbers = itertools.count(1)
         self.reads = Reads(worker, self._numbers.__next__)
         self.described(worker.description)
@@ -120,6 +123,30 @@ class Clients:
                 )
             )
 
+    def append_own(
+        self,
+        group: Group,
+        kind: Kind,
+        task: TaskId,
+        payload: bytes,
+        then: Callable[[effects.Result], None],
+    ) -> None:
+        """An entry of the worker's own; ``then`` hears what became of it."""
+        number = next(self._numbers)
+        self._own[number] = then
+        group.step(
+            events.Append(
+                request=number,
+                kind=kind,
+                task=task,
+                producer=NO_PRODUCER,
+                sequence=0,
+                count=1,
+                payload=payload,
+                timestamp_ms=time.time_ns() // 1_000_000,
+            )
+        )
+
     def _wrong(self, message: wire.AppendBatch, body: memoryview) -> str | None:
         """Why an append can never be taken, or None."""
         if message.kind is Kind.PRODUCER_OPEN:
@@ -169,6 +196,10 @@ class Clients:
     # Answers.
 
     def replied(self, request: int, result: effects.Result) -> None:
+        own = self._own.pop(request, None)
+        if own is not None:
+            own(result)
+            return
         waiting = self._waiting.pop(request, None)
         if waiting is None:
             self.reads.replied(request, result)

@@ -9,14 +9,15 @@ Timestamps are wall clocks of the leaders of the day and may go back. The *newes
 the first batch with a timestamp of at least ``t`` is also the first one whose newest-so-far reaches
 ``t``: so reading by time is a binary search over the keys, and needs no second index.
 
-An offset lies in the last batch that starts at or below it; nothing is stored per record.
+An offset lies in the last batch that starts at or below it; nothing is stored per record. Batches are trimmed
+from the front only, and one always stays: the first tells where the depot begins, the last where it goes on.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lmdb
 import msgspec
@@ -147,6 +148,35 @@ def bounds(txn: ReadTransaction, database: Database) -> tuple[DepotOffset, Depot
     start = _base(cursor)
     cursor.last()
     return start, DepotOffset(_base(cursor) + records.head(cursor.value())[1])
+
+
+def trim(txn: WriteTransaction, database: Database, below: DepotOffset) -> None:
+    """Delete the batches that end at or below an offset; the last one stays, whatever it is."""
+    for key in _whole_below(txn.cursor(database), below):
+        txn.delete(key, db=database)
+
+
+def trim_point(
+    txn: ReadTransaction, database: Database, below: DepotOffset, max_batches: int
+) -> DepotOffset | None:
+    """Where the depot begins after a trim of so many batches at most; None if there is nothing to trim."""
+    keys = _whole_below(txn.cursor(database), below, max_batches)
+    if not keys:
+        return None
+    cursor = txn.cursor(database)
+    cursor.set_range(keys[-1])
+    cursor.next()
+    return _base(cursor)
+
+
+def _whole_below(cursor: lmdb.Cursor[Any], below: DepotOffset, max_batches: int | None = None) -> list[bytes]:
+    """Keys of batches whose successor begins at or below an offset; values may be large, and stay unread."""
+    found: list[bytes] = []
+    for key in cursor.iternext(keys=True, values=False):
+        if _KEY.unpack(key)[0] > below or (max_batches is not None and len(found) > max_batches):
+            break
+        found.append(bytes(key))
+    return found[:-1]
 
 
 def offset_at(txn: ReadTransaction, database: Database, timestamp_ms: int) -> DepotOffset:

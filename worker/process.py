@@ -48,6 +48,7 @@ from stretto.worker.metadata import MetadataDesk
 from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.plan import GroupPlan
 from stretto.worker.repeating import Repeating
+from stretto.worker.retention import RetentionDesk
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
 from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
@@ -128,6 +129,7 @@ class Worker:
         self.executors = Executors(self)
         self.streams = StreamDesk(self)
         self.microbatches = MicrobatchDesk(self)
+        self.retention = RetentionDesk(self)
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
         self.telemetry = Telemetry(self.loop, config.worker, self.groups)
@@ -173,6 +175,7 @@ class Worker:
         self.telemetry.start()
         self.metastore.follow_assignment(self.config.module, self._assignment_read)
         self.metastore.watch_workers(self._workers_found)
+        self.retention.start()
         self.executors.start(self._code(self.config.artifact, self.config.entry))
         log.info("worker_started", worker=self.worker, address=self.address, groups=len(self.hosting.plans))
         self.loop.run()
@@ -208,6 +211,7 @@ class Worker:
             members={str(key): storage.storage_id for key, storage in self._storages.items()},
             artifact=self._artifact,
             paused=self.is_paused,
+            dropped=self.retention.dropped,
         )
 
     def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
@@ -364,6 +368,7 @@ class Worker:
             self.metastore.update_registration()
         self._spec = spec
         self._take_code(spec)
+        self.retention.deleted(spec.deleted)
 
     def _take_code(self, spec: ModuleSpec) -> None:
         """Where we are, without a restart: leaders, leases and readers notice nothing."""

@@ -242,6 +242,16 @@ class AppliedState:
         """First offset that can be read, and one beyond the last."""
         return self._task(task).depot_bounds(depot)
 
+    def trim_point(
+        self, task: TaskId, depot: str, below: DepotOffset, max_batches: int
+    ) -> DepotOffset | None:
+        """Where the depot begins after a trim below an offset, of so many batches; None: there is none."""
+        return self._task(task).trim_point(depot, below, max_batches)
+
+    def dropped(self, task: TaskId) -> int:
+        """The latest version of the module whose deletions were carried out here. From any thread."""
+        return self._task(task).dropped
+
     def offset_at(self, task: TaskId, depot: str, timestamp_ms: int) -> DepotOffset:
         """The first offset whose batch has at least this timestamp; the end of the depot if none has."""
         return self._task(task).offset_at(depot, timestamp_ms)

@@ -9,6 +9,7 @@ Databases: ``meta``, ``depot/<name>`` for each depot and ``pstate/<name>`` for e
     format         version of this layout, 1 byte
     task           the task's number, so that a file that was moved to the wrong folder is noticed
     applied        own applied offset, u64
+    dropped        the latest version of the module whose deletions were carried out, u64
     producer/<id>  one row for each open producer: its sequences on this task, or nil before its first batch
 
 A producer is open or not for the whole group, but has sequences on each task. Its row is in every task's
@@ -23,6 +24,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +35,7 @@ import msgspec
 from stretto import records
 from stretto.errors import PeerError, StorageError, StrettoError
 from stretto.invariants import check
+from stretto.ordered import decode_at
 from stretto.pstate import changes as state_changes
 from stretto.pstate.changes import Changes
 from stretto.pstate.overlay import NoRows
@@ -46,6 +49,8 @@ from stretto.worker.depot import Depot, DepotSlice
 from stretto.worker.environment import Environment, StateCorrupt
 from stretto.worker.microbatch import entries as microbatches
 from stretto.worker.pstate import StoredRows
+from stretto.worker.removal import Drop, Trim
+from stretto.worker.removal import parse as parse_removal
 
 if TYPE_CHECKING:
     from stretto.worker.environment import Database, ReadTransaction, WriteTransaction
@@ -59,9 +64,23 @@ _FORMAT = b"format"
 _TASK = b"task"
 _APPLIED = b"applied"
 _PRODUCER = b"producer/"
+_DROPPED = b"dropped"
+OF_DEPOTS = ("$progress", "$retries", "$failures")
+"""Rows whose keys are a topology, a depot, and what else there is."""
 
 _encode_row = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(Sequences | None).decode
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What is another one when the transaction of a batch commits."""
+
+    dropped: int
+    depots: dict[str, Depot] = field(default_factory=dict)
+    pstates: dict[str, Database] = field(default_factory=dict)
+    """Databases that are new."""
+    producers: dict[ProducerId, dict[TaskId, Sequences] | None] = field(default_factory=dict)
 
 
 class TaskState:
@@ -79,6 +98,8 @@ class TaskState:
         self._pstates: dict[str, Database] = {}
         #: What the file says; the group's offset may be further if nothing since concerned this task.
         self.applied = Offset(0)
+        #: The latest version of the module whose deletions were carried out.
+        self.dropped = 0
         #: Whether anything was committed since the last sync.
         self.unsynced = True
         try:
@@ -107,14 +128,18 @@ class TaskState:
                 f"the state in {environment.folder} is that of task {task}, not of {self.task}"
             )
         self.applied = Offset(_U64.unpack(txn.get(_APPLIED, b"", db=meta))[0])
+        self.dropped = _U64.unpack(txn.get(_DROPPED, _U64.pack(0), db=meta))[0]
         self.producers = ProducerTable(dict(_rows(txn, meta, self.task)))
         self._depots = {}
         self._pstates = {}
         for name in names:
-            if name.startswith(depots.PREFIX):
-                self._depots[name[len(depots.PREFIX) :]] = Depot.load(environment.open_db(name, txn), txn)
+            database = environment.open_db(name, txn)
+            if name != "meta" and txn.stat(database)["entries"] == 0:
+                txn.drop(database, delete=True)
+            elif name.startswith(depots.PREFIX):
+                self._depots[name[len(depots.PREFIX) :]] = Depot.load(database, txn)
             elif name.startswith(pstates.PREFIX):
-                self._pstates[name[len(pstates.PREFIX) :]] = environment.open_db(name, txn)
+                self._pstates[name[len(pstates.PREFIX) :]] = database
         return meta
 
     # Writing.
@@ -133,12 +158,11 @@ class TaskState:
                 frame=straddling.header,
             )
         size_bytes = sum(frame.size_bytes for frame in new)
-        changed, created, producers = self.environment.write(
-            lambda txn: self._apply(txn, new, end), size_bytes=size_bytes
-        )
-        self._depots.update(changed)
-        self._pstates.update(created)
-        for producer, rows in producers.items():
+        batch = self.environment.write(lambda txn: self._apply(txn, new, end), size_bytes=size_bytes)
+        self._depots.update(batch.depots)
+        self._pstates.update(batch.pstates)
+        self.dropped = batch.dropped
+        for producer, rows in batch.producers.items():
             if rows is None:
                 self.producers.producers.pop(producer, None)
             else:
@@ -146,28 +170,29 @@ class TaskState:
         self.applied = end
         self.unsynced = True
 
-    def _apply(
-        self, txn: WriteTransaction, frames: Sequence[Frame], end: Offset
-    ) -> tuple[dict[str, Depot], dict[str, Database], dict[ProducerId, dict[TaskId, Sequences] | None]]:
-        """What is another one when the transaction commits: depots, databases of new PStates, producers."""
-        changed: dict[str, Depot] = {}
-        created: dict[str, Database] = {}
+    def _apply(self, txn: WriteTransaction, frames: Sequence[Frame], end: Offset) -> _Batch:
+        batch = _Batch(self.dropped)
         for frame in frames:
             if frame.header.kind is Kind.DEPOT:
-                self._append(txn, changed, frame)
+                self._append(txn, batch.depots, frame)
             elif frame.header.kind is Kind.STATE:
-                self._change(txn, created, frame.header, partial(state_changes.parse, payload(frame)))
+                self._change(txn, batch.pstates, frame.header, partial(state_changes.parse, payload(frame)))
             elif frame.header.kind is Kind.MICROBATCH:
-                self._change(txn, created, frame.header, partial(self._microbatch, txn, created, frame))
-        producers = self._changed_producers([frame.header for frame in frames])
-        for producer, rows in producers.items():
+                changes = partial(self._microbatch, txn, batch.pstates, frame)
+                self._change(txn, batch.pstates, frame.header, changes)
+            elif frame.header.kind is Kind.TRIM:
+                self._remove(txn, batch, frame)
+        batch.producers = self._changed_producers([frame.header for frame in frames])
+        for producer, rows in batch.producers.items():
             key = _PRODUCER + _U64.pack(producer)
             if rows is None:
                 txn.delete(key, db=self._meta)
             else:
                 txn.put(key, _encode_row(rows.get(self.task)), db=self._meta)
+        if batch.dropped != self.dropped:
+            txn.put(_DROPPED, _U64.pack(batch.dropped), db=self._meta)
         txn.put(_APPLIED, _U64.pack(end), db=self._meta)
-        return changed, created, producers
+        return batch
 
     def _append(self, txn: WriteTransaction, changed: dict[str, Depot], frame: Frame) -> None:
         header = frame.header
@@ -219,6 +244,43 @@ class TaskState:
         if database is None:
             database = created[name] = self.environment.open_db(pstates.PREFIX + name, txn)
         return database
+
+    def _remove(self, txn: WriteTransaction, batch: _Batch, frame: Frame) -> None:
+        try:
+            removal = parse_removal(payload(frame))
+        except PeerError as error:
+            raise StorageError(f"entry {frame.header.offset} cannot be applied here: {error}") from error
+        match removal:
+            case Trim(depot=name, below=below):
+                depot = batch.depots.get(name) or self._depots.get(name)
+                if depot is not None:
+                    depots.trim(txn, depot.database, DepotOffset(below))
+            case Drop(version=version, names=names) if version > batch.dropped:
+                batch.dropped = version
+                for name in names:
+                    self._drop(txn, batch, name)
+
+    def _drop(self, txn: WriteTransaction, batch: _Batch, name: str) -> None:
+        """Emptied, not deleted: others may be reading it. An empty one counts as none, and goes when the file
+        is opened anew."""
+        depot = batch.depots.get(name) or self._depots.get(name)
+        if depot is not None:
+            txn.drop(depot.database, delete=False)
+            batch.depots[name] = Depot(depot.database, DepotOffset(0), 0)
+        pstate = batch.pstates.get(name) or self._pstates.get(name)
+        if pstate is not None:
+            txn.drop(pstate, delete=False)
+        for rows in OF_DEPOTS:
+            database = batch.pstates.get(rows) or self._pstates.get(rows)
+            if database is not None:
+                for key in [key for key, _ in txn.cursor(database) if _depot_of(key) == name]:
+                    txn.delete(key, db=database)
+        database = batch.pstates.get(microbatches.DATABASE) or self._pstates.get(microbatches.DATABASE)
+        if database is not None:
+            for key, row in list(txn.cursor(database)):
+                changed = microbatches.without_depot(key, row, name)
+                if changed is not None:
+                    txn.put(key, changed, db=database)
 
     def _changed_producers(
         self, headers: Sequence[Header]
@@ -272,6 +334,10 @@ class TaskState:
         with self._reading(depot) as found:
             return depots.bounds(*found) if found else (DepotOffset(0), DepotOffset(0))
 
+    def trim_point(self, depot: str, below: DepotOffset, max_batches: int) -> DepotOffset | None:
+        with self._reading(depot) as found:
+            return depots.trim_point(*found, below, max_batches) if found else None
+
     def offset_at(self, depot: str, timestamp_ms: int) -> DepotOffset:
         with self._reading(depot) as found:
             return depots.offset_at(*found, timestamp_ms) if found else DepotOffset(0)
@@ -310,11 +376,16 @@ class TaskState:
             digest.update(struct.pack(f">{len(numbers) + 1}Q", *numbers, len(content)))
             digest.update(content)
 
+        # Those that are empty count as none: a file that was opened anew has them no more.
         for name, database in handles:
+            if txn.stat(database)["entries"] == 0:
+                continue
             add(content=name.encode())
             for base, timestamp_ms, batch in depots.batches(txn, database):
                 add(base, timestamp_ms, content=batch)
         for name, database in databases:
+            if txn.stat(database)["entries"] == 0:
+                continue
             add(content=(pstates.PREFIX + name).encode())
             for key, value in pstates.rows(txn, database):
                 add(content=key)
@@ -333,6 +404,11 @@ class TaskState:
 
     def close(self) -> None:
         self.environment.close()
+
+
+def _depot_of(key: bytes) -> object:
+    _, at = decode_at(key, 0)
+    return decode_at(key, at)[0]
 
 
 def offset_of_image(file: Path, task: TaskId) -> Offset:

@@ -52,6 +52,8 @@ class WorkerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the code it goes by; that of the module's spec, or an earlier one for a moment."""
     paused: bool = False
     """It takes no records, as the module's spec demands."""
+    dropped: int = 0
+    """The latest version of the module whose deletions all its replicas have carried out."""
 
     def storage_of(self, group: GroupKey) -> StorageId | None:
         return self.members.get(str(group))
@@ -134,8 +136,7 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     """+1 with every update."""
     deleted: dict[str, int] = {}
-    """Depots and PStates that updates deleted, with the version that last did. Also of a name that is
-    declared again: a task that has not heard of it still has the old data."""
+    """Depots and PStates that updates deleted and whose data is still going, with the version that did."""
     update: Update | None = None
     """Only while it is updating."""
     failed_update: FailedUpdate | None = None

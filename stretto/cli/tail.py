@@ -18,7 +18,7 @@ import typer
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName
 from stretto.cli.serving import Serving, serving
 from stretto.client.reader import Reader, Record
-from stretto.errors import RetriableError, UsageError
+from stretto.errors import OffsetTrimmed, RetriableError, UsageError
 
 AGAIN_SECONDS = 0.5
 
@@ -111,10 +111,13 @@ class _Place:
 
 def _visible_now(reader: Reader, starts: dict[int, int]) -> Iterator[Record]:
     for task, start in starts.items():
-        first, end = reader.bounds(task)
-        offset = max(start, first)
+        offset, (_, end) = start, reader.bounds(task)
         while offset < end:
-            records, offset = reader.read(task, offset)
+            try:
+                records, offset = reader.read(task, offset)
+            except OffsetTrimmed as trimmed:
+                typer.echo(f"stretto: {trimmed}", err=True)
+                records, offset = [], trimmed.start
             yield from (record for record in records if record.offset < end)
 
 
@@ -125,6 +128,9 @@ def _follow(reader: Reader, at: dict[int, int], *, committed: bool) -> Iterator[
             for record in reader.tail(start=at, tasks=at, committed=committed):
                 yield record
                 at[record.task] = record.offset + 1
+        except OffsetTrimmed as trimmed:
+            typer.echo(f"stretto: {trimmed}", err=True)
+            at[trimmed.task] = trimmed.start
         except RetriableError as error:
             typer.echo(f"stretto: {error}", err=True)
             time.sleep(AGAIN_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from stretto import wire
 from stretto.client.followers import Followers
 from stretto.client.network import Network, patience_ms
-from stretto.errors import RetriableError, UsageError
+from stretto.errors import OffsetTrimmed, RetriableError, UsageError
 from stretto.records import RecordBatch
 from stretto.replog.frame import Buffer
 from stretto.types import TaskId
@@ -58,7 +58,10 @@ class Reader:
         return list(self._network.view.tasks.get(self._module, []))
 
     def read(self, task: int, offset: int, *, max_bytes: int = READ_BYTES, committed: bool = True) -> Slice:
-        """What is visible from ``offset`` on, as far as it fits; empty at the end of the depot."""
+        """What is visible from ``offset`` on, as far as it fits; empty at the end of the depot.
+
+        Raises OffsetTrimmed, which tells where the depot begins now, if it no longer has that offset.
+        """
         return self._slice(task, offset, self._reading(task, offset, max_bytes, committed))
 
     def _reading(
@@ -78,6 +81,8 @@ class Reader:
         reply, bodies = question.wait()
         if not isinstance(reply, wire.DepotBatches):
             raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
+        if reply.start > offset:
+            raise OffsetTrimmed(self._depot, task, offset, reply.start)
         records = []
         for base, timestamp_ms, body in zip(reply.bases, reply.timestamps_ms, bodies, strict=True):
             batch = RecordBatch.parse(body)
@@ -105,7 +110,10 @@ class Reader:
         tasks: Iterable[int] | None = None,
         committed: bool = True,
     ) -> Iterator[Record]:
-        """Every record from ``start`` (per task; from the beginning if not given) on, for ever."""
+        """Every record from ``start`` (per task; from the beginning if not given) on, for ever.
+
+        Raises OffsetTrimmed if the depot's retention has overtaken it.
+        """
         at = {task: (start or {}).get(task, 0) for task in tasks or self.tasks}
         answered: queue.SimpleQueue[int] = queue.SimpleQueue()
         questions: dict[int, Question] = {}
@@ -126,16 +134,24 @@ class Reader:
         while True:
             task = answered.get()
             question = questions[task]
-            records, at[task] = self._slice(task, at[task], question)
+            try:
+                records, at[task] = self._slice(task, at[task], question)
+            except OffsetTrimmed as trimmed:
+                if task in (start or {}) or at[task] > 0:
+                    raise
+                records, at[task] = [], trimmed.start
             yield from records
             ask(task, 0 if records or question.took_ms > POLL_MS else POLL_MS)
 
     def read_all(self) -> Iterator[Record]:
-        """Everything visible when the call begins."""
+        """Everything visible when the call begins, but for what is trimmed before it is read."""
         for task in self.tasks:
             offset, end = self.bounds(task)
             while offset < end:
-                records, offset = self.read(task, offset)
+                try:
+                    records, offset = self.read(task, offset)
+                except OffsetTrimmed as trimmed:
+                    records, offset = [], trimmed.start
                 yield from (record for record in records if record.offset < end)
 
     # Asking.

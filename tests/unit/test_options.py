@@ -87,10 +87,10 @@ def test_defaults_are_those_of_the_core() -> None:
     assert settings_of(OptionSet(), "counts") == Settings()
 
 
-def test_every_setting_of_the_core_is_an_option_except_the_lease() -> None:
-    """The lease follows from the session time-out that the ensemble grants."""
+def test_every_setting_of_the_core_is_an_option_except_the_lease_and_the_pause() -> None:
+    """The lease follows from the session time-out that is granted, the pause from the module's spec."""
     tuned = {option.setting for option in TABLE if option.setting is not None}
-    assert {each.name for each in dataclasses.fields(Settings)} - tuned == {"lease_ms"}
+    assert {each.name for each in dataclasses.fields(Settings)} - tuned == {"lease_ms", "paused"}
 
 
 # Validation.

@@ -164,6 +164,18 @@ def _rolled(topology: str, version: Version, get: Get) -> dict[str, Changes]:
     return effect
 
 
+def without_depot(key: bytes, row: bytes, depot: str) -> bytes | None:
+    """A row once a depot is gone, whose name may be used again; None if it says nothing of it."""
+    if ordered.decode(key)[0] != "batch":
+        return None
+    batch = _decode_batch(row)
+    progress = {name: ends for name, ends in batch.progress.items() if name != depot}
+    spans = tuple(span for span in batch.spans if span.depot != depot)
+    if (progress, spans) == (batch.progress, batch.spans):
+        return None
+    return encode(msgspec.structs.replace(batch, progress=progress, spans=spans))
+
+
 def batch_of(topology: str, get: Get) -> Batch | None:
     row = get(_key("batch", topology))
     return None if row is None else _decode_batch(row)

@@ -13,7 +13,7 @@ from typing import Self
 import pytest
 
 from stretto.client import connect
-from stretto.errors import ModulePaused, StrettoError, UsageError
+from stretto.errors import ModulePaused, StrettoError
 from stretto.local import LocalCluster
 from tests.integration.cli.running import Done, stretto
 from tests.integration.zk.waiting import wait_until
@@ -228,5 +228,33 @@ def test_new_code_is_taken_up_under_load_and_what_does_not_load_is_rolled_back(l
         refused = life.deploy("update", "--module", str(life.source))
         assert (refused.code, refusal in refused.err) == (2, True), refused
     assert life.status() == before
-    with connect(life.cluster.bootstrap) as client, pytest.raises(UsageError, match="has no depot other"):
-        client.reader(life.name, "other").read(0, 0)
+
+
+def test_what_an_update_deletes_is_gone_on_all_replicas_and_its_name_can_be_used_again(life: Life) -> None:
+    for _ in range(3):
+        assert life.append("a").code == 0
+        assert stretto("append", life.name, "notes", "1", *life.on).code == 0
+    life.source.write_text(MODULE.replace("    notes = Depot()\n", ""))
+    updated = life.deploy("update", "--module", str(life.source), "--delete", "notes")
+    assert (updated.code, updated.out) == (0, f"{life.name} runs version 2 of its code\n"), updated
+    refused = stretto("append", life.name, "notes", "1", *life.on)
+    assert (refused.code, "has no depot notes" in refused.err) == (2, True)
+
+    life.source.write_text(MODULE + "# notes are back\n")
+
+    def is_back() -> bool:
+        """Refused as long as the old data is still going."""
+        done = life.deploy("update", "--module", str(life.source))
+        assert done.code == 0 or "the old data of notes is still being deleted" in done.err, done
+        return done.code == 0
+
+    wait_until("the name is free", is_back, DEADLINE_SECONDS)
+    with connect(life.cluster.bootstrap) as client:
+        reader = client.reader(life.name, "notes")
+        assert [reader.bounds(task) for task in reader.tasks] == [(0, 0)] * 4
+        with client.producer(life.name, "notes") as producer:
+            producer.append(b"new", task=2).result(DEADLINE_SECONDS)
+        assert [(record.task, record.offset) for record in reader.read_all()] == [(2, 0)]
+    assert life.accounts() == ["a"] * 3
+    verified = stretto("verify", life.name, *life.on)
+    assert verified.code == 0, verified

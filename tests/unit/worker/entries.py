@@ -19,8 +19,10 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Frame, Header, Kind, encode
 from stretto.replog.log import Replog
 from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.worker import removal as removals
 from stretto.worker.microbatch import entries as microbatches
 from stretto.worker.microbatch.entries import Batch, Span, Version
+from stretto.worker.removal import Drop, Removal, Trim
 from stretto.worker.state import AppliedState
 
 TASKS = (TaskId(0), TaskId(1), TaskId(2))
@@ -95,6 +97,9 @@ class Log:
     def state(self, changes: Changes, *, task: int = 0, pstate: str = "counts", producer: int = 0) -> Frame:
         return self.add(Kind.STATE, task=task, producer=producer, payload=pack_changes({pstate: changes}))
 
+    def remove(self, removal: Removal, *, task: int = 0) -> Frame:
+        return self.add(Kind.TRIM, task=task, payload=removals.encode(removal))
+
     def new_epoch(self) -> Frame:
         self.epoch += 1
         return self.add(Kind.EPOCH)
@@ -155,7 +160,7 @@ def logs(draw: st.DrawFn, *, max_frames: int = 25) -> Log:
             st.sampled_from(
                 [
                     *("depot", "depot", "depot", "state", "state", "open", "expire", "epoch", "marker"),
-                    *("microbatch", "microbatch"),
+                    *("microbatch", "microbatch", "trim", "drop"),
                 ]
             )
         ):
@@ -179,6 +184,13 @@ def logs(draw: st.DrawFn, *, max_frames: int = 25) -> Log:
                 log.add(
                     Kind.MICROBATCH, task=draw(st.sampled_from(TASKS)), payload=microbatches.encode(entry)
                 )
+            case "trim":
+                depot = draw(st.sampled_from(["events", "clicks"]))
+                log.remove(Trim(depot, draw(st.integers(0, 12))), task=draw(st.sampled_from(TASKS)))
+            case "drop":
+                names = draw(st.sets(st.sampled_from(["events", "clicks", "counts"]), min_size=1))
+                version = draw(st.integers(1, 3))
+                log.remove(Drop(version, tuple(sorted(names))), task=draw(st.sampled_from(TASKS)))
             case "open":
                 log.add(Kind.PRODUCER_OPEN, producer=producer or 1)
             case "expire":

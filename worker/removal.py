@@ -1,0 +1,42 @@
+"""The payload of a TRIM entry: what goes away on a task, the same on every replica.
+
+A *trim* takes whole batches off the front of a depot; offsets stay what they are. A *drop* empties objects
+that an update deleted. It carries the module's version that did: a task remembers the latest and drops
+nothing a second time, so a leader that repeats it late, when the name is in use again, does no harm.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from stretto.errors import PeerError
+from stretto.replog.frame import Buffer
+
+
+class Trim(msgspec.Struct, frozen=True, array_like=True, tag="trim", gc=False):
+    """Batches that end at or below an offset; never the last one, which tells where the depot goes on."""
+
+    depot: str
+    below: int
+
+
+class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop", gc=False):
+    version: int
+    names: tuple[str, ...]
+    """Of depots and PStates."""
+
+
+Removal: TypeAlias = Trim | Drop
+
+encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[Removal] = msgspec.msgpack.Decoder(Removal)
+
+
+def parse(payload: Buffer) -> Removal:
+    """Raises PeerError."""
+    try:
+        return _decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise PeerError(f"an entry that removes something is malformed: {error}") from None
