@@ -35,6 +35,8 @@ from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.worker.environment import DEPOTS_MAX
 from stretto.worker.plan import GroupPlan
+from stretto.worker.removal import Drop
+from stretto.worker.removal import parse as parse_removal
 from stretto.worker.views import Since, replica_view
 from stretto.zk.paths import GroupKey
 
@@ -150,6 +152,8 @@ class Group:
         #: Where depots end with all that was handed to the applier, and with all that is applied.
         self._coming_ends: dict[tuple[TaskId, str], DepotOffset] = {}
         self.depot_ends: dict[tuple[TaskId, str], DepotOffset] = {}
+        #: The version whose deletions are the latest among these, by task.
+        self._coming_dropped: dict[TaskId, int] = {}
         #: Of depot entries that are being applied, by offset: where their records are in the depot.
         self.bases: dict[Offset, DepotOffset] = {}
         self._find_depots()
@@ -375,7 +379,18 @@ class Group:
                 base = self._coming_ends.get(key, DepotOffset(0))
                 self.bases[header.offset] = base
                 self._coming_ends[key] = grown[key] = DepotOffset(base + header.count)
+            elif header.kind is Kind.TRIM:
+                self._place_removal(frame, grown)
         return grown
+
+    def _place_removal(self, frame: Frame, grown: dict[tuple[TaskId, str], DepotOffset]) -> None:
+        """A depot that is dropped begins anew."""
+        task, removal = frame.header.task, parse_removal(payload(frame))
+        if isinstance(removal, Drop) and removal.version > self._coming_dropped[task]:
+            self._coming_dropped[task] = removal.version
+            for key in [(task, name) for name in removal.names]:
+                if key in self._coming_ends:
+                    self._coming_ends[key] = grown[key] = DepotOffset(0)
 
     def _find_depots(self) -> None:
         self._coming_ends = {
@@ -383,6 +398,7 @@ class Group:
             for task in self.plan.tasks
             for depot, end in self.state.depot_ends(task).items()
         }
+        self._coming_dropped = {task: self.state.dropped(task) for task in self.plan.tasks}
         self.depot_ends = dict(self._coming_ends)
         self.bases.clear()
 
