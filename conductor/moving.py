@@ -1,4 +1,4 @@
-"""Other replicas for the groups of a module that runs: a node drained, or another replication factor.
+"""Other replicas for the groups of a module that runs: a node drained, more or fewer replicas or workers.
 
 The groups of a slot live together on the same processes (:mod:`stretto.conductor.assignment`), and so they
 move together. Of a slot's processes those on a node to be left go, and of too many the ones on the busiest
@@ -32,12 +32,17 @@ def moved(
     *,
     factor: int,
     processes: Mapping[str, int],
+    workers: int | None = None,
     leave: Collection[str] = (),
 ) -> Assignment:
     """``processes``: each node that is there and how many it runs; nothing stays on a node of ``leave``."""
-    if factor < 1:
-        raise UsageError(f"replication factor cannot be {factor}; ask for at least 1")
-    return _Moving(module, assignment, factor, processes, leave).result()
+    for name, value in {"replication factor": factor, "workers": workers}.items():
+        if value is not None and value < 1:
+            raise UsageError(f"{name} cannot be {value}; ask for at least 1")
+    threads = len(assignment.groups)
+    if workers is not None and workers > threads:
+        raise UsageError(f"{threads} threads cannot occupy {workers} workers; ask for at most {threads}")
+    return _Moving(module, assignment, factor, processes, leave).result(workers)
 
 
 class _Moving:
@@ -58,15 +63,18 @@ class _Moving:
         self._workers = list(assignment.workers)
         self._named = next_name(module, assignment)
 
-    def result(self) -> Assignment:
+    def result(self, workers: int | None) -> Assignment:
         before = self._assignment
-        slots: dict[frozenset[int], tuple[list[int], list[int]]] = {}
+        slots = [frozenset(replicas) for replicas in before.groups]
+        if workers is not None:
+            slots = self._regrouped(slots, workers)
+        changes: dict[frozenset[int], tuple[list[int], list[int]]] = {}
         groups = []
-        for replicas in before.groups:
-            slot = frozenset(replicas)
-            if slot not in slots:
-                slots[slot] = self._change(sorted(slot))
-            gone, fresh = slots[slot]
+        for replicas, slot in zip(before.groups, slots, strict=True):
+            if slot not in changes:
+                changes[slot] = self._change(sorted(slot))
+            gone, fresh = changes[slot]
+            gone = [*gone, *(index for index in replicas if index not in slot)]
             groups.append(_exchanged(replicas, gone, fresh))
         after = tuple(groups)
         return msgspec.structs.replace(
@@ -77,8 +85,27 @@ class _Moving:
             named=self._named,
         )
 
+    def _regrouped(self, before: list[frozenset[int]], workers: int) -> list[frozenset[int]]:
+        """The processes that each group's slot keeps. A slot whose groups come from one slot keeps its
+        processes, unless another has them already; any other begins with none, for a process may only get
+        groups that it has, or all anew."""
+        threads = len(before)
+        after: list[frozenset[int]] = []
+        kept: set[frozenset[int]] = set()
+        for slot in range(workers):
+            groups = range(-(-slot * threads // workers), -(-(slot + 1) * threads // workers))
+            homes = {before[group] for group in groups}
+            home = homes.pop() if len(homes) == 1 else frozenset()
+            if home in kept:
+                home = frozenset()
+            kept.add(home)
+            # An empty slot of its own for each: equal ones would share their processes.
+            after += [home or frozenset({-1 - slot})] * len(groups)
+        return after
+
     def _change(self, slot: list[int]) -> tuple[list[int], list[int]]:
         """Who leaves a slot, and who comes."""
+        slot = [index for index in slot if index >= 0]
         gone = [index for index in slot if self._workers[index].node in self._leave]
         stay = [index for index in slot if index not in gone]
         while len(stay) > self._factor:

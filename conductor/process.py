@@ -261,8 +261,8 @@ class Conductor:
                 return self._balancing.ask_for(now, now.module(module), self._options())
             case admin.Reassign(module=module, node=node, force=force):
                 return self._scaling.reassign(now, now.module(module), now.node(node), force=force)
-            case admin.Scale(module=module, replication_factor=factor):
-                return self._scaling.scale(now, now.module(module), factor)
+            case admin.Scale(module=module, workers=workers, replication_factor=factor):
+                return self._scaling.scale(now, now.module(module), workers=workers, factor=factor)
             case admin.ResignLeader(module=module, group=group, to=to):
                 return self._balancing.resign(now, now.module(module), group, to)
             case admin.Options(level=level):

@@ -67,15 +67,31 @@ class Scaling:
         self._operations.note(what, module.name)
         return what
 
-    def scale(self, view: View, module: Module, factor: int) -> str:
-        """Another replication factor; returns what is done, in a sentence."""
+    def scale(self, view: View, module: Module, *, workers: int | None, factor: int | None) -> str:
+        """Other numbers of workers and replicas; returns what is done, in a sentence."""
         _check_changeable(module)
-        if factor == module.spec.replication_factor:
-            raise UsageError(f"the replication factor of {module.name} is {factor} already")
-        processes = view.processes()
-        after = moved(module.name, module.assignment, factor=factor, processes=processes)
-        self._commit(module, after, msgspec.structs.replace(module.spec, replication_factor=factor))
-        what = f"scale from replication factor {module.spec.replication_factor} to {factor}"
+        spec = module.spec
+        workers = None if workers == spec.workers else workers
+        if workers is None and factor in (None, spec.replication_factor):
+            raise UsageError(
+                f"{module.name} has {many(spec.workers, 'worker')} and replication factor "
+                f"{spec.replication_factor} already; ask for others"
+            )
+        after = moved(
+            module.name,
+            module.assignment,
+            factor=factor or spec.replication_factor,
+            workers=workers,
+            processes=view.processes(),
+        )
+        scaled = msgspec.structs.replace(
+            spec, workers=workers or spec.workers, replication_factor=factor or spec.replication_factor
+        )
+        self._commit(module, after, scaled)
+        what = (
+            f"scale from {many(spec.workers, 'worker')} and replication factor {spec.replication_factor} "
+            f"to {many(scaled.workers, 'worker')} and replication factor {scaled.replication_factor}"
+        )
         self._operations.note(what, module.name)
         return what
 

@@ -99,10 +99,11 @@ class Reassign(Call[str], frozen=True, kw_only=True):
 
 
 class Scale(Call[str], frozen=True, kw_only=True):
-    """Another replication factor; returns what is done, in a sentence."""
+    """More or fewer workers or replicas; returns what is done, in a sentence."""
 
     module: str
-    replication_factor: int
+    workers: int | None = None
+    replication_factor: int | None = None
 
 
 class Pause(Call[None], frozen=True, kw_only=True):

@@ -217,19 +217,27 @@ def reassign(
 @app.command("scale-executors")
 def scale_executors(
     module: ModuleName,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processes for each replica: at most threads.", show_default=False),
+    ] = None,
     replication_factor: Annotated[
-        int, typer.Option(metavar="N", help="Replicas of each group, on different nodes.", show_default=False)
-    ],
+        int | None,
+        typer.Option(metavar="N", help="Replicas of each group, on different nodes.", show_default=False),
+    ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once it is decided.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     key: Key = None,
 ) -> int:
-    """Give the task groups of a module more or fewer replicas, while it serves.
+    """Give a module more or fewer worker processes or replicas, while it serves.
 
-    Example: stretto deploy scale-executors WordCount --replication-factor 3
+    Example: stretto deploy scale-executors WordCount --workers 2 --replication-factor 3
     """
+    if workers is None and replication_factor is None:
+        raise UsageError("nothing to scale; say --workers or --replication-factor")
+    wanted = admin.Scale(module=module, workers=workers, replication_factor=replication_factor)
     with reach(bootstrap, key) as cluster:
-        typer.echo(cluster.ask(admin.Scale(module=module, replication_factor=replication_factor)))
+        typer.echo(cluster.ask(wanted))
         _finish_move(cluster, module, no_wait=no_wait)
     return 0
 

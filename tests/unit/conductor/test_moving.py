@@ -92,6 +92,48 @@ def test_no_process_gets_a_name_that_another_had() -> None:
     assert next_name("m", again) == again.named == 20
 
 
+@pytest.mark.parametrize(
+    ("before_workers", "after_workers"), [(1, 2), (2, 4), (1, 3), (4, 2), (3, 2), (2, 1), (4, 3), (2, 8)]
+)
+def test_another_number_of_workers_gives_each_slot_its_own_processes(
+    before_workers: int, after_workers: int
+) -> None:
+    before = launched(workers=before_workers)
+    after = moved("m", before, factor=3, workers=after_workers, processes=processes(before))
+    check_whole(after, 3)
+    slots = Counter(frozenset(group) for group in after.groups)
+    assert len(slots) == after_workers
+    assert max(slots.values()) - min(slots.values()) <= 1
+    assert len({index for slot in slots for index in slot}) == 3 * after_workers
+    old = {placed.worker: number for number, placed in enumerate(before.workers)}
+    for had, has in zip(before.replicas, after.replicas, strict=True):
+        assert all(worker in had or worker not in old for worker in has)
+
+
+def test_a_slot_that_is_split_keeps_its_processes_for_its_first_half() -> None:
+    before = launched(workers=1, threads=8)
+    after = moved("m", before, factor=3, workers=2, processes=processes(before))
+    assert after.replicas[:4] == before.replicas[:4]
+    assert all(
+        not set(new) & set(old) for old, new in zip(before.replicas[4:], after.replicas[4:], strict=True)
+    )
+
+
+def test_workers_and_replicas_change_together() -> None:
+    before = launched(workers=2, factor=2)
+    after = moved("m", before, factor=3, workers=4, processes=processes(before))
+    check_whole(after, 3)
+    assert len({frozenset(group) for group in after.groups}) == 4
+
+
+def test_more_workers_than_threads_are_refused() -> None:
+    before = launched(threads=8)
+    with pytest.raises(UsageError, match="8 threads cannot occupy 9 workers"):
+        moved("m", before, factor=3, workers=9, processes=processes(before))
+    with pytest.raises(UsageError, match="workers cannot be 0"):
+        moved("m", before, factor=3, workers=0, processes=processes(before))
+
+
 def test_a_change_that_changes_nothing_has_no_new_number() -> None:
     before = launched()
     after = moved("m", before, factor=3, processes=processes(before), leave={"elsewhere"})
