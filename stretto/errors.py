@@ -83,6 +83,14 @@ class ModuleError(UsageError):
         self.traceback = traceback
 
 
+class QueryFailed(StrettoError):
+    """The function of a query raised, hung or ended its process; ``traceback`` is its author's, if any."""
+
+    def __init__(self, sentence: str, traceback: str = "") -> None:
+        super().__init__(sentence)
+        self.traceback = traceback
+
+
 class UpdateFailed(StrettoError):
     """New code of a module does not load on some node, and the old code still runs."""
 

@@ -109,6 +109,19 @@ class Microbatch(msgspec.Struct, frozen=True, tag="microbatch", gc=False):
     topology: str
 
 
+class RunQuery(msgspec.Struct, frozen=True, tag="run_query", gc=False):
+    """The body is what a query is given: MessagePack of a list of arguments and a map of named ones.
+
+    With a task, of its leader, for what that task has to say; without, of any worker of the module.
+    """
+
+    request: int
+    group: GroupKey
+    query: str
+    task: TaskId | None
+    timeout_ms: int
+
+
 class ReadDepot(msgspec.Struct, frozen=True, tag="read_depot", gc=False):
     """What is there from ``offset`` on. A committed read at the end of the depot is answered when there is
     something, and after ``wait_ms`` in any case."""
@@ -327,6 +340,20 @@ class RowPage(msgspec.Struct, frozen=True, tag="row_page", gc=False):
     offset: Offset = Offset(0)
 
 
+class QueryAnswered(msgspec.Struct, frozen=True, tag="query_answered", gc=False):
+    """The body is what the query returned: MessagePack."""
+
+    request: int
+
+
+class QueryFailed(msgspec.Struct, frozen=True, tag="query_failed", gc=False):
+    """Its function raised, hung or ended its process; ``traceback`` is its author's own."""
+
+    request: int
+    error: str
+    traceback: str = ""
+
+
 class Answer(msgspec.Struct, frozen=True, tag="answer", gc=False):
     """What a call returned; a call that fails is answered with Failed."""
 
@@ -342,6 +369,7 @@ ToWorker: TypeAlias = (
     | AppendBatch
     | RunSteps
     | Microbatch
+    | RunQuery
     | ReadDepot
     | FindOffset
     | ReadRows
@@ -363,6 +391,8 @@ ToClient: TypeAlias = (
     | DepotOffsets
     | RowValues
     | RowPage
+    | QueryAnswered
+    | QueryFailed
     | Answer
 )
 Any: TypeAlias = ToWorker | ToClient

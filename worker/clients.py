@@ -82,6 +82,8 @@ class Clients:
                 self._append(sender, message, bodies)
             case wire.ReadRows() | wire.ReadDepot() | wire.FindOffset() | wire.ScanRows() | wire.ScanKeys():
                 self.reads.received(sender, message)
+            case wire.RunQuery():
+                self._worker.queries.received(sender, message, bodies)
             case wire.GetMetadata():
                 self._worker.metadata.asked(sender, message)
             case wire.Ask():

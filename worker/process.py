@@ -52,6 +52,7 @@ from stretto.worker.retention import RetentionDesk
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
 from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
+from stretto.worker.topology.queries import QueryDesk
 from stretto.worker.transport import Connection, Transport
 from stretto.zk.metastore import Metastore
 from stretto.zk.paths import GroupKey, Paths
@@ -130,6 +131,7 @@ class Worker:
         self.streams = StreamDesk(self)
         self.microbatches = MicrobatchDesk(self)
         self.retention = RetentionDesk(self)
+        self.queries = QueryDesk(self)
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
         self.telemetry = Telemetry(self.loop, config.worker, self.groups)

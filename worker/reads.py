@@ -73,13 +73,21 @@ class _Together:
         )
 
 
+@dataclass(slots=True, eq=False)
+class _Elsewhere:
+    """A read that somebody else makes: ``look`` begins it, and calls what it is given when it has looked."""
+
+    look: Callable[[Callable[[], None]], None]
+    replied: Callable[[effects.Result], None]
+
+
 class Reads:
     """Owned by the loop. ``next_number`` gives the numbers by which the core knows requests."""
 
     def __init__(self, worker: Worker, next_number: Callable[[], int]) -> None:
         self._worker = worker
         self._next_number = next_number
-        self._waiting: dict[int, _Together] = {}
+        self._waiting: dict[int, _Together | _Elsewhere] = {}
         #: Point reads of this turn: of one group, and of one age that is accepted.
         self._gathered: dict[tuple[GroupKey, int | None], _Together] = {}
         self.parked = ParkedReads(worker.loop, self._read_again)
@@ -165,11 +173,26 @@ class Reads:
         self._waiting[number] = together
         group.step(together.event(number))
 
+    def elsewhere(
+        self,
+        group: Group,
+        look: Callable[[Callable[[], None]], None],
+        replied: Callable[[effects.Result], None],
+    ) -> None:
+        """Let others look at the applied state of a group that is led here, under the same rules."""
+        number = self._next_number()
+        self._waiting[number] = _Elsewhere(look, replied)
+        group.step(events.Read(request=number))
+
     # Looking.
 
     def sample(self, group: Group, request: int) -> None:
         """Handed over last in the turn: whoever is woken finds the interpreter free."""
-        together = self._waiting[request]
+        waiting = self._waiting[request]
+        if isinstance(waiting, _Elsewhere):
+            waiting.look(lambda: group.step(events.Sampled(request=request)))
+            return
+        together = waiting
 
         def look() -> None:
             self._look(group, together.reads)
@@ -208,9 +231,12 @@ class Reads:
     # Answers.
 
     def replied(self, request: int, result: effects.Result) -> None:
-        together = self._waiting.pop(request, None)
-        for read in together.reads if together is not None else ():
-            self._answer(read, result)
+        waiting = self._waiting.pop(request, None)
+        if isinstance(waiting, _Elsewhere):
+            waiting.replied(result)
+        elif waiting is not None:
+            for read in waiting.reads:
+                self._answer(read, result)
 
     def _answer(self, read: _Read, result: effects.Result) -> None:
         number = read.message.request

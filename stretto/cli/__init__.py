@@ -22,7 +22,7 @@ from typer.main import get_command, get_group
 
 from stretto import __version__
 from stretto.cli import config
-from stretto.errors import ModuleError, StrettoError, UpdateFailed, UsageError
+from stretto.errors import ModuleError, QueryFailed, StrettoError, UpdateFailed, UsageError
 
 #: verb -> (where its function or its group of verbs is, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "append": ("stretto.cli.append:append", "Append records to a depot of a module."),
     "tail": ("stretto.cli.tail:tail", "Show the records of a depot as they become visible."),
     "select": ("stretto.cli.select:select", "Show what a PState of a module holds."),
+    "query": ("stretto.cli.query:query", "Ask a query of a module."),
     "module-status": ("stretto.cli.module_status:module_status", "Show the modules of the cluster."),
     "catchup": ("stretto.cli.catchup:catchup", "Show how replicas that fell behind come back."),
     "task-groups-status": (
@@ -138,7 +139,7 @@ def _run(args: Sequence[str]) -> int:
     try:
         code = app(args=args or ["--help"], prog_name="stretto", standalone_mode=False)
     except StrettoError as error:
-        if isinstance(error, ModuleError | UpdateFailed) and error.traceback:
+        if isinstance(error, ModuleError | QueryFailed | UpdateFailed) and error.traceback:
             typer.echo(error.traceback, err=True)
         return _refuse(str(error), 2 if isinstance(error, UsageError) else 1)
     except typer.TyperException as error:

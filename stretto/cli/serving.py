@@ -44,6 +44,15 @@ def serving_pstate(bootstrap: str, key: Path | None, module: str, pstate: str) -
 
 
 @contextmanager
+def described(
+    bootstrap: str, key: Path | None, module: str
+) -> Iterator[tuple[Network, admin.ModuleDescription]]:
+    """What a module has, and the network that reaches all its tasks."""
+    with reach(bootstrap, key) as cluster:
+        yield cluster.network, _described(cluster, module)
+
+
+@contextmanager
 def serving(bootstrap: str, key: Path | None, module: str, depot: str) -> Iterator[Serving]:
     with reach(bootstrap, key) as cluster:
         description = _described(cluster, module)

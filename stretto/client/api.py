@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from stretto.admin import ModuleDescription
 from stretto.client.modules import describe, find_pstate
 from stretto.client.network import Network
 from stretto.client.producer import Ack, Producer
 from stretto.client.pstate import PStateReader
+from stretto.client.queries import Asking
 from stretto.client.reader import Reader, Record, Slice
 from stretto.errors import RetriableError
 from stretto.keys import ClusterKey
@@ -30,6 +32,8 @@ class Client:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._producers: list[Producer] = []
+        #: Of modules whose queries were asked.
+        self._described: dict[str, ModuleDescription] = {}
 
     def producer(self, module: str, depot: str, **options: Any) -> Producer:
         """See :class:`Producer` for the options."""
@@ -64,11 +68,7 @@ class Client:
         self._look_for(module)
         description = describe(self._network, module)
         spec = find_pstate(module, description, pstate)
-        deadline = time.monotonic() + timeout
-        while len(self._network.view.tasks.get(module, ())) < description.tasks:
-            if time.monotonic() > deadline:
-                raise RetriableError(f"not all tasks of module {module} can be found; try again")
-            self.refresh()
+        self._await_tasks(module, description.tasks, timeout)
         return PStateReader(
             self._network,
             module,
@@ -79,6 +79,28 @@ class Client:
             max_staleness=max_staleness,
             token=token,
         )
+
+    def query(self, module: str, name: str, /, *args: Any, timeout: float = 30.0, **named: Any) -> Any:
+        """What a query of the module answers, as plain values. Raises QueryFailed, with the traceback of its
+        author's code, if that fails."""
+        return self._asking(module, name, args, named, timeout).wait()
+
+    def _asking(
+        self, module: str, name: str, args: tuple[Any, ...], named: dict[str, Any], timeout: float
+    ) -> Asking:
+        self._look_for(module)
+        description = self._described.get(module)
+        if description is None or all(query.name != name for query in description.queries):
+            description = self._described[module] = describe(self._network, module)
+        self._await_tasks(module, description.tasks, timeout)
+        return Asking(self._network, module, description, name, args=args, named=named, timeout=timeout)
+
+    def _await_tasks(self, module: str, tasks: int, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while len(self._network.view.tasks.get(module, ())) < tasks:
+            if time.monotonic() > deadline:
+                raise RetriableError(f"not all tasks of module {module} can be found; try again")
+            self.refresh()
 
     def _look_for(self, module: str) -> None:
         """It may have been launched since we looked."""
@@ -206,6 +228,18 @@ class AsyncClient:
 
     async def pstate(self, module: str, pstate: str, **options: Any) -> AsyncPStateReader:
         return AsyncPStateReader(await asyncio.to_thread(self._client.pstate, module, pstate, **options))
+
+    async def query(
+        self,
+        module: str,
+        name: str,
+        /,
+        *args: Any,
+        timeout: float = 30.0,  # noqa: ASYNC109 - of the answer, not of the call
+        **named: Any,
+    ) -> Any:
+        asking = await asyncio.to_thread(self._client._asking, module, name, args, named, timeout)  # noqa: SLF001
+        return await asking.awaited()
 
     def groups(self) -> list[GroupView]:
         return self._client.groups()

@@ -39,6 +39,7 @@ _RAISED = (Exception, SystemExit)
 
 _json = msgspec.json.Encoder().encode
 _msgpack = msgspec.msgpack.Encoder().encode
+_decode_given = msgspec.msgpack.Decoder(tuple[tuple[Any, ...], dict[str, Any]]).decode
 
 
 class _Stop(Exception):
@@ -127,6 +128,17 @@ class TaskRunner:
             return query.signature.function(bound, *query.signature.decode(args))
 
         return self._answer(name, rows, asked, raising=raising)
+
+    def arguments(self, name: str, given: bytes) -> bytes:
+        """What a query is asked with, MessagePack of a list and a map of names, as :meth:`query` takes it.
+
+        Raises UsageError for arguments that it does not take.
+        """
+        args, named = _decode_given(given)
+        try:
+            return _msgpack(self._query(name).signature.arguments(args, named))
+        except TypeError as error:
+            raise UsageError(str(error)) from None
 
     def combine(self, name: str, args: bytes, parts: Sequence[bytes], *, raising: bool = False) -> Answer:
         """What a query without a key answers, out of what it returned on every task, in their order."""

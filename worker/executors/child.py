@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING
 import lmdb
 import msgspec
 
-from stretto.errors import StrettoError
+from stretto.errors import StrettoError, UsageError
 from stretto.module import Module, declarations
 from stretto.pstate.changes import TooMuch, pack_part
 from stretto.records import DepotOffset
 from stretto.replog.frame import Buffer
 from stretto.topology.runner import TaskRunner
-from stretto.topology.work import Calls, Failure, Outcome, Records, RowsFailed, StepCall
+from stretto.topology.work import Answer, Calls, Failure, Outcome, Records, RowsFailed, StepCall
+from stretto.types import TaskId
 from stretto.worker import depot as depots
 from stretto.worker.executors import protocol
 from stretto.worker.executors.lanes import Lanes, TaskFile
@@ -37,11 +38,11 @@ from stretto.worker.executors.rounds import Rounds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stretto.types import TaskId
-
 RECEIVE_BYTES = 1 << 20
 BEGINNING_BYTES = 1_000
 """Of a record that fails, to be shown to a person."""
+RESULT_BYTES_MAX = 8 * 1024 * 1024
+"""Of a query, on a task or in all."""
 _PR_SET_PDEATHSIG = 1
 
 _encode_calls = msgspec.msgpack.Encoder().encode
@@ -132,6 +133,8 @@ class Executor:
                 return self._rounds.collect(message, self._lanes)
             case protocol.Run() | protocol.RunCalls():
                 return self._run(message, bodies)
+            case protocol.RunQuery() | protocol.CombineQuery():
+                return self._query(message, bodies)
 
     def _run(self, message: protocol.Run | protocol.RunCalls, bodies: list[bytes]) -> bytes:
         lane = message.lane
@@ -167,6 +170,33 @@ class Executor:
             (time.monotonic_ns() - began) // 1_000,
         )
         return protocol.framed(answer, (changes.body, *_packed_hops(outcome)))
+
+    def _query(self, message: protocol.RunQuery | protocol.CombineQuery, bodies: list[bytes]) -> bytes:
+        began = time.monotonic_ns()
+        answer = self._answer(message, *bodies)
+        failure, result = answer.failure, answer.result
+        if failure is None and len(result) > RESULT_BYTES_MAX:
+            failure = Failure(
+                0, f"it returned {len(result)} bytes, beyond the limit of {RESULT_BYTES_MAX}; return less"
+            )
+        elapsed_us = (time.monotonic_ns() - began) // 1_000
+        if failure is not None:
+            note = protocol.FailureNote(0, failure.error, failure.traceback)
+            return protocol.framed(protocol.QueryRan(message.number, note, elapsed_us))
+        return protocol.framed(protocol.QueryRan(message.number, None, elapsed_us), (result,))
+
+    def _answer(
+        self, message: protocol.RunQuery | protocol.CombineQuery, given: bytes, *parts: bytes
+    ) -> Answer:
+        runner = self._runner(message.task if isinstance(message, protocol.RunQuery) else TaskId(0))
+        try:
+            args = runner.arguments(message.query, given)
+        except UsageError as error:
+            return Answer(failure=Failure(0, str(error)))
+        if isinstance(message, protocol.CombineQuery):
+            return runner.combine(message.query, args, parts)
+        with self._lanes.view(message.task, message.epoch, message.file) as rows:
+            return runner.query(message.query, args, rows)
 
 
 def _packed_hops(outcome: Outcome) -> list[bytes]:

@@ -27,7 +27,7 @@ from stretto.worker.executors.protocol import Lane
 from stretto.worker.pstate import PREFIX, StoredRows
 
 if TYPE_CHECKING:
-    from stretto.types import TaskId
+    from stretto.types import Epoch, TaskId
     from stretto.worker.environment import Database
 
 KEPT_ROWS_MAX = 200_000
@@ -212,7 +212,7 @@ class Lanes:
     ) -> Iterator[tuple[TaskFile, lmdb.Transaction[bytes], Callable[[str], Rows]]]:
         """The task's file, a transaction on it, and the rows of each PState as the lane's next batch sees
         them. ``others`` are databases that are needed too."""
-        file = self._file(lane, folder)
+        file = self._file(lane.task, lane.epoch, folder)
         written = self._lane(lane).pstates
         for each in written.values():
             each.applied(applied)
@@ -225,6 +225,18 @@ class Lanes:
                 return stored if mine is None else mine.over(stored)
 
             yield file, txn, rows
+
+    @contextmanager
+    def view(self, task: TaskId, epoch: Epoch, folder: str) -> Iterator[Callable[[str], Rows]]:
+        """The rows of each PState as they are applied now."""
+        file = self._file(task, epoch, folder)
+        with file.reading(self._names) as txn:
+
+            def rows(pstate: str) -> Rows:
+                database = file.database(PREFIX + pstate)
+                return NoRows() if database is None else _FileRows(txn, database)
+
+            yield rows
 
     def positions(self, lane: Lane) -> dict[str, int | None]:
         """Where runs go on, by depot."""
@@ -249,14 +261,14 @@ class Lanes:
             found = self._lanes[key] = _Open(lane)
         return found
 
-    def _file(self, lane: Lane, folder: str) -> TaskFile:
+    def _file(self, task: TaskId, epoch: Epoch, folder: str) -> TaskFile:
         """An epoch may find another file in the same place: a leader's state was installed there."""
-        opened = self._files.get(lane.task)
-        if opened is not None and (opened[0], opened[1].folder) == (lane.epoch, folder):
+        opened = self._files.get(task)
+        if opened is not None and (opened[0], opened[1].folder) == (epoch, folder):
             return opened[1]
         if opened is not None:
-            del self._files[lane.task]
+            del self._files[task]
             opened[1].close()
         file = TaskFile(folder)
-        self._files[lane.task] = (lane.epoch, file)
+        self._files[task] = (epoch, file)
         return file

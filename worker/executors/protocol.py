@@ -112,6 +112,23 @@ class Collect(msgspec.Struct, frozen=True, tag="collect", gc=False):
     left_out: tuple[tuple[str, int], ...]
 
 
+class RunQuery(msgspec.Struct, frozen=True, tag="run_query", gc=False):
+    """Run a query on what a task's file holds now. The body is what it is given."""
+
+    number: int
+    query: str
+    task: TaskId
+    epoch: Epoch
+    file: str
+
+
+class CombineQuery(msgspec.Struct, frozen=True, tag="combine_query", gc=False):
+    """Make one answer of the parts of all tasks. Bodies: what the query was given, then the parts."""
+
+    number: int
+    query: str
+
+
 class Forget(msgspec.Struct, frozen=True, tag="forget", gc=False):
     """The lanes of a topology on a task are over, or those of all topologies on it."""
 
@@ -191,6 +208,14 @@ class Collected(msgspec.Struct, frozen=True, tag="collected", gc=False):
     beginnings: tuple[bytes, ...]
 
 
+class QueryRan(msgspec.Struct, frozen=True, tag="query_ran", gc=False):
+    """The body is what it returned, unless it failed."""
+
+    number: int
+    failure: FailureNote | None = None
+    elapsed_us: int = 0
+
+
 class Alive(msgspec.Struct, frozen=True, tag="alive", gc=False):
     """So many records or calls of a round are done, and its time begins anew."""
 
@@ -207,9 +232,9 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
     """It was, but did more than fits an entry."""
 
 
-Request: TypeAlias = Run | RunCalls | RunRound | Collect
+Request: TypeAlias = Run | RunCalls | RunRound | Collect | RunQuery | CombineQuery
 ToChild: TypeAlias = Load | Request | Forget
-Answer: TypeAlias = Ran | RoundRan | Collected | Failed
+Answer: TypeAlias = Ran | RoundRan | Collected | QueryRan | Failed
 FromChild: TypeAlias = Loaded | NotLoaded | Alive | Answer
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,168 @@
+"""Queries of a module, on real workers: the owning task answers, or all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from stretto.client import Client, connect_async
+from stretto.errors import QueryFailed, UsageError
+from stretto.partition import owner_of
+from stretto.zk.embedded import EmbeddedZooKeeper
+from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
+from tests.integration.zk.waiting import wait_until
+
+TASKS = 4
+WORDS = {f"word-{number}": number % 7 + 1 for number in range(40)}
+SOURCE = """
+    import os
+    from heapq import nlargest
+    from stretto import Depot, Module, PState, query, stream
+
+    class Words(Module):
+        words = Depot(partition_by="word")
+        counts = PState(dict[str, int])
+
+        @stream(words)
+        def take(self, record):
+            self.counts.increment(record["word"])
+
+        @query(key="word")
+        def count_of(self, word: str, default: int = 0) -> int:
+            return self.counts.get(word, default=default)
+
+        @query
+        def top(self, limit: int = 3) -> list[tuple[int, str]]:
+            return nlargest(limit, ((count, word) for word, count in self.counts.items()))
+
+        @top.combine
+        def top_of_all(self, parts: list[list[tuple[int, str]]], limit: int) -> list[tuple[int, str]]:
+            return nlargest(limit, (each for part in parts for each in part))
+
+        @query
+        def sizes(self) -> int:
+            return self.counts.count()
+
+        @query
+        def bad(self, how: str) -> int:
+            if how == "raise":
+                return 1 // 0
+            if how == "hang":
+                while True:
+                    pass
+            if how == "exit":
+                os._exit(3)
+            if how == "large":
+                return "x" * (9 * 1024 * 1024)
+            return 7
+
+        @bad.combine
+        def bad_combined(self, parts: list[int], how: str) -> int:
+            if how == "combine":
+                raise ValueError("nothing fits")
+            return sum(parts)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    code = Code(folder / "code", SOURCE, "Words")
+    with Cluster(
+        folder,
+        zookeeper.address,
+        tasks=TASKS,
+        groups=2,
+        code=code,
+        options={"executor.timeout.millis": 3_000},
+    ) as cluster:
+        client = cluster.connect()
+        with client.producer(MODULE, "words") as producer:
+            for word, count in WORDS.items():
+                for _ in range(count):
+                    _ack = producer.append(msgspec.json.encode({"word": word}), task=owner_of(word, TASKS))
+        counts = client.pstate(MODULE, "counts")
+        wait_until("all words are counted", lambda: dict(counts.items()) == WORDS, DEADLINE_SECONDS)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Cluster) -> Client:
+    return cluster.connect()
+
+
+def best(limit: int) -> list[list[object]]:
+    ranked = sorted(((count, word) for word, count in WORDS.items()), reverse=True)
+    return [[count, word] for count, word in ranked[:limit]]
+
+
+def test_a_query_with_a_key_is_answered_by_the_task_that_owns_it(client: Client) -> None:
+    assert {word: client.query(MODULE, "count_of", word) for word in WORDS} == WORDS
+    assert client.query(MODULE, "count_of", "nothing") == 0
+    assert client.query(MODULE, "count_of", "nothing", default=-1) == -1
+    assert client.query(MODULE, "count_of", word="word-3") == WORDS["word-3"]
+
+
+def test_a_query_without_a_key_is_answered_by_all_tasks_and_combined(client: Client) -> None:
+    assert client.query(MODULE, "top", 10) == best(10)
+    assert client.query(MODULE, "top", limit=1) == best(1)
+    assert client.query(MODULE, "top") == best(3)
+    sizes = client.query(MODULE, "sizes")
+    assert sizes == [sum(owner_of(word, TASKS) == task for word in WORDS) for task in range(TASKS)]
+
+
+def test_queries_are_asked_by_coroutines_too(cluster: Cluster) -> None:
+    async def ask() -> list[object]:
+        async with await connect_async(cluster.addresses()) as client:
+            top = await client.query(MODULE, "top", 2)
+            return [top, *await asyncio.gather(*(client.query(MODULE, "count_of", word) for word in WORDS))]
+
+    assert asyncio.run(ask()) == [best(2), *WORDS.values()]
+
+
+@pytest.mark.parametrize(
+    ("how", "words", "line"),
+    [
+        ("raise", "ZeroDivisionError: .* \\(on task", "return 1 // 0"),
+        (
+            "combine",
+            "ValueError: nothing fits \\(where its parts are combined\\)",
+            'raise ValueError("nothing',
+        ),
+        ("hang", "ran longer than 3 s, and was killed", ""),
+        ("exit", "ended the process that ran it", ""),
+        ("large", "beyond the limit of 8388608; return less", ""),
+    ],
+)
+def test_what_goes_wrong_in_a_query_is_told_to_who_asked(
+    client: Client, how: str, words: str, line: str
+) -> None:
+    with pytest.raises(QueryFailed, match=words) as failed:
+        client.query(MODULE, "bad", how, timeout=DEADLINE_SECONDS)
+    assert line in failed.value.traceback
+    assert "stretto/topology" not in failed.value.traceback
+    # And it can be asked again.
+    assert client.query(MODULE, "bad", "not at all", timeout=DEADLINE_SECONDS) == 7 * TASKS
+
+
+def test_what_nobody_can_ask_is_refused(client: Client) -> None:
+    with pytest.raises(UsageError, match="has no query tap"):
+        client.query(MODULE, "tap")
+    with pytest.raises(UsageError, match="needs word, which chooses the task"):
+        client.query(MODULE, "count_of")
+    with pytest.raises(UsageError, match="an argument of top cannot be sent"):
+        client.query(MODULE, "top", object())
+    with pytest.raises(QueryFailed, match="too many positional arguments"):
+        client.query(MODULE, "top", 1, 2)
+    with pytest.raises(QueryFailed, match="top cannot take"):
+        client.query(MODULE, "top", "many")
+
+
+def test_queries_are_answered_after_a_leader_died(cluster: Cluster, client: Client) -> None:
+    cluster.leader(0).kill()
+    assert client.query(MODULE, "top", 10, timeout=DEADLINE_SECONDS) == best(10)
+    cluster.heal()
+    assert client.query(MODULE, "sizes", timeout=DEADLINE_SECONDS) == client.query(MODULE, "sizes")
