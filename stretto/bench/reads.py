@@ -36,12 +36,13 @@ from stretto.bench.replication import (
 )
 from stretto.client import connect
 from stretto.client.api import AsyncClient, Client
+from stretto.client.network import Network
 from stretto.client.reader import Question
 from stretto.partition import owner_of
 from stretto.pstate.changes import Changes, pack
 from stretto.pstate.types import describe
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.types import Epoch, Offset, ProducerId, TaskId, WorkerId
 from stretto.zk.embedded import free_ports
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec
@@ -115,7 +116,7 @@ def _key(number: int) -> str:
 
 def _read_from_workers(commands: Connection, addresses: list[str]) -> None:
     client = connect(addresses, timeout=READY_SECONDS)
-    _fill(client)
+    _fill(addresses)
     keys = [_key(number) for number in random.Random(0).sample(range(KEYS), KEYS)]
     counts = client.pstate(MODULE, PSTATE)
     with client:
@@ -145,18 +146,22 @@ async def _gather(client: Client, keys: list[str], reads: int, at_once: int) -> 
     await asyncio.gather(*(read() for _ in range(at_once)))
 
 
-def _fill(client: Client) -> None:
+def _fill(addresses: list[str]) -> None:
+    """As a worker whose topology changes it would."""
     values: dict[TaskId, list[tuple[bytes, bytes]]] = {}
     for number in range(KEYS):
         row = ordered.encode(_key(number)), msgspec.msgpack.encode(number)
         values.setdefault(owner_of(_key(number), TASKS), []).append(row)
-    for task, rows in values.items():
-        payload = pack({PSTATE: Changes(puts=tuple(sorted(rows)))})
+    network = Network(addresses, None, worker=WorkerId("bench"))
+    with Client(network) as client:
+        client.refresh(READY_SECONDS)
+        for task, rows in values.items():
+            payload = pack({PSTATE: Changes(puts=tuple(sorted(rows)))})
 
-        def message(number: int, group: GroupKey, task: TaskId = task) -> wire.ToWorker:
-            return wire.AppendBatch(number, group, Kind.STATE, task, ProducerId(0), 0, 1)
+            def message(number: int, group: GroupKey, task: TaskId = task) -> wire.ToWorker:
+                return wire.AppendBatch(number, group, Kind.STATE, task, ProducerId(0), 0, 1)
 
-        Question(client._network, MODULE, task, message, READY_SECONDS, bodies=[payload]).begin().wait()  # noqa: SLF001 - as topologies do
+            Question(network, MODULE, task, message, READY_SECONDS, bodies=[payload]).begin().wait()
 
 
 # The echo.
