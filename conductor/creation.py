@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -31,7 +31,6 @@ from stretto.zk.records import (
     encode,
 )
 
-POLL_SECONDS = 0.05
 LOOK_SECONDS = 0.2
 
 
@@ -108,18 +107,18 @@ def create_groups(client: KazooClient, paths: Paths, module: str, timeout: float
     assignment = decode(client.get(path)[0], Assignment, path)
     missing = {plan.key: plan for plan in plans_of(module, assignment)}
     deadline = time.monotonic() + timeout
+    client.ensure_path(paths.workers)
     while missing:
-        registered = _registrations(client, paths)
+        changed = threading.Event()
+        registered = _registrations(client, paths, changed)
         for key, plan in list(missing.items()):
             if _create(client, paths, plan, registered):
                 del missing[key]
-        if missing and time.monotonic() > deadline:
+        if missing and not changed.wait(deadline - time.monotonic()):
             absent = sorted(
                 {worker for plan in missing.values() for worker in plan.replicas} - registered.keys()
             )
             raise RetriableError(f"workers {', '.join(absent)} have not registered; start them")
-        if missing:
-            time.sleep(POLL_SECONDS)
 
 
 def _create(
@@ -138,13 +137,20 @@ def _create(
     return True
 
 
-def _registrations(client: KazooClient, paths: Paths) -> dict[WorkerId, WorkerRegistration]:
+def _registrations(
+    client: KazooClient, paths: Paths, changed: threading.Event
+) -> dict[WorkerId, WorkerRegistration]:
+    """``changed`` is set when these are no longer all, or no longer right."""
+
+    def watch(_: object) -> None:
+        changed.set()
+
     found: dict[WorkerId, tuple[int, WorkerRegistration]] = {}
-    for worker in _children(client, paths.workers):
-        for incarnation in _children(client, paths.worker(WorkerId(worker))):
+    for worker in client.get_children(paths.workers, watch=watch):
+        for incarnation in _children(client, paths.worker(WorkerId(worker)), watch):
             path = paths.registration(WorkerId(worker), Incarnation(incarnation))
             try:
-                data, stat = client.get(path)
+                data, stat = client.get(path, watch=watch)
             except NoNodeError:
                 continue
             if worker not in found or found[WorkerId(worker)][0] < stat.czxid:
@@ -152,8 +158,8 @@ def _registrations(client: KazooClient, paths: Paths) -> dict[WorkerId, WorkerRe
     return {worker: registration for worker, (_, registration) in found.items()}
 
 
-def _children(client: KazooClient, path: str) -> list[Any]:
+def _children(client: KazooClient, path: str, watch: Callable[[object], None]) -> list[Any]:
     try:
-        return list(client.get_children(path))
+        return list(client.get_children(path, watch=watch))
     except NoNodeError:
         return []

@@ -18,7 +18,7 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias, assert_never
 
@@ -30,6 +30,7 @@ from stretto.artifact.archive import (
     PIECE_BYTES,
     check_digest,
     digest_of,
+    is_digest,
     is_unpacked,
     unpack,
 )
@@ -41,6 +42,8 @@ from stretto.service import WithBody
 
 PART_SECONDS_MAX = 24 * 60 * 60
 """A part that nobody has added to for so long is given up."""
+UNUSED_SECONDS = 60 * 60
+"""Code that no module uses is kept for so long: somebody may be about to launch it."""
 SHOWN_DIGITS = 12
 """Of a digest, in sentences."""
 
@@ -58,10 +61,32 @@ class ArtifactStore:
         self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         #: Files whose digest was right, as (inode, size, time of change): checked again if one differs.
         self._verified: dict[str, tuple[int, int, int]] = {}
+        #: When somebody last wanted it. Not remembered over restarts: then it counts from the first sweep.
+        self._asked_at: dict[str, float] = {}
         #: Whose unpacked folder was found or made right by this process.
         self._unpacked: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
         self._tidy()
+
+    def sweep(self, used: Collection[str], *, unused_seconds: float = UNUSED_SECONDS) -> list[str]:
+        """Delete what no module uses and nobody has asked for in that time; returns the digests."""
+        gone = []
+        for path in sorted(self._folder.glob("*.zip")):
+            digest = path.stem
+            if digest in used or not is_digest(digest):
+                continue
+            with self._locked(digest, asked=False):
+                asked_at = self._asked_at.setdefault(digest, time.monotonic())
+                if time.monotonic() - asked_at < unused_seconds:
+                    continue
+                path.unlink(missing_ok=True)
+                shutil.rmtree(self._folder / digest, ignore_errors=True)
+                self._unpacked.discard(digest)
+                self._verified.pop(digest, None)
+                del self._asked_at[digest]
+            gone.append(digest)
+            log.info("artifact_deleted", digest=digest)
+        return gone
 
     def has(self, digest: str) -> bool:
         """Whether it is here, whole and undamaged."""
@@ -194,9 +219,11 @@ class ArtifactStore:
                 return
             offset = max(offset + len(bodies[0]), held)
 
-    def _locked(self, digest: str) -> threading.RLock:
+    def _locked(self, digest: str, *, asked: bool = True) -> threading.RLock:
         check_digest(digest)
         with self._guard:
+            if asked:
+                self._asked_at[digest] = time.monotonic()
             return self._locks[digest]
 
     def _whole(self, digest: str) -> Path:

@@ -6,7 +6,7 @@ a worker of that module. Disk and network are waited for on a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,6 +63,19 @@ class ModuleCode:
             self._missing[digest] = 0
             self._pool.submit(self._get, digest)
         return digest in self._here
+
+    def sweep(self, used: Collection[str]) -> None:
+        """Let go of code that no module of the cluster uses, after a while."""
+        self._pool.submit(self._sweep, frozenset(used))
+
+    def _sweep(self, used: frozenset[str]) -> None:
+        """On the thread."""
+        try:
+            gone = self.store.sweep(used)
+        except OSError as error:
+            log.error("artifacts_not_swept", error=str(error))
+        else:
+            self._loop.call_soon(self._here.difference_update, gone)
 
     def close(self) -> None:
         self._is_closed = True

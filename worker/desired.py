@@ -101,6 +101,13 @@ class Desired:
         known = self._modules.get(module)
         return known.spec.artifact if known is not None and known.spec is not None else ""
 
+    def artifacts(self) -> set[str]:
+        """Digests of all code that any module of the cluster uses, or is about to; to be believed only if all
+        is known."""
+        specs = [module.spec for module in self._modules.values() if module.spec is not None]
+        coming = [spec.update.next.artifact for spec in specs if spec.update is not None]
+        return {*(spec.artifact for spec in specs), *coming}
+
     def updates(self) -> list[tuple[str, Update]]:
         """Those whose code is to be tried here: of modules that have a worker on this node."""
         return [

@@ -47,6 +47,8 @@ RESTART_MS_MIN = 500
 RESTART_MS_MAX = 30_000
 LIFE_MS = 60_000
 """A worker that lived so long starts again at once, as if it had never failed."""
+SWEEP_MS = 10 * 60 * 1_000
+"""How often code that no module uses is looked for."""
 FAREWELL_MS = 2_000
 """For the registrations of those who were killed, when the supervisor itself stops."""
 
@@ -64,6 +66,8 @@ class SupervisorConfig:
     key_file: Path | None = None
     labels: dict[str, str] = field(default_factory=dict)
     session_timeout_ms: int = 10_000
+    config_file: Path | None = None
+    """What else its workers go by: what is not given here, they read there."""
 
 
 class _Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +170,7 @@ class Supervisor:
         self._recover()
         self._view.follow_data(self._paths.conductor_leader, self._conductor_read)
         self._desired.start()
+        self.loop.call_after(SWEEP_MS, self._sweep)
         self.loop.run()
         self._close()
 
@@ -276,6 +281,8 @@ class Supervisor:
     def _command(self, post: _Post, launch: str) -> list[str]:
         config = self.config
         command = [sys.executable, "-m", "stretto", "worker", "--id", post.worker, "--module", post.module]
+        if config.config_file is not None:
+            command += ["--config", str(config.config_file.absolute())]
         command += ["--data-dir", str(self._data / "workers" / post.worker), "--node", config.node]
         command += ["--zookeeper", config.zookeeper, "--root", config.root, "--cluster", config.cluster]
         command += ["--address", f"{self.address.rpartition(':')[0]}:0", "--launch", launch]
@@ -353,6 +360,11 @@ class Supervisor:
         log.info("worker_data_deleted", worker=worker, folder=str(folder))
         self._pool.submit(_delete, doomed)
         return True
+
+    def _sweep(self) -> None:
+        if self._desired.is_known:
+            self._code.sweep(self._desired.artifacts())
+        self.loop.call_after(SWEEP_MS, self._sweep)
 
     def _tell_left(self) -> None:
         """Data is never deleted because somebody does not name it."""

@@ -117,9 +117,13 @@ def digest_of(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+def is_digest(text: str) -> bool:
+    return _DIGEST.fullmatch(text) is not None
+
+
 def check_digest(digest: str) -> str:
     """The digest, if it is one: it becomes the name of a file. Raises UsageError."""
-    if not _DIGEST.fullmatch(digest):
+    if not is_digest(digest):
         raise UsageError(f"{digest[:80]!r} is no digest of an artifact: 64 hexadecimal digits are")
     return digest
 

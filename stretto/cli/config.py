@@ -49,6 +49,12 @@ def read(context: typer.Context, parameter: Any, path: Path | None) -> Path | No
     return path
 
 
+def file_of(context: typer.Context) -> Path | None:
+    """The file that a command was given, for those that it starts."""
+    file: Path | None = context.meta.get(_FILE)
+    return file
+
+
 def origin(error: typer.TyperException) -> str:
     """Where a value that is refused comes from, if not from the command line; else nothing."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
+from typer.core import TyperCommand
 
 from stretto import admin
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, Watch, reach
@@ -20,6 +22,7 @@ from stretto.options import CLUSTER, Level, option_named, shown
 app = typer.Typer(add_completion=False, help="Tune the cluster, a module or one of its objects.")
 
 NAME_WIDTH_MAX = 60
+_NEGATIVE = re.compile(r"-\.?\d.*")
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="The option.", show_default=False)]
 OfModule: TypeAlias = Annotated[
@@ -80,7 +83,18 @@ def get_option(
     print_json(view) if as_json else typer.echo(shown(view.value))
 
 
-@app.command("set")
+class _TakesNegatives(TyperCommand):
+    """``-5`` is a value here: no option begins with a digit."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        plain = args[: args.index("--")] if "--" in args else args
+        negative = [each for each in plain if _NEGATIVE.fullmatch(each)]
+        others = [each for each in plain if each not in negative]
+        behind = args[len(plain) + 1 :]
+        return list(super().parse_args(ctx, [*others, "--", *negative, *behind]))
+
+
+@app.command("set", cls=_TakesNegatives)
 def set_option(
     name: Name,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Its new value.", show_default=False)],

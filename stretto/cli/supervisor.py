@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from stretto.cli import config
 from stretto.endpoint import advertised
 from stretto.errors import UsageError
 from stretto.logs import configure
@@ -39,6 +40,8 @@ def supervisor(
     session_timeout_millis: Annotated[
         int, typer.Option(min=1_000, help="Of its metastore session, and its workers'.")
     ] = 10_000,
+    *,
+    context: typer.Context,
 ) -> int:
     """Run the supervisor of one node until SIGTERM or Ctrl-C, which stop its workers too.
 
@@ -62,6 +65,7 @@ def supervisor(
             key_file=key,
             labels=labels,
             session_timeout_ms=session_timeout_millis,
+            config_file=config.file_of(context),
         )
     )
     daemon.handle_signals()

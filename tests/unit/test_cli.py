@@ -235,3 +235,16 @@ def test_python_dash_m_runs_the_command() -> None:
     )
 
     assert done.stdout == f"stretto {__version__}\n"
+
+
+@pytest.mark.parametrize("args", [("-5", "--module", "m"), ("--module", "m", "-0.5"), ("--", "-5")])
+def test_a_negative_value_is_no_option(capsys: pytest.CaptureFixture[str], args: tuple[str, ...]) -> None:
+    assert run("options", "set", "--bootstrap", "127.0.0.1:1", "replication.min.isr", *args) == 1
+    assert only_sentence(capsys).startswith("stretto: nothing answers at 127.0.0.1:1")
+
+
+def test_an_option_that_a_verb_with_negative_values_does_not_have_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("options", "set", "replication.min.isr", "-5", "--modul", "m") == 2
+    assert "No such option: --modul" in only_sentence(capsys)

@@ -184,5 +184,24 @@ def test_a_node_that_is_away_is_not_waited_for_but_one_whose_workers_run_is(
     )
 
 
+def test_a_module_is_destroyed_in_the_middle_of_an_update_and_leaves_nothing(
+    scene: Scene, conductor: Conductor
+) -> None:
+    level = Level.of("m", depot="sentences")
+    set_option(scene.zk, scene.paths, level, "depot.retention.records", 5)
+    update(scene, conductor)
+    try_code(scene, "n1")
+    scene.ask(conductor, admin.Destroy(module="m"))
+    workers = list(scene.assignment().nodes)
+    for worker in workers:
+        scene.stop_worker(worker)
+        scene.zk.delete(scene.paths.remains_of("m", worker))
+    wait_until("it is gone", lambda: scene.zk.exists(scene.paths.module("m")) is None)
+    assert scene.zk.exists(scene.paths.options_of(Level.of("m"))) is None
+    assert all(scene.zk.exists(scene.paths.worker(worker)) is None for worker in workers)
+    told = scene.ask(conductor, admin.Operations(module="m"))
+    assert [each.what for each in told][-3:] == ["update to version 2", "destroy", "destroyed"]
+
+
 def incarnation_of_node(node: str) -> Incarnation:
     return Incarnation(f"i-{node}")

@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 import threading
+import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -431,3 +432,38 @@ def test_a_damaged_piece_is_never_kept(at: int, flip: int, cut: bool) -> None:
         except StrettoError:
             pass
         assert store.has(digest(content)) == (b"".join(pieces) == content)
+
+
+# What nobody uses.
+
+
+def test_code_that_no_module_uses_goes_after_a_while_and_can_be_put_again(
+    store: ArtifactStore, artifact: Artifact
+) -> None:
+    used, unused = artifact.path.read_bytes(), b"other code"
+    for content in (used, unused):
+        put_all(store, content)
+    store.path(digest(used))
+    (store._folder / "notes.zip").write_bytes(b"somebody's own")
+    assert store.sweep({digest(used)}) == []
+    assert store.sweep({digest(used)}, unused_seconds=0) == [digest(unused)]
+    assert store.has(digest(used))
+    assert not store.has(digest(unused))
+    assert store.sweep(set(), unused_seconds=0) == [digest(used)]
+    assert names(store) == ["notes.zip"]
+    put_all(store, used)
+    assert (store.path(digest(used)) / "m.py").read_bytes() == b"x = 1\n"
+
+
+def test_code_that_somebody_asked_for_lately_stays(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"code"
+    put_all(store, content)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3_000)
+    assert store.has(digest(content))
+    monkeypatch.setattr(time, "monotonic", lambda: now + 6_000)
+    assert store.sweep(set()) == []
+    monkeypatch.setattr(time, "monotonic", lambda: now + 7_000)
+    assert store.sweep(set()) == [digest(content)]

@@ -34,3 +34,17 @@ def test_the_first_restart_is_immediate_and_each_later_one_waits_twice_as_long_u
     assert post.not_before == 30_007
     for _ in range(100):
         assert post.back_off(Millis(0)) == 30_000
+
+
+def test_workers_read_the_file_that_their_supervisor_was_given(tmp_path: Path) -> None:
+    file = tmp_path / "stretto.toml"
+    supervisor = Supervisor(
+        SupervisorConfig(
+            node="n1", cluster="c", zookeeper="127.0.0.1:1", data_dir=tmp_path / "n1", config_file=file
+        )
+    )
+    try:
+        command = supervisor._command(_Post(WorkerId("m-0"), "m"), "launch")
+        assert command[command.index("--config") + 1] == str(file)
+    finally:
+        supervisor._close()
