@@ -89,7 +89,8 @@ class Coordinator:
         self._speakers: dict[TaskId, Speaker] = {}
         #: Calls that the running round made, by the task that they are for.
         self._calls: dict[TaskId, list[messages.Expected]] = {}
-        self._failures: list[messages.Failure] = []
+        #: Of the running round.
+        self._broken: list[messages.Broken] = []
         #: First and end offset, by task and depot.
         self._bounds: dict[TaskId, dict[str, tuple[int, int]]] = {}
         self._rolled_max = 0
@@ -268,7 +269,7 @@ class Coordinator:
         self._mine = batch.version
         self._begun = True
         self._speakers = {}
-        self._failures = []
+        self._broken = []
         self._calls = {}
         tasks = sorted({span.task for span in batch.spans})
         self._awaited = {
@@ -303,10 +304,12 @@ class Coordinator:
                 if self._is_same_speaker(message):
                     del self._awaited[message.task]
                     self._look_whether_staged()
-            case messages.Broken(failures=()) if self.phase in (Phase.RUNNING, Phase.STAGING):
-                self._abandon(message.why, task=message.task, smaller=message.too_large, careful=message.hung)
+            case messages.Broken() if self.phase is Phase.STAGING:
+                self._abandon(message.why, task=message.task, smaller=message.too_large)
             case messages.Broken() if self.phase is Phase.RUNNING and message.round == self.round:
-                self._failures.extend(message.failures)
+                # What others have to say may be the reason: who shares an executor with a function that
+                # hangs knows only that it is gone.
+                self._broken.append(message)
                 del self._awaited[message.task]
                 self._look_whether_run()
             case _:
@@ -331,16 +334,26 @@ class Coordinator:
     def _look_whether_run(self) -> None:
         if self._awaited:
             return
-        if self._failures:
-            # A function that takes many records at once is not asked which of them made a call: what failed
-            # elsewhere is known for sure only if they are run one by one.
-            is_sure = self.round == 0 or (self._batch is not None and self._batch.careful)
-            why, failures = self._failures[0].error, self._failures if is_sure else ()
-            self._abandon(why, failures=failures, careful=True)
+        if self._broken:
+            self._end_broken()
         elif self._calls:
             self._next_round()
         else:
             self._stage()
+
+    def _end_broken(self) -> None:
+        failures = [failure for each in self._broken for failure in each.failures]
+        # A function that takes many records at once is not asked which of them made a call: what failed
+        # elsewhere is known for sure only if they are run one by one.
+        is_sure = self.round == 0 or (self._batch is not None and self._batch.careful)
+        told = max(self._broken, key=lambda each: (bool(each.failures), each.hung))
+        self._abandon(
+            told.why,
+            task=told.task,
+            failures=failures if is_sure else (),
+            smaller=any(each.too_large for each in self._broken),
+            careful=bool(failures) or any(each.hung for each in self._broken),
+        )
 
     def _next_round(self) -> None:
         batch = self._batch

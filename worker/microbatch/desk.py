@@ -104,6 +104,7 @@ class MicrobatchDesk:
         for where in [where for where in self._participants if where[0] == key]:
             for led in self._participants.pop(where).values():
                 led.is_over = True
+            self._worker.executors.forget(key, where[1])
         for name in [name for name, led in self._coordinators.items() if led.group.key == key]:
             self._coordinators.pop(name).is_over = True
 

@@ -40,6 +40,8 @@ BANK = """
         def receive(self, account: str, amount: int) -> None:
             if amount == 666:
                 raise ValueError("not that amount")
+            while amount == 777:
+                pass
             self.balances.increment(account, by=amount)
 """
 ACCOUNTS = [f"account-{number}" for number in range(40)]
@@ -72,7 +74,7 @@ class Orders:
 
     def settle(self) -> None:
         """Every order is in its depot, once."""
-        self._producer.close()
+        self._producer.close(120)
 
     def check(self, cluster: Cluster, seconds: float = DEADLINE_SECONDS) -> None:
         """All are booked, each once."""
@@ -180,6 +182,23 @@ def test_orders_that_fail_are_left_out_and_kept_for_people(
         settle(cluster, parked, again=True)
     assert settle(cluster, parked, again=False) == 2
     wait_until("they are forgotten", lambda: failures_of(cluster) == [])
+
+
+@pytest.mark.soak
+def test_an_order_that_hangs_on_another_task_is_found_and_left_out(
+    start: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    given = {"topology.microbatch.retries": 0, "executor.timeout.millis": 2_000}
+    cluster = bank(start, tmp_path, **given)
+    orders = Orders(cluster)
+    orders.send(50)
+    orders.send_one("account-3", "account-4", 777)
+    orders.send(50)
+    orders.settle()
+    orders.check(cluster, 120)
+    (parked,) = failures_of(cluster)
+    assert parked.error == "ran longer than 2 s, and was killed"
+    assert "777" in parked.record
 
 
 class Havoc(threading.Thread):

@@ -235,6 +235,21 @@ def test_failures_in_a_round_are_gathered_before_the_version_ends() -> None:
     assert [each.source for each in scene.batch.left_out] == [("orders", T0, 2), ("orders", T1, 0)]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_record_that_fails_is_counted_although_others_broke_because_of_it(order: tuple[int, int]) -> None:
+    scene = Scene(settings=replace(SETTINGS, retries=0))
+    scene.input(3, 3)
+    broken = [
+        messages.Broken(FIRST, 0, T0, "ran longer than 10 s", (failure(2),)),
+        messages.Broken(FIRST, 0, T1, "what ran before it ended its executor"),
+    ]
+    for index in order:
+        scene.receive(broken[index])
+    assert scene.batch is not None
+    assert [each.source.offset for each in scene.batch.left_out] == [2]
+    assert scene.coordinator.progress.why == "task 0: ran longer than 10 s"
+
+
 def test_what_fails_behind_a_hop_is_counted_once_records_are_run_one_by_one() -> None:
     scene = Scene(settings=replace(SETTINGS, retries=0))
     scene.input(3, 0)
