@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import msgspec
@@ -12,6 +13,7 @@ from stretto.client import Client, connect_async
 from stretto.errors import QueryFailed, UsageError
 from stretto.partition import owner_of
 from stretto.zk.embedded import EmbeddedZooKeeper
+from tests.integration.cli.running import Done, stretto
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
 from tests.integration.zk.waiting import wait_until
 
@@ -159,6 +161,21 @@ def test_what_nobody_can_ask_is_refused(client: Client) -> None:
         client.query(MODULE, "top", 1, 2)
     with pytest.raises(QueryFailed, match="top cannot take"):
         client.query(MODULE, "top", "many")
+
+
+def test_queries_are_asked_from_a_shell(cluster: Cluster) -> None:
+    def ask(*args: str) -> Done:
+        return stretto("query", MODULE, *args, "--bootstrap", ",".join(cluster.addresses()))
+
+    assert ask("count_of", "word-3", "--json").out == f"{WORDS['word-3']}\n"
+    assert ask("count_of", '"nothing"', "--named", "default=-1").lines == ["-1"]
+    assert json.loads(ask("top", "2").out) == best(2)
+    failed = ask("bad", "raise")
+    assert (failed.code, failed.out) == (1, "")
+    assert "return 1 // 0" in failed.err
+    assert "query bad of counts failed: ZeroDivisionError" in failed.err.splitlines()[-1]
+    assert ask("tap").code == 2
+    assert ask("top", "--named", "2").code == 2
 
 
 def test_queries_are_answered_after_a_leader_died(cluster: Cluster, client: Client) -> None:
