@@ -195,6 +195,12 @@ class ScanKeys(msgspec.Struct, frozen=True, tag="scan_keys", gc=False):
     stale: Stale | None = None
 
 
+class Cancel(msgspec.Struct, frozen=True, tag="cancel", gc=False):
+    """Who ran a query under this number no longer waits for it. Not answered."""
+
+    request: int
+
+
 class Ask(msgspec.Struct, frozen=True, tag="ask", gc=False):
     """A call of :mod:`stretto.admin`: rare, and made for people."""
 
@@ -370,6 +376,7 @@ ToWorker: TypeAlias = (
     | RunSteps
     | Microbatch
     | RunQuery
+    | Cancel
     | ReadDepot
     | FindOffset
     | ReadRows

@@ -84,6 +84,8 @@ class Clients:
                 self.reads.received(sender, message)
             case wire.RunQuery():
                 self._worker.queries.received(sender, message, bodies)
+            case wire.Cancel():
+                self._worker.queries.cancelled(sender, message.request)
             case wire.GetMetadata():
                 self._worker.metadata.asked(sender, message)
             case wire.Ask():

@@ -103,6 +103,12 @@ class Connections:
         """Nobody listened there a moment ago."""
         return self._down_until.get(address, 0) > self._loop.now
 
+    def cancel(self, number: int) -> None:
+        """Nobody waits for the answer any more; it is told so."""
+        for connection in self._connections.values():
+            if connection.requests.pop(number, None) is not None:
+                connection.dealer.send(wire.Cancel(number))
+
     def give_up(self, group: GroupKey, but: str | None) -> None:
         """Requests about this group to any other address are in vain."""
         for connection in list(self._connections.values()):

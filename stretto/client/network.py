@@ -140,6 +140,7 @@ class Network:
         self.view = ClusterView()
         self._connections = Connections(self.loop, key, self._suspect, worker)
         self.request = self._connections.request
+        self.cancel = self._connections.cancel
         self._numbers = itertools.count(1)
         self._turns = itertools.count()
         self._refreshing: list[Callable[[], None]] = []

@@ -63,7 +63,11 @@ class Asking:
                 loop.call_soon_threadsafe(answered.set)
 
         question = self._question(then).begin()
-        await answered.wait()
+        try:
+            await answered.wait()
+        except asyncio.CancelledError:
+            question.cancel()
+            raise
         return self._result(question)
 
     def _question(self, then: Callable[[Question], None] | None = None) -> Question:

@@ -213,6 +213,8 @@ class Question:
         self.took_ms = 0
         self.has_moved = False
         self._followers = followers
+        #: Of the latest request.
+        self._number: int | None = None
         self._delay_ms = delay_ms
 
     def begin(self) -> Self:
@@ -222,6 +224,15 @@ class Question:
         else:
             self._network.call(self.send)
         return self
+
+    def cancel(self) -> None:
+        """From any thread: nobody waits for it."""
+        self._network.call(self._cancel)
+
+    def _cancel(self) -> None:
+        self._deadline = 0.0
+        if self._number is not None:
+            self._network.cancel(self._number)
 
     def wait(self) -> tuple[wire.ToClient, list[memoryview]]:
         with self._unanswered:
@@ -251,7 +262,7 @@ class Question:
             self._finish()
             return
         group = self._network.view.of_task[(self._module, self._task)]
-        number = self._network.next_request()
+        number = self._number = self._network.next_request()
         message = self._message(number, group)
         if message is None:
             self.has_moved = True

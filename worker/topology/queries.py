@@ -3,14 +3,18 @@
 A query with a key runs on one task. Any other is asked of one worker, which asks the leaders of all tasks for
 their parts and has its own executor combine them. A part is a read like any other: its function runs between
 the core's Read and Sampled, on the task's file as of one moment, and what it found is told only if the lease
-still holds then. Parts are asked for again when leaders move, until the time of the query is over; then
-nobody waits for them, and what they bring is dropped.
+still holds then. Parts are asked for again when leaders move, until the time of the query is over, or who
+asked has gone; then nobody waits for them, and what they bring is dropped.
+
+An executor has one query of a group at a time: between two, streams have their turn, and those that wait here
+can still be cancelled.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from stretto.worker.group import Group
     from stretto.worker.process import Worker
     from stretto.worker.transport import Connection
+    from stretto.zk.paths import GroupKey
 
 GIVEN_BYTES_MAX = 1024 * 1024
 PARTS_BYTES_MAX = 64 * 1024 * 1024
@@ -39,6 +44,20 @@ _Answered: TypeAlias = tuple[wire.ToClient, Sequence[bytes]]
 
 
 @dataclass(slots=True, eq=False)
+class _Job:
+    """A query on one task: it waits for its turn, or runs."""
+
+    group: Group
+    message: wire.RunQuery
+    task: TaskId
+    given: bytes
+    then: Callable[[Reply, list[bytes]], None]
+    deadline: int
+    is_over: bool = False
+    """Nobody waits for it any more."""
+
+
+@dataclass(slots=True, eq=False)
 class _Fan:
     """A query on all tasks: who asked, and what came back so far."""
 
@@ -47,6 +66,8 @@ class _Fan:
     given: bytes
     deadline: int
     parts: list[bytes | None]
+    asked: dict[TaskId, int] = field(default_factory=dict)
+    """Numbers of the latest requests for parts."""
     is_over: bool = False
 
 
@@ -55,7 +76,10 @@ class QueryDesk:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._fans: set[_Fan] = set()
+        self._fans: dict[tuple[Connection, int], _Fan] = {}
+        self._jobs: dict[tuple[Connection, int], _Job] = {}
+        #: By group; the first of them runs.
+        self._queues: dict[GroupKey, deque[_Job]] = {}
 
     def received(self, sender: Connection, message: wire.RunQuery, bodies: list[memoryview]) -> None:
         given = bytes(bodies[0]) if bodies else b""
@@ -66,6 +90,13 @@ class QueryDesk:
             self._begin(sender, message, given)
         else:
             self._run(sender, message, message.task, given)
+
+    def cancelled(self, sender: Connection, request: int) -> None:
+        job, fan = self._jobs.get((sender, request)), self._fans.get((sender, request))
+        if job is not None:
+            job.is_over = True
+        if fan is not None:
+            self._end(fan)
 
     def _wrong(self, message: wire.RunQuery, given: bytes) -> str | None:
         known = {query.name for query in self._worker.description.queries}
@@ -87,15 +118,23 @@ class QueryDesk:
             self._refuse(sender, message.request, Refusal.NOT_LEADER)
             return
         answered: list[_Answered] = []
+        deadline = self._worker.loop.now + max(1, message.timeout_ms)
+        job = _Job(group, message, task, given, lambda *_: None, deadline)
+        self._jobs[sender, message.request] = job
 
         def look(then: Callable[[], None]) -> None:
             def ran(reply: Reply, bodies: list[bytes]) -> None:
                 answered.append(_answer(message.request, reply, bodies, f"on task {task}"))
                 then()
 
-            self._execute(group, message, task, given, ran)
+            job.then = ran
+            queue = self._queues.setdefault(group.key, deque())
+            queue.append(job)
+            if len(queue) == 1:
+                self._execute(job)
 
         def replied(result: effects.Result) -> None:
+            self._jobs.pop((sender, message.request), None)
             if isinstance(result, effects.Refused):
                 refused = wire.Refused(message.request, result.reason, result.leader, result.epoch)
                 self._worker.transport.reply(sender, refused)
@@ -105,19 +144,27 @@ class QueryDesk:
 
         self._worker.clients.reads.elsewhere(group, look, replied)
 
-    def _execute(
-        self,
-        group: Group,
-        message: wire.RunQuery,
-        task: TaskId,
-        given: bytes,
-        then: Callable[[Reply, list[bytes]], None],
-    ) -> None:
+    def _execute(self, job: _Job) -> None:
+        """The first of its queue; the next follows when it is done."""
+        group, left_ms = job.group, job.deadline - self._worker.loop.now
+
+        def then(reply: Reply, bodies: list[bytes]) -> None:
+            queue = self._queues[group.key]
+            queue.popleft()
+            if queue:
+                self._execute(queue[0])
+            else:
+                del self._queues[group.key]
+            job.then(reply, bodies)
+
+        if job.is_over or left_ms <= 0:
+            self._worker.loop.call_soon(then, Lost(Why.BYSTANDER, "nobody waits for it"), [])
+            return
         epoch = group.leader.epoch if group.leader is not None else Epoch(0)
-        file = str(group.state.folder(task).absolute())
-        request = protocol.RunQuery(0, message.query, task, epoch, file)
-        timeout_ms = min(self._worker.option("executor.timeout.millis"), max(1, message.timeout_ms))
-        self._worker.executors.run(group.key, request, then, bodies=(given,), timeout_ms=timeout_ms)
+        file = str(group.state.folder(job.task).absolute())
+        request = protocol.RunQuery(0, job.message.query, job.task, epoch, file)
+        timeout_ms = min(self._worker.option("executor.timeout.millis"), left_ms)
+        self._worker.executors.run(group.key, request, then, bodies=(job.given,), timeout_ms=timeout_ms)
 
     # On all of them.
 
@@ -128,7 +175,7 @@ class QueryDesk:
         tasks = self._worker.description.tasks
         timeout_ms = min(max(1, message.timeout_ms), TIMEOUT_MS_MAX)
         fan = _Fan(sender, message, given, self._worker.loop.now + timeout_ms, [None] * tasks)
-        self._fans.add(fan)
+        self._fans[sender, message.request] = fan
         self._worker.loop.call_at(fan.deadline, self._end, fan)
         for task in range(tasks):
             self._ask(fan, TaskId(task))
@@ -163,7 +210,7 @@ class QueryDesk:
                 case _:
                     again()
 
-        number = network.next_request()
+        number = fan.asked[task] = network.next_request()
         message = wire.RunQuery(number, group, fan.message.query, task, left_ms)
         if not network.to_leader(group, number, message, (fan.given,), heard, timeout_ms=left_ms):
             again()
@@ -198,8 +245,11 @@ class QueryDesk:
 
     def _end(self, fan: _Fan) -> None:
         """Who asked is not told when its time is over: it knows."""
-        fan.is_over = True
-        self._fans.discard(fan)
+        if not fan.is_over:
+            fan.is_over = True
+            self._fans.pop((fan.sender, fan.message.request), None)
+            for number in fan.asked.values():
+                self._worker.streams.hops.network.cancel(number)
 
 
 def _answer(request: int, reply: Reply, bodies: list[bytes], where: str) -> _Answered:

@@ -150,6 +150,22 @@ def test_what_goes_wrong_in_a_query_is_told_to_who_asked(
     assert client.query(MODULE, "bad", "not at all", timeout=DEADLINE_SECONDS) == 7 * TASKS
 
 
+def test_who_gives_up_a_query_holds_up_nobody(cluster: Cluster) -> None:
+    """Ten of them would hang for three seconds each on every task, one after the other."""
+
+    async def give_up() -> object:
+        async with await connect_async(cluster.addresses()) as client:
+            hanging = [asyncio.ensure_future(client.query(MODULE, "bad", "hang")) for _ in range(10)]
+            await asyncio.wait(hanging, timeout=1)
+            for each in hanging:
+                each.cancel()
+            await asyncio.wait(hanging)
+            assert all(each.cancelled() for each in hanging)
+            return await client.query(MODULE, "bad", "not at all", timeout=25)
+
+    assert asyncio.run(give_up()) == 7 * TASKS
+
+
 def test_what_nobody_can_ask_is_refused(client: Client) -> None:
     with pytest.raises(UsageError, match="has no query tap"):
         client.query(MODULE, "tap")
