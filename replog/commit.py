@@ -41,7 +41,7 @@ class _Wanted(enum.IntEnum):
 class _Lane:
     """A log with tokens outstanding."""
 
-    __slots__ = ("actions", "again", "failed", "log", "outstanding", "waiting")
+    __slots__ = ("actions", "again", "awaited", "failed", "log", "outstanding", "waiting")
 
     def __init__(self, log: Replog) -> None:
         self.log = log
@@ -52,6 +52,8 @@ class _Lane:
         #: To be run when no token is outstanding; until then, submissions wait in ``again``.
         self.actions: list[Callable[[], None]] = []
         self.again = _Wanted.NOTHING
+        #: Whether the owner is to be woken.
+        self.awaited = True
         self.failed = False
 
 
@@ -61,9 +63,18 @@ _Done: TypeAlias = tuple[_Lane, Pending | None, BaseException | None]
 class GroupCommit:
     """A committer thread. All methods are the owner's; none but :meth:`close` waits for the disk."""
 
-    def __init__(self, on_durable: OnDurable, *, deliver: Deliver, name: str = "replog-commit") -> None:
+    def __init__(
+        self,
+        on_durable: OnDurable,
+        *,
+        deliver: Deliver,
+        wake: Callable[[], object] = lambda: None,
+        name: str = "replog-commit",
+    ) -> None:
+        """``wake`` is called after ``deliver``, if the owner may sleep and is to know at once."""
         self._on_durable = on_durable
         self._deliver = deliver
+        self._wake = wake
         self._lanes: dict[Replog, _Lane] = {}
         self._todo: SimpleQueue[tuple[_Lane, _Wanted] | None] = SimpleQueue()
         self._done: deque[_Done] = deque()
@@ -84,6 +95,12 @@ class GroupCommit:
             lane.waiting = wanted
             lane.outstanding += 1
             self._todo.put((lane, wanted))
+
+    def expect(self, log: Replog, *, awaited: bool) -> None:
+        """Whether the owner waits for what is being written; if not, it is not woken for that."""
+        lane = self._lanes.get(log)
+        if lane is not None:
+            lane.awaited = awaited
 
     def when_quiet(self, log: Replog, action: Callable[[], None]) -> None:
         """Run ``action`` while nothing of ``log`` is being written: now, or as soon as that is so.
@@ -117,7 +134,10 @@ class GroupCommit:
             except BaseException as error:  # noqa: BLE001 - raised again where the owner sees it
                 failure = error
             self._done.append((lane, pending, failure))
+            # Delivered before the look: an owner who begins to wait for it meanwhile finds it there.
             self._deliver(self._drain)
+            if lane.awaited or lane.actions or failure is not None:
+                self._wake()
 
     def _drain(self) -> None:
         while self._done:

@@ -36,7 +36,7 @@ class Dealer:
         key: ClusterKey | None,
         hello: wire.Hello,
         *,
-        receive: Callable[[list[zmq.Frame]], None],
+        receive: Callable[[list[Buffer]], None],
         lost: Callable[[], None],
     ) -> None:
         require_key(address, key)
@@ -69,6 +69,7 @@ class Dealer:
             send(self._socket, (wire.encode(message), *bodies))
         except zmq.ZMQError:
             return False
+        self._loop.used(self._socket)
         return True
 
     def close(self) -> None:

@@ -23,6 +23,8 @@ from stretto.types import WorkerId
 MESSAGE_BYTES_MAX = 80 * 1024 * 1024
 HIGH_WATER_MARK = 1_000
 GREETED_MAX = 10_000
+COPIED_BYTES = 8 * 1024
+"""What is larger is not copied when it is received: it has, more or less, a buffer to itself."""
 HEARTBEAT_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 8_000
 
@@ -79,11 +81,18 @@ def send(socket: zmq.Socket[bytes], parts: Sequence[Buffer]) -> None:
     socket.send(parts[-1], _NO_WAIT)
 
 
-def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
-    """All parts of one message, not copied. Raises Again if there is none."""
-    parts = [socket.recv(_NO_WAIT, copy=False)]
-    while parts[-1].more:
-        parts.append(socket.recv(_NO_WAIT, copy=False))
+def receive(socket: zmq.Socket[bytes]) -> list[Buffer]:
+    """All parts of one message. Raises Again if there is none.
+
+    What is small is copied: ZeroMQ reads many messages into one buffer, which a view of any of them would
+    keep for as long as a replog keeps an entry in memory.
+    """
+    parts: list[Buffer] = []
+    more = True
+    while more:
+        frame = socket.recv(_NO_WAIT, copy=False)
+        parts.append(frame.bytes if len(frame) < COPIED_BYTES else frame.buffer)
+        more = frame.more
     return parts
 
 
@@ -132,12 +141,12 @@ class Endpoint:
             connection, *parts = receive(self._router)
         except zmq.Again:
             return False
-        sender = connection.bytes
+        sender = bytes(connection)
         if not parts:
             return True
         try:
-            message = wire.decode_to_worker(parts[0].buffer)
-            self._dispatch(sender, message, [part.buffer for part in parts[1:]])
+            message = wire.decode_to_worker(parts[0])
+            self._dispatch(sender, message, [memoryview(part) for part in parts[1:]])
         except PeerError as error:
             self._greeted.pop(sender, None)
             log.warning("malformed_message", why=str(error))
@@ -172,6 +181,7 @@ class Endpoint:
             # Gone, or too slow to read its replies: it asks again.
             self._greeted.pop(to, None)
             self.dropped += 1
+        self._loop.used(self._router)
 
     def close(self) -> None:
         self._loop.unregister(self._router)

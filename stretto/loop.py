@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import select
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,7 +25,6 @@ RECEIVES_MAX = 256
 # Plain numbers: pyzmq's enums take longer to look at than a socket.
 _EVENTS = int(zmq.EVENTS)
 _IN = int(zmq.POLLIN)
-_OUT = int(zmq.POLLOUT)
 
 
 class Loop:
@@ -38,10 +38,14 @@ class Loop:
         self._closed = False
         self._timers: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._timer_count = 0
-        self._poller = zmq.Poller()
-        self._poller.register(self._wake, zmq.POLLIN)
+        #: A ZeroMQ socket is waited for by its descriptor, which tells that *something* has happened to the
+        #: socket since it was last used. So a socket that was used must be looked at before the next wait.
+        self._epoll = select.epoll()
+        self._epoll.register(self._wake, select.EPOLLIN)
         self._sockets: dict[Any, Callable[[], bool]] = {}
-        self._writers: dict[Any, Callable[[], None]] = {}
+        self._writers: dict[int, Callable[[], None]] = {}
+        self._of_descriptor: dict[int, Any] = {}
+        self._used: set[Any] = set()
         self._running = False
         self._at_turn_end: list[Callable[[], None]] = []
 
@@ -49,6 +53,13 @@ class Loop:
 
     def call_soon(self, function: Callable[..., None], *args: Any) -> None:
         self._calls.append((function, args))
+        self.wake()
+
+    def call_in_passing(self, function: Callable[..., None], *args: Any) -> None:
+        """In the next turn, whatever brings that about: for what nobody waits for."""
+        self._calls.append((function, args))
+
+    def wake(self) -> None:
         if not self._woken:
             self._woken = True
             with self._waking:
@@ -71,40 +82,42 @@ class Loop:
     def register(self, socket: zmq.Socket[bytes] | int, receive_one: Callable[[], bool]) -> None:
         """``receive_one`` takes one message; it returns False when there is none. An int is a descriptor."""
         self._sockets[socket] = receive_one
-        self._poller.register(socket, zmq.POLLIN)
+        self._of_descriptor[_descriptor(socket)] = socket
+        self._epoll.register(_descriptor(socket), select.EPOLLIN)
+        if not isinstance(socket, int):
+            self.used(socket)
 
     def unregister(self, socket: zmq.Socket[bytes] | int) -> None:
         if self._sockets.pop(socket, None) is not None:
-            self._poller.unregister(socket)
-            self._writers.pop(socket, None)
+            self._epoll.unregister(_descriptor(socket))
+            del self._of_descriptor[_descriptor(socket)]
+            self._writers.pop(_descriptor(socket), None)
+
+    def used(self, socket: zmq.Socket[bytes]) -> None:
+        """To be told after everything that is sent on a socket."""
+        self._used.add(socket)
 
     def when_writable(self, descriptor: int, function: Callable[[], None]) -> None:
         """Run it once, when a registered descriptor has room again."""
         self._writers[descriptor] = function
-        self._poller.register(descriptor, zmq.POLLIN | zmq.POLLOUT)
+        self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLOUT)
 
-    def _write(self, descriptor: Any) -> None:
-        function = self._writers.pop(descriptor)
-        self._poller.register(descriptor, zmq.POLLIN)
-        function()
+    def _write(self, descriptor: int) -> None:
+        function = self._writers.pop(descriptor, None)
+        if function is not None:
+            self._epoll.modify(descriptor, select.EPOLLIN)
+            function()
 
     def run(self) -> None:
         """Until :meth:`stop`."""
         self._running = True
         while self._running:
-            ready = self._poller.poll(self._patience_ms())
+            ready = self._wait()
             self.now = boot_time_ms()
-            for socket, _ in ready:
-                if socket is self._wake or socket == self._wake:
-                    os.eventfd_read(self._wake)
             self._woken = False
             self._run_calls()
-            for socket, events in ready:
-                receive_one = self._sockets.get(socket)
-                if receive_one is not None:
-                    self._receive(socket, receive_one)
-                if events & _OUT and socket in self._writers:
-                    self._write(socket)
+            for socket in ready:
+                self._receive(socket)
             self._run_timers()
             self._end_turn()
 
@@ -114,7 +127,22 @@ class Loop:
     def close(self) -> None:
         with self._waking:
             self._closed = True
+            self._epoll.close()
             os.close(self._wake)
+
+    def _wait(self) -> list[Any]:
+        """Until a socket may have a message, somebody calls, or a timer is due. Returns such sockets."""
+        ready = [socket for socket in self._used if socket in self._sockets and _may_have_more(socket)]
+        self._used.clear()
+        for descriptor, events in self._epoll.poll(0 if ready else self._patience_ms() / 1_000):
+            if descriptor == self._wake:
+                os.eventfd_read(self._wake)
+                continue
+            if events & select.EPOLLOUT:
+                self._calls.append((self._write, (descriptor,)))
+            if events != select.EPOLLOUT:
+                ready.append(self._of_descriptor[descriptor])
+        return ready
 
     def _patience_ms(self) -> int:
         if self._calls:
@@ -128,10 +156,15 @@ class Loop:
             function, args = self._calls.popleft()
             function(*args)
 
-    def _receive(self, socket: zmq.Socket[bytes] | int, receive_one: Callable[[], bool]) -> None:
+    def _receive(self, socket: zmq.Socket[bytes] | int) -> None:
         for _ in range(RECEIVES_MAX):
-            if not receive_one() or not _may_have_more(socket):
+            receive_one = self._sockets.get(socket)
+            if receive_one is None or not receive_one():
                 return
+            if socket in self._sockets and not _may_have_more(socket):
+                return
+        if not isinstance(socket, int):
+            self.used(socket)
 
     def _end_turn(self) -> None:
         while self._at_turn_end:
@@ -146,8 +179,10 @@ class Loop:
             function(*args)
 
 
+def _descriptor(socket: zmq.Socket[bytes] | int) -> int:
+    return socket if isinstance(socket, int) else int(socket.getsockopt(zmq.FD))
+
+
 def _may_have_more(socket: zmq.Socket[bytes] | int) -> bool:
     """To ask a socket costs less than the exception of a receive in vain."""
-    if isinstance(socket, int):
-        return True
-    return not socket.closed and bool(int(socket.getsockopt(_EVENTS)) & _IN)
+    return isinstance(socket, int) or bool(int(socket.getsockopt(_EVENTS)) & _IN)

@@ -111,7 +111,9 @@ class Applier:
             except StorageError as error:
                 self._fail(group, error)
             else:
-                self._loop.call_soon(group.applied, ends[group])
+                self._loop.call_in_passing(group.applied, ends[group])
+                if group.awaits_applied:
+                    self._loop.wake()
 
     def _checkpoint(self, group: Group) -> None:
         if group.apply_failed or group.closed:

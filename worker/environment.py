@@ -31,6 +31,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,9 @@ DEPOTS_MAX = 1_000
 MAX_READERS = 256
 SPARE_BYTES = 16 * 1024 * 1024
 """Free space below which nothing is written."""
+PLENTY_BYTES = 1024 * 1024 * 1024
+PLENTY_SECONDS = 0.1
+"""So much space does not go in so little time: until then it is not looked at again."""
 
 T = TypeVar("T")
 ReadTransaction: TypeAlias = "lmdb.Transaction[memoryview]"
@@ -73,6 +77,7 @@ class Environment:
     def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
         self.folder = folder
         self._gate = _Gate()
+        self._plenty_until = 0.0
         #: Set once by an error after which the file or its map is in doubt; raised ever after.
         self._failure: StorageError | None = None
         try:
@@ -98,7 +103,7 @@ class Environment:
         """A snapshot. Its buffers are views of the map: whatever is to outlive the block is copied."""
         if long:
             self._reserve()
-        with self._gate.shared():
+        with self._gate:
             txn = self._begin_read()
             try:
                 yield txn
@@ -117,7 +122,7 @@ class Environment:
             self._require_space(size_bytes)
         while True:
             try:
-                with self._gate.shared():
+                with self._gate:
                     self._require_sound()
                     with self._env.begin(write=True) as txn:
                         return change(txn)
@@ -138,7 +143,7 @@ class Environment:
     def sync(self) -> None:
         """Make every committed transaction survive a power loss."""
         try:
-            with self._gate.shared():
+            with self._gate:
                 self._require_sound()
                 self._env.sync(True)
                 self._env.reader_check()
@@ -150,7 +155,7 @@ class Environment:
         """Write an image of the latest state to a file, beside the writer: the file as it is, uncompacted."""
         self._reserve()
         try:
-            with self._gate.shared():
+            with self._gate:
                 self._require_sound()
                 self._env.copyfd(fd)
         except lmdb.Error as error:
@@ -158,21 +163,21 @@ class Environment:
 
     def clear_readers(self) -> int:
         """Give back the slots of processes that died inside a read. Returns how many."""
-        with self._gate.shared():
+        with self._gate:
             self._require_sound()
             return self._env.reader_check()
 
     @property
     def transaction(self) -> int:
         """Of the latest state. As long as it is the same, so is an image."""
-        with self._gate.shared():
+        with self._gate:
             self._require_sound()
             return self._env.info()["last_txnid"]
 
     @property
     def size_bytes(self) -> int:
         """Of an image of the latest state, or a little more."""
-        with self._gate.shared():
+        with self._gate:
             self._require_sound()
             return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
 
@@ -219,7 +224,7 @@ class Environment:
                 raise self._failure from error
 
     def _reserve(self) -> None:
-        with self._gate.shared():
+        with self._gate:
             self._require_sound()
             info = self._env.info()
             used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
@@ -234,6 +239,8 @@ class Environment:
 
     def _require_space(self, size_bytes: int) -> None:
         # LMDB reports a write that a full disk cut short as an I/O error, which is not to be tried again.
+        if size_bytes < SPARE_BYTES and time.monotonic() < self._plenty_until:
+            return
         try:
             stat = os.statvfs(self.folder)
         except OSError as error:
@@ -241,6 +248,8 @@ class Environment:
         free = stat.f_bavail * stat.f_frsize
         if free < 2 * size_bytes + SPARE_BYTES:
             raise NoSpace(f"the disk of {self.folder} is full ({free} bytes left); free some space")
+        if free > PLENTY_BYTES:
+            self._plenty_until = time.monotonic() + PLENTY_SECONDS
 
     def _translated(self, error: lmdb.Error | OSError, what: str) -> StorageError:
         match error:
@@ -267,29 +276,37 @@ class Environment:
 
 
 class _Gate:
-    """Many inside at a time, or one alone; who wants to be alone is let in before who comes later."""
+    """Many inside at a time, or one alone; who wants to be alone is let in before who comes later.
+
+    To be inside is to be in a ``with`` block of the gate itself.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._inside = 0
         self._alone = 0
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._alone:
+                self._changed.wait_for(lambda: self._alone == 0)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._alone and not self._inside:
+                self._changed.notify_all()
 
     @contextmanager
     def outside(self) -> Iterator[None]:
         """For who is inside: step out for a while."""
-        self._leave()
+        self.__exit__()
         try:
             yield
         finally:
-            self._enter()
+            self.__enter__()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -301,17 +318,6 @@ class _Gate:
                 yield
             finally:
                 self._alone -= 1
-                self._changed.notify_all()
-
-    def _enter(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._alone == 0)
-            self._inside += 1
-
-    def _leave(self) -> None:
-        with self._changed:
-            self._inside -= 1
-            if self._inside == 0:
                 self._changed.notify_all()
 
 

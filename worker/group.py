@@ -110,6 +110,10 @@ class Host(Protocol):
         end: Offset,
     ) -> None: ...
 
+    def awaits_growth(self, group: Group) -> bool:
+        """Whether anybody waits for the group to grow."""
+        ...
+
     def looked(self, group: Group) -> None:
         """Its role, its epoch, or whether it serves may be another."""
         ...
@@ -144,6 +148,8 @@ class Group:
         self.fsync_always = True
         #: Set by the applier: what comes after a failed batch must not be applied.
         self.apply_failed = False
+        #: Looked at by the applier: whether the loop is to be woken for what is applied.
+        self.awaits_applied = True
         self._log = structlog.get_logger().bind(group=str(plan.key), worker=host.worker)
         #: In the log and not yet handed to the applier.
         self._unapplied: deque[Frame] = deque(_frames_from(log, state.applied))
@@ -218,6 +224,9 @@ class Group:
         if self._to_commit:
             self._to_commit = False
             self.host.commit.submit(self.log, durable=self.fsync_always)
+        if self._thens:
+            self.host.commit.expect(self.log, awaited=self.replica.awaits_durable)
+        self.awaits_applied = self.replica.awaits_applied or self.host.awaits_growth(self)
         self._schedule()
 
     def _storage_failed(self, error: StorageError | StorageCorrupt) -> None:

@@ -48,6 +48,10 @@ class ParkedReads:
         tasks.setdefault(parked.message.task, []).append(parked)
         return True
 
+    def holds(self, group: GroupKey) -> bool:
+        """Whether a read waits for the group."""
+        return bool(self._parked.get(group))
+
     def grown(self, group: GroupKey, tasks: Iterable[TaskId]) -> None:
         parked = self._parked.get(group)
         if parked:

@@ -105,7 +105,7 @@ class Worker:
         self._lock = lock_folder(config.data_dir)
         self._pool = ThreadPoolExecutor(COMMIT_THREADS, "commit")
         self.loop = Loop()
-        self.commit = GroupCommit(self._committed, deliver=self.loop.call_soon)
+        self.commit = GroupCommit(self._committed, deliver=self.loop.call_in_passing, wake=self.loop.wake)
         self.digests = Digests()
         self.applier = Applier(self.loop, self.digests.marked)
         self.transport = Transport(
@@ -523,6 +523,9 @@ class Worker:
 
     def sample(self, group: Group, request: int) -> None:
         self.clients.reads.sample(group, request)
+
+    def awaits_growth(self, group: Group) -> bool:
+        return self.clients.reads.parked.holds(group.key)
 
     def grown(
         self,

@@ -199,8 +199,10 @@ class AppliedState:
         at = frames[0].header.offset
         check(at <= self._applied, "frames are missing before these", applied=self._applied, offset=at)
         for frame in frames:
-            check(frame.header.offset == at, "frames are not contiguous", expected=at, frame=frame.header)
-            at = frame.end_offset
+            header = frame.header
+            if header.offset != at:
+                check(False, "frames are not contiguous", expected=at, frame=header)
+            at = header.end_offset
         return at
 
     def _by_task(self, frames: Sequence[Frame]) -> dict[TaskId, list[Frame]]:

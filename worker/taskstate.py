@@ -146,18 +146,10 @@ class TaskState:
 
     def apply(self, frames: Sequence[Frame], end: Offset) -> None:
         """Apply those of the frames that are new here; with them, nothing below ``end`` is left to apply."""
-        new = [frame for frame in frames if frame.header.offset >= self.applied]
+        new = self._new(frames)
         if not new:
             return
-        if len(new) < len(frames):
-            straddling = frames[-len(new) - 1]
-            check(
-                straddling.end_offset <= self.applied,
-                "an applied offset lies inside a frame",
-                applied=self.applied,
-                frame=straddling.header,
-            )
-        size_bytes = sum(frame.size_bytes for frame in new)
+        size_bytes = sum([frame.size_bytes for frame in new])
         batch = self.environment.write(lambda txn: self._apply(txn, new, end), size_bytes=size_bytes)
         self._depots.update(batch.depots)
         self._pstates.update(batch.pstates)
@@ -169,6 +161,21 @@ class TaskState:
                 self.producers.producers[producer] = rows
         self.applied = end
         self.unsynced = True
+
+    def _new(self, frames: Sequence[Frame]) -> Sequence[Frame]:
+        if frames[0].header.offset >= self.applied:
+            return frames
+        new = [frame for frame in frames if frame.header.offset >= self.applied]
+        if not new:
+            return new
+        straddling = frames[-len(new) - 1]
+        check(
+            straddling.end_offset <= self.applied,
+            "an applied offset lies inside a frame",
+            applied=self.applied,
+            frame=straddling.header,
+        )
+        return new
 
     def _apply(self, txn: WriteTransaction, frames: Sequence[Frame], end: Offset) -> _Batch:
         batch = _Batch(self.dropped)
@@ -287,9 +294,16 @@ class TaskState:
     ) -> dict[ProducerId, dict[TaskId, Sequences] | None]:
         """The rows after these headers; None for a producer that is not open."""
         rows = self.producers.producers
-        touched = {header.producer for header in headers if header.producer != NO_PRODUCER}
-        table = ProducerTable({producer: dict(rows[producer]) for producer in touched if producer in rows})
+        table = ProducerTable({})
+        touched: set[ProducerId] = set()
         for header in headers:
+            producer = header.producer
+            if producer == NO_PRODUCER:
+                continue
+            if producer not in touched:
+                touched.add(producer)
+                if producer in rows:
+                    table.producers[producer] = dict(rows[producer])
             table.apply(header)
         return {producer: table.producers.get(producer) for producer in touched}
 

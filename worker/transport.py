@@ -112,10 +112,10 @@ class Transport:
         peer.failures += 1
         self._loop.call_after(delay_ms, self._connect, worker, peer)
 
-    def _heard(self, worker: WorkerId, peer: _Peer, parts: list[zmq.Frame]) -> None:
+    def _heard(self, worker: WorkerId, peer: _Peer, parts: list[Buffer]) -> None:
         """A peer answers only to refuse us."""
         with contextlib.suppress(PeerError):
-            refusal = wire.decode_to_client(parts[0].buffer)
+            refusal = wire.decode_to_client(parts[0])
             if isinstance(refusal, wire.HelloRefused) and peer.dealer is not None:
                 log.info("peer_refused_us", peer=worker, why=refusal.why)
                 peer.dealer.close()

@@ -261,6 +261,15 @@ class Follower:
         elif message.epoch == self.epoch and message.reason is not RejectReason.STALE_EPOCH:
             self._hello()
 
+    @property
+    def awaits_durable(self) -> bool:
+        """The leader does."""
+        return True
+
+    @property
+    def awaits_applied(self) -> bool:
+        return self.stale_reads.awaits_applied
+
     def persisted(self) -> None:
         if self.reconciled:
             self._confirm(resume=False)

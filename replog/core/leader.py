@@ -176,7 +176,7 @@ class Leader:
             timestamp_ms=event.timestamp_ms,
         )
         self._wait(event, replica.log_end, offset)
-        self._progressed()
+        self._pump_all()
 
     def _refusal(self) -> Refusal | None:
         replica, guards = self.replica, self.replica.guards
@@ -236,31 +236,59 @@ class Leader:
             return Offset(0)
         return progress.confirmed
 
-    def _advance_apply_offset(self) -> None:
+    @property
+    def awaits_applied(self) -> bool:
+        """Who appended does."""
+        return True
+
+    @property
+    def awaits_durable(self) -> bool:
+        """Not while another member holds less than we do: then its confirmation decides."""
+        replica, membership = self.replica, self.membership
+        members = replica.guards.must_hold(membership.committed, membership.proposed)
+        durable_end = replica.durable_end
+        return all(self.end_of(each) > durable_end for each in members if each != replica.member)
+
+    def _advance_apply_offset(self) -> bool:
+        """True if it has moved."""
         replica, guards = self.replica, self.replica.guards
         membership = self.membership
         if replica.apply_offset == replica.log_end or membership.is_short():
-            return
+            return False
         members = guards.must_hold(membership.committed, membership.proposed)
         limit = guards.held_by_all([self.end_of(member) for member in members], replica.min_isr)
-        if limit > replica.apply_offset:
-            replica.apply_to(limit)
-            while self._undecided and self._undecided[0][0] <= limit:
-                self._undecided.popleft()
+        if limit <= replica.apply_offset:
+            return False
+        replica.apply_to(limit)
+        while self._undecided and self._undecided[0][0] <= limit:
+            self._undecided.popleft()
+        return True
 
     def _progressed(self) -> None:
-        """Something that decisions depend on has changed."""
+        """Something that decisions depend on has changed, whatever it is.
+
+        What happens with each append is dealt with by itself instead, since it changes less.
+        """
         if self.replica.role is not self:
             return
-        if not self._served and self.is_serving:
-            self._served = True
-            self.replica.note("serves", epoch=self.epoch, applied=self.replica.applied)
+        self._note_service()
         self._advance_apply_offset()
         self.membership.consider()
+        self._advance_handover()
+        self._pump_all()
+
+    def _advance_handover(self) -> None:
         if not self.replica.is_assigned and self.handover is None:
             self._leave()
         if self.handover is not None:
             self.handover.advance()
+
+    def _note_service(self) -> None:
+        if not self._served and self.is_serving:
+            self._served = True
+            self.replica.note("serves", epoch=self.epoch, applied=self.replica.applied)
+
+    def _pump_all(self) -> None:
         for progress in self.followers.values():
             progress.pump(self)
 
@@ -277,7 +305,9 @@ class Leader:
         return replica.guards.lag_expired(waited, replica.settings.max_time_lag_ms)
 
     def persisted(self) -> None:
-        self._progressed()
+        if self._advance_apply_offset():
+            # Another entry is next to be applied, and may have waited for too long by now.
+            self.membership.consider()
 
     def applied(self) -> None:
         applied = self.replica.applied
@@ -286,7 +316,9 @@ class Leader:
                 self._reply(request, Acked(offset=offset))
         while self._timeouts and self._timeouts[0][1] <= applied:
             heapq.heappop(self._timeouts)
-        self._progressed()
+        self._note_service()
+        self._advance_handover()
+        self._pump_all()
 
     # Reads.
 
@@ -450,7 +482,10 @@ class Leader:
         if progress.pinned is not None:
             in_range = replica.apply_offset - confirm.end <= replica.settings.max_near_lag
             progress.pinned = None if in_range else max(progress.pinned, confirm.end)
-        self._progressed()
+        self._advance_apply_offset()
+        self.membership.consider()
+        self._advance_handover()
+        progress.pump(self)
 
     def _on_fetch_state(self, sender: WorkerId, message: messages.FetchState) -> None:
         progress = self.followers.get(sender)
@@ -670,23 +705,28 @@ class Leader:
         return Millis(self.replica.now + max(1, self.replica.settings.producer_expiry_ms // 4))
 
     def next_deadline(self) -> Millis | None:
-        deadlines = [progress.probe_at(self) for progress in self.followers.values()]
-        deadlines.append(self.membership.retry_at)
+        first = self._expiry_at
+        for progress in self.followers.values():
+            probe_at = progress.probe_at(self)
+            if probe_at is not None and probe_at < first:
+                first = probe_at
         if self._undecided:
             expires_at = Millis(self._undecided[0][1] + self.replica.settings.max_time_lag_ms)
-            if expires_at > self.membership.considered_at:
-                deadlines.append(expires_at)
-        if self._timeouts:
-            deadlines.append(self._timeouts[0][0])
-        if self.handover is not None:
-            deadlines.append(self.handover.next_deadline())
-        elif not self.replica.is_assigned and self._leave_at > self.replica.now:
-            deadlines.append(self._leave_at)
-        first = self._expiry_at
-        for each in deadlines:
-            if each is not None and each < first:
-                first = each
+            if self.membership.considered_at < expires_at < first:
+                first = expires_at
+        if self._timeouts and self._timeouts[0][0] < first:
+            first = self._timeouts[0][0]
+        for rare in (self.membership.retry_at, self._handover_deadline()):
+            if rare is not None and rare < first:
+                first = rare
         return first
+
+    def _handover_deadline(self) -> Millis | None:
+        if self.handover is not None:
+            return self.handover.next_deadline()
+        if not self.replica.is_assigned and self._leave_at > self.replica.now:
+            return self._leave_at
+        return None
 
     def options_changed(self) -> None:
         self._expiry_at = min(self._expiry_at, self._next_expiry_check())

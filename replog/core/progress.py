@@ -138,7 +138,6 @@ class Progress:
             replica.emit(effects.Send(to=self.worker, message=self._entries(leader, probe=True)))
 
     def probe_at(self, leader: Leader) -> Millis | None:
-        waits = self.confirmed is not None and not self.is_settled(leader)
-        if not (waits or self.out_of_range):
+        if not self.out_of_range and (self.confirmed is None or self.is_settled(leader)):
             return None
         return Millis(self.heard_at + leader.replica.settings.retry_ms)

@@ -386,6 +386,16 @@ class Replica:
             return None
         return role.epoch, role.attempt
 
+    @property
+    def awaits_durable(self) -> bool:
+        """Whether entries that become durable here change anything, or some other event must come first."""
+        return self.role.awaits_durable
+
+    @property
+    def awaits_applied(self) -> bool:
+        """Likewise of entries that become applied here: at a follower, only who reads there waits for them."""
+        return self.role.awaits_applied
+
     def emit(self, effect: Effect) -> None:
         self._effects.append(effect)
 

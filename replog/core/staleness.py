@@ -118,10 +118,14 @@ class StaleReads:
         self._uncovered.append((since, message.apply_offset))
         self.progressed()
 
+    @property
+    def awaits_applied(self) -> bool:
+        return bool(self._uncovered or self._waiting)
+
     def progressed(self) -> None:
         """Something was assured or applied."""
         replica = self.replica
-        if not self._uncovered and not self._waiting:
+        if not self.awaits_applied:
             return
         while self._uncovered and replica.guards.covers(replica.applied, self._uncovered[0][1]):
             since = self._uncovered.popleft()[0]

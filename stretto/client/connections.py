@@ -150,9 +150,9 @@ class Connections:
 
     # Answers.
 
-    def _received(self, connection: _Connection, parts: list[zmq.Frame]) -> None:
+    def _received(self, connection: _Connection, parts: list[Buffer]) -> None:
         try:
-            message = wire.decode_to_client(parts[0].buffer)
+            message = wire.decode_to_client(parts[0])
         except PeerError:
             return
         if isinstance(message, wire.Welcome):
@@ -164,7 +164,7 @@ class Connections:
         else:
             request = connection.requests.pop(message.request, None)
             if request is not None:
-                request.on_reply(message, [part.buffer for part in parts[1:]])
+                request.on_reply(message, [memoryview(part) for part in parts[1:]])
 
     def _lose_one(self, connection: _Connection, number: int) -> None:
         request = connection.requests.pop(number, None)

@@ -108,6 +108,53 @@ def test_a_leader_alone_in_a_group_of_one_needs_nobody() -> None:
     assert subject.role.is_serving
 
 
+# What its own disk and state are waited for.
+
+
+def waits_for_disk(subject: Subject) -> bool:
+    return subject.replica.awaits_durable
+
+
+def waits_for_state(subject: Subject) -> bool:
+    return subject.replica.awaits_applied
+
+
+def test_own_disk_is_waited_for_once_no_other_member_holds_less() -> None:
+    subject = serving_leader()
+    subject.sent(subject.append(1))
+    assert not waits_for_disk(subject)
+    subject.confirm(W1)
+    assert not waits_for_disk(subject), "the other one's confirmation decides"
+    subject.confirm(W2)
+    assert waits_for_disk(subject)
+    assert every(subject.persisted(), effects.Apply) != []
+
+
+def test_own_disk_is_waited_for_while_others_hold_more_than_it_though_not_all() -> None:
+    subject = serving_leader()
+    subject.sent(subject.append(1))
+    first = subject.replica.log_end
+    subject.sent(subject.append(2))
+    for worker in (W1, W2):
+        subject.confirm(worker, first)
+    assert waits_for_disk(subject)
+    assert only(subject.persisted(first), effects.Apply).end == first
+    assert not waits_for_disk(subject)
+
+
+def test_a_leader_alone_waits_for_its_own_disk() -> None:
+    subject = new_leader((W0,), replicas=(W0,))
+    assert waits_for_disk(subject)
+
+
+def test_what_is_applied_is_waited_for_at_a_leader_only() -> None:
+    subject = serving_leader()
+    assert waits_for_state(subject)
+    subject.see(record(2, W1))
+    assert not waits_for_state(subject)
+    assert waits_for_disk(subject), "a follower's leader waits for its confirmation"
+
+
 # Greeting.
 
 

@@ -25,11 +25,22 @@ class Owner:
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.reports: list[tuple[Replog, Offset | StorageError]] = []
-        self.commit = GroupCommit(self.on_durable, deliver=self.inbox.put)
+        self.woken = 0
+        self.commit = GroupCommit(self.on_durable, deliver=self.inbox.put, wake=self.wake)
+
+    def wake(self) -> None:
+        self.woken += 1
 
     def on_durable(self, log: Replog, result: Offset | StorageError) -> None:
         assert threading.current_thread() is threading.main_thread()
         self.reports.append((log, result))
+
+    def settled_wakes(self) -> int:
+        """How often it was woken; the thread wakes it after it has delivered, so it is let finish."""
+        self.commit.close()
+        woken = self.woken
+        self.commit = GroupCommit(self.on_durable, deliver=self.inbox.put, wake=self.wake)
+        return woken
 
     def run_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
@@ -75,6 +86,38 @@ def test_everything_appended_during_a_write_goes_into_one_next_write(owner: Owne
     owner.run_until(lambda: log.durable_end_offset == 20)
     assert folder.operations[done:] == ["writev", "fdatasync"] * 2
     assert [result for _, result in owner.reports] == [1, 20]
+
+
+def test_an_owner_is_woken_for_what_it_waits_for_and_finds_the_rest(owner: Owner) -> None:
+    folder = Gate()
+    log = Replog.open(folder)
+    folder.closed = True
+    for offset, awaited in enumerate([True, False, True]):
+        folder.arrived.clear()
+        folder.open_gate.clear()
+        woken = owner.woken
+        log.append([make_frame(offset)])
+        owner.commit.submit(log)
+        assert folder.arrived.wait(DEADLINE_SECONDS)
+        owner.commit.expect(log, awaited=awaited)
+        folder.open_gate.set()
+        owner.run_until(lambda: log.durable_end_offset == log.end_offset)
+        assert owner.settled_wakes() - woken == awaited
+
+
+def test_who_waits_for_quiet_is_woken_whatever_it_expected(owner: Owner) -> None:
+    folder = Gate()
+    log = Replog.open(folder)
+    folder.closed = True
+    log.append([make_frame(0)])
+    owner.commit.submit(log)
+    owner.commit.expect(log, awaited=False)
+    assert folder.arrived.wait(DEADLINE_SECONDS)
+    quiet: list[bool] = []
+    owner.commit.when_quiet(log, lambda: quiet.append(True))
+    folder.open_gate.set()
+    owner.run_until(lambda: bool(quiet))
+    assert owner.settled_wakes() == 1
 
 
 def test_an_entry_appended_just_after_the_others_were_taken_is_not_forgotten(

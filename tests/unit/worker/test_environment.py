@@ -264,6 +264,7 @@ def test_slots_of_killed_readers_are_cleared_when_there_is_no_other(
 def test_a_full_disk_is_told_before_anything_is_written_and_may_be_tried_again(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(environment_module, "PLENTY_BYTES", 1 << 60)
     database = put(environment, b"key", b"old")
     with monkeypatch.context() as patch:
         patch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=4096, f_frsize=4096))
@@ -272,6 +273,24 @@ def test_a_full_disk_is_told_before_anything_is_written_and_may_be_tried_again(
         with environment.reading() as txn:
             assert bytes(txn.get(b"key", b"", db=database)) == b"old"
     put(environment, b"key", b"new")
+
+
+def test_where_there_was_plenty_of_space_a_moment_ago_it_is_not_looked_at_for_each_write(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def look(_: Path) -> SimpleNamespace:
+        looks.append(time.monotonic())
+        return SimpleNamespace(f_bavail=environment_module.PLENTY_BYTES, f_frsize=2)
+
+    monkeypatch.setattr(os, "statvfs", look)
+    began = time.monotonic()
+    while len(looks) < 3:
+        put(environment, b"key", b"value")
+    assert time.monotonic() - began >= 2 * environment_module.PLENTY_SECONDS
+    environment.write(lambda _: None, size_bytes=environment_module.SPARE_BYTES)
+    assert len(looks) == 4, "a large write is not made without a look"
 
 
 def test_a_failed_write_is_not_tried_again(environment: Environment) -> None:

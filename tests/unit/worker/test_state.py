@@ -17,6 +17,7 @@ from stretto.invariants import InvariantViolation
 from stretto.records import DepotOffset, RecordBatch
 from stretto.replog.frame import Kind, decode
 from stretto.types import Offset, TaskId
+from stretto.worker import environment as environment_of
 from stretto.worker.state import AppliedState, NoSpace
 from tests.unit.worker.entries import (
     TASKS,
@@ -156,6 +157,7 @@ def test_a_map_that_fills_up_within_a_batch_leaves_no_trace_of_the_first_attempt
 def test_a_batch_that_failed_after_some_of_its_tasks_is_finished_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarts: bool
 ) -> None:
+    monkeypatch.setattr(environment_of, "PLENTY_BYTES", 1 << 60)
     log = Log()
     log.add(Kind.PRODUCER_OPEN, producer=1)
     for number in range(9):
