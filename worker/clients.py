@@ -102,11 +102,11 @@ class Clients:
         body = bodies[0] if bodies else memoryview(b"")
         why = self._wrong(message, body)
         if why is not None:
-            self._worker.transport.reply(sender, wire.Failed(message.request, why))
+            self._worker.transport.reply(sender, wire.Failed(message.request, why, wire.Fault.USAGE))
         elif group is not None:
             why = _has_no_place(group, message, body)
             if why is not None:
-                self._worker.transport.reply(sender, wire.Failed(message.request, why))
+                self._worker.transport.reply(sender, wire.Failed(message.request, why, wire.Fault.USAGE))
                 return
             number = next(self._numbers)
             waiting = _Waiting(sender, message.request, group.meter, message.kind)

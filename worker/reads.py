@@ -17,7 +17,7 @@ import msgspec
 
 from stretto import wire
 from stretto.admin import ModuleDescription
-from stretto.errors import UsageError
+from stretto.errors import StrettoError, UsageError
 from stretto.nearest import did_you_mean
 from stretto.options import OptionSet
 from stretto.records import DepotOffset, head
@@ -114,7 +114,7 @@ class Reads:
     def received(self, sender: Connection, message: Message) -> None:
         why = self._wrong(message)
         if why is not None:
-            self._worker.transport.reply(sender, wire.Failed(message.request, why))
+            self._worker.transport.reply(sender, wire.Failed(message.request, why, wire.Fault.USAGE))
         elif message.group not in self._worker.groups:
             self._refuse_unknown(sender, message)
         elif isinstance(message, wire.ReadRows):
@@ -346,6 +346,8 @@ def _served(request: int, found: Any, epoch: Epoch) -> tuple[wire.ToClient, tupl
             return reply, tuple(batch.payload for batch in batches)
         case wire.DepotOffsets():
             return found, ()
+        case StrettoError():
+            return wire.Failed(request, str(found), wire.Fault.of(found)), ()
         case Exception():
             return wire.Failed(request, str(found)), ()
         case _:

@@ -53,8 +53,8 @@ class _Batch:
         "callbacks",
         "count",
         "error",
-        "event",
         "is_settled",
+        "latch",
         "offset",
         "request",
         "sealed_at",
@@ -76,7 +76,8 @@ class _Batch:
         #: By position in the batch: what streams returned, as JSON, and how they failed.
         self.streams: dict[int, list[tuple[str, bytes | None, str]]] = {}
         self.is_settled = False
-        self.event: threading.Event | None = None
+        #: For who waits: held until the outcome is known.
+        self.latch: threading.Lock | None = None
         #: Run when the outcome is known, on the client's thread.
         self.callbacks: list[Callable[[], object]] = []
 
@@ -90,8 +91,8 @@ class _Batch:
     def settle(self, error: StrettoError | None) -> None:
         self.error = error
         self.is_settled = True
-        if self.event is not None:
-            self.event.set()
+        if self.latch is not None:
+            self.latch.release()
         for callback in self.callbacks:
             callback()
 
@@ -118,8 +119,11 @@ class Ack:
         TimeoutError if it is still under way.
         """
         batch = self._batch
-        if not batch.is_settled and not self._event().wait(timeout):
-            raise TimeoutError("the record is still on its way")
+        if not batch.is_settled:
+            latch = self._latch()
+            if not latch.acquire(timeout=-1 if timeout is None else max(0, timeout)):
+                raise TimeoutError("the record is still on its way")
+            latch.release()
         if batch.error is not None:
             raise batch.error
         return self._returned(batch.streams.get(self._index, ()))
@@ -131,15 +135,15 @@ class Ack:
                 raise ProcessingFailed(f"{topology} failed on the record: {why}")
         return {topology: msgspec.json.decode(result) for topology, result, _ in streams if result}
 
-    def _event(self) -> threading.Event:
+    def _latch(self) -> threading.Lock:
         """Made for who waits, once per batch; most records are never waited for."""
         batch = self._batch
         with self._lock:
-            if batch.event is None:
-                batch.event = threading.Event()
-            if batch.is_settled:
-                batch.event.set()
-            return batch.event
+            if batch.latch is None:
+                batch.latch = threading.Lock()
+                if not batch.is_settled:
+                    batch.latch.acquire()
+            return batch.latch
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Run ``callback`` on the client's thread once the outcome is known."""
@@ -424,8 +428,8 @@ class Producer:
                 lane.has_gap = False
                 self._finish(lane, batch, None)
                 self._pump(lane)
-            case wire.Failed(why=why):
-                self._give_up(lane, batch, UsageError(why))
+            case wire.Failed(why=why, fault=fault):
+                self._give_up(lane, batch, fault.error(why))
             case wire.Refused(reason=Refusal.PAUSED):
                 self._paused(lane, batch)
             case wire.Refused(reason=Refusal.UNKNOWN_PRODUCER):
@@ -561,9 +565,9 @@ class Producer:
                         batch = lane.waiting.popleft()
                         lost = OutcomeUnknown("the module was paused while the batch was under way")
                         self._finish(lane, batch, lost if batch.times_sent else ModulePaused(self._module))
-            case wire.Failed(why=why):
+            case wire.Failed(why=why, fault=fault):
                 for lane in identity.lanes:
-                    self._give_up(lane, None, UsageError(why))
+                    self._give_up(lane, None, fault.error(why))
             case _:
                 self._open_again(group, identity, epoch)
 

@@ -241,7 +241,7 @@ class Question:
     def answer(self) -> tuple[wire.ToClient, list[memoryview]]:
         """Of a question that is answered."""
         if isinstance(self.reply, wire.Failed):
-            raise UsageError(self.reply.why)
+            raise self.reply.fault.error(self.reply.why)
         if self.reply is None:
             reason = self._last.reason if isinstance(self._last, wire.Refused) else "no answer"
             raise RetriableError(

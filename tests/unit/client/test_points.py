@@ -13,7 +13,7 @@ from stretto.client.followers import Seen
 from stretto.client.network import Network
 from stretto.client.points import READ_KEYS, PointReads
 from stretto.endpoint import Connection, Endpoint
-from stretto.errors import RetriableError, UsageError
+from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.loop import Loop
 from stretto.replog.core.effects import Refusal
 from stretto.types import Epoch, Offset, TaskId, WorkerId
@@ -186,6 +186,16 @@ def test_what_can_never_be_read_is_told_to_who_asked(worker: FakeWorker, points:
         points.get(TASKS[0], b"a")
     with pytest.raises(RetriableError, match="task 9 of m cannot be found"):
         points.get(TaskId(9), b"a")
+
+
+@pytest.mark.parametrize("fault", list(wire.Fault))
+def test_a_failed_read_raises_what_went_wrong(
+    worker: FakeWorker, points: PointReads, fault: wire.Fault
+) -> None:
+    worker.instead = lambda message: wire.Failed(message.request, "it went wrong", fault)
+    with pytest.raises(StrettoError, match="it went wrong") as failure:
+        points.get(TASKS[0], b"a")
+    assert type(failure.value) is type(fault.error(""))
 
 
 def test_reads_follow_tasks_that_were_grouped_anew(

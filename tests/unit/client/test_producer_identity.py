@@ -10,7 +10,7 @@ import pytest
 from stretto import connect, wire
 from stretto.client import Client
 from stretto.endpoint import Connection, Endpoint
-from stretto.errors import ModulePaused, OutcomeUnknown, UsageError
+from stretto.errors import ModulePaused, OutcomeUnknown, StrettoError, UsageError
 from stretto.loop import Loop
 from stretto.records import RecordBatch
 from stretto.replog.core.effects import Refusal
@@ -161,13 +161,21 @@ def test_what_was_sent_before_a_batch_that_can_never_be_taken_is_not_given_up(
         if message.sequence == 1 and not held:
             held.append(message)
             return wire.Refused(message.request, Refusal.OVERLOADED, WORKER, Epoch(1))
-        return wire.Failed(message.request, "never") if message.sequence == 2 else None
+        never = wire.Failed(message.request, "never", wire.Fault.USAGE)
+        return never if message.sequence == 2 else None
 
     worker.answer = slow_and_then_never
     first, second = (producer.append_batch([record], task=0) for record in (b"1", b"2"))
     first.result(10)
     with pytest.raises(UsageError, match="never"):
         second.result(10)
+
+
+def test_a_worker_that_fails_is_not_taken_for_a_caller_who_erred(worker: FakeWorker, client: Client) -> None:
+    worker.answer = lambda message: wire.Failed(message.request, "the state is damaged")
+    with pytest.raises(StrettoError, match="the state is damaged") as refusal:
+        client.producer(MODULE, "d", linger_ms=0).append(b"0", task=0).result(10)
+    assert not isinstance(refusal.value, UsageError)
 
 
 def paused(message: wire.AppendBatch) -> wire.ToClient | None:
