@@ -393,7 +393,7 @@ class Replica:
 
     @property
     def awaits_applied(self) -> bool:
-        """Likewise of entries that become applied here: at a follower, only who reads there waits for them."""
+        """Likewise of entries that become applied here: at a follower, only who reads there waits."""
         return self.role.awaits_applied
 
     def emit(self, effect: Effect) -> None:

@@ -314,6 +314,9 @@ class Network:
         def heard(reply: wire.ToClient | None, _: list[memoryview]) -> None:
             if isinstance(reply, wire.Metadata):
                 self._take(reply)
+                if not reply.groups and not self._refreshing:
+                    # It holds the group no more. Who does, any worker can find out.
+                    self.refresh(lambda: None)
             pause_ms = max(0, NEWS_AGAIN_MS - (self.loop.now - asked_at))
             self.loop.call_after(pause_ms, again)
 
