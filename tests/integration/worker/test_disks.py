@@ -197,3 +197,77 @@ def test_a_worker_on_a_read_only_disk_says_so_and_starts_when_it_is_writable(
     remount(disk, "rw")
     victim.start()
     cluster.wait_healed()
+
+
+class FragileDisk:
+    """A file system that can be made to find an error in itself: then it writes nothing until repaired."""
+
+    def __init__(self, path: Path, image: Path) -> None:
+        self.path = path
+        self._image = image
+
+    def mount(self) -> str:
+        """Returns why that is not possible, if it is not."""
+        options = ["-t", "ext4", "-o", "loop,errors=remount-ro"]
+        done = subprocess.run(
+            ["mount", *options, self._image, self.path], capture_output=True, text=True, check=False
+        )
+        return done.stderr.strip()
+
+    def fail(self) -> None:
+        source = subprocess.run(["findmnt", "-no", "SOURCE", self.path], capture_output=True, check=True)
+        device = Path(source.stdout.decode().strip()).name
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("an error")
+
+    def repair(self) -> None:
+        """Nobody may use it meanwhile."""
+        subprocess.run(["umount", self.path], check=True)
+        done = subprocess.run(["e2fsck", "-fy", self._image], capture_output=True, check=False)
+        assert done.returncode in (0, 1), done.stdout
+        assert not self.mount()
+
+
+@pytest.fixture
+def fragile_disk(tmp_path: Path) -> Iterator[FragileDisk]:
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        pytest.skip("this needs a file system of its own: root, and mkfs.ext4")
+    path, image = tmp_path / "fragile", tmp_path / "image"
+    path.mkdir()
+    with image.open("wb") as file:
+        file.truncate(256 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    disk = FragileDisk(path, image)
+    why = disk.mount()
+    if why:
+        pytest.skip(f"this needs a file system of its own, and mounting one failed: {why}")
+    yield disk
+    subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def test_a_disk_that_turns_read_only_stops_its_replica_and_nothing_else(
+    start: Callable[..., Cluster], fragile_disk: FragileDisk
+) -> None:
+    cluster = start(groups=1)
+    victim = cluster.followers()[0]
+    greetings = victim.said('"reconciled"')
+    victim.kill()
+    shutil.move(victim.data_dir, fragile_disk.path)
+    victim.data_dir = fragile_disk.path / victim.name
+    victim.start()
+    wait_until("it follows", lambda: victim.said('"reconciled"') > greetings, 60.0)
+    cluster.wait_healed()
+    before = storages(cluster)
+    with Load(cluster.connect()) as load:
+        wait_for_more(load)
+        fragile_disk.fail()
+        wait_until("the others go on without it", lambda: victim.name not in storages(cluster), 60.0)
+        wait_for_more(load)
+        assert victim.said("Read-only file system")
+        wait_until("it tries again", lambda: victim.said("replica_cannot_be_opened") > 1, 60.0)
+        victim.kill()
+        fragile_disk.repair()
+        victim.start()
+        cluster.wait_healed()
+        wait_for_more(load)
+    assert check_history(cluster, load)["failed"] == 0
+    assert storages(cluster) == before, "what it had confirmed was not lost, so it is no stranger"
