@@ -104,6 +104,11 @@ MEASURES: tuple[Measure, ...] = (
         function="stretto.bench.reads:batched",
     ),
     Measure(
+        name="wordcount",
+        summary="a word count as a stream, one replica / its function and LMDB puts in one process",
+        function="stretto.bench.wordcount:stream",
+    ),
+    Measure(
         name="transfer",
         summary="far horizon, a task of 2 GB, no load / copy to a spool, socket, file with fdatasync",
         function="stretto.bench.catchup:transfer",

@@ -141,7 +141,7 @@ class Running:
             for path in self.local.folder.glob("run/*.json")
         ]
         pids = [*own, *(file.pid for file in self.runs().values())]
-        return sorted({*pids, *(child for pid in pids for child in _descendants(pid))})
+        return sorted({*pids, *(child for pid in pids for child in descendants(pid))})
 
 
 @contextmanager
@@ -296,9 +296,9 @@ def idle(folder: Path) -> Result:
         made.launch(IDLE_GROUPS)
         made.settled()
         pids = made.processes()
-        before, started = _cpu_seconds(pids), time.monotonic()
+        before, started = cpu_seconds(pids), time.monotonic()
         time.sleep(IDLE_SECONDS)
-        used = (_cpu_seconds(pids) - before) / (time.monotonic() - started) * 100
+        used = (cpu_seconds(pids) - before) / (time.monotonic() - started) * 100
     return Result(
         value=used,
         unit="%",
@@ -353,7 +353,7 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
 
 
-def _cpu_seconds(pids: list[int]) -> float:
+def cpu_seconds(pids: list[int]) -> float:
     return sum(sum(int(each) for each in _stat(pid)[11:13]) for pid in pids) / _TICKS
 
 
@@ -362,10 +362,10 @@ def _resident_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     children = [
         int(each)
         for task in Path(f"/proc/{pid}/task").iterdir()
         for each in (task / "children").read_text("ascii").split()
     ]
-    return children + [below for child in children for below in _descendants(child)]
+    return children + [below for child in children for below in descendants(child)]

@@ -127,8 +127,15 @@ def _real(folder: Path) -> Iterator[Run]:
 
 
 @contextlib.contextmanager
-def workers(folder: Path, spec: ModuleSpec | None = None) -> Iterator[list[str]]:
-    """Their addresses. Without a spec they take records for any depot."""
+def workers(
+    folder: Path,
+    spec: ModuleSpec | None = None,
+    *,
+    replicas: int = REPLICAS,
+    tasks: int = TASKS,
+    artifacts: Path | None = None,
+) -> Iterator[list[str]]:
+    """Their addresses. Without a spec they take records for any depot; ``artifacts`` is where its code is."""
     folder.mkdir(exist_ok=True)
     paths = Paths("/stretto")
     with ExitStack() as stack:
@@ -137,14 +144,16 @@ def workers(folder: Path, spec: ModuleSpec | None = None) -> Iterator[list[str]]
         operator.start(READY_SECONDS)
         stack.callback(operator.close)
         stack.callback(operator.stop)
-        names = [WorkerId(f"w{number}") for number in range(REPLICAS)]
+        names = [WorkerId(f"w{number}") for number in range(replicas)]
         if spec is not None:
             operator.create(paths.spec(MODULE), encode(spec), makepath=True)
-        write_assignment(operator, paths, MODULE, evenly(TASKS, 1, names, REPLICAS))
-        addresses = [f"{HOST}:{port}" for port in free_ports(REPLICAS)]
+        write_assignment(operator, paths, MODULE, evenly(tasks, 1, names, replicas))
+        addresses = [f"{HOST}:{port}" for port in free_ports(replicas)]
         for name, address in zip(names, addresses, strict=True):
             arguments = ["-m", "stretto", "worker", "--id", name, "--module", MODULE, "--address", address]
             arguments += ["--data-dir", str(folder / name), "--zookeeper", zookeeper.address]
+            if artifacts is not None:
+                arguments += ["--artifacts", str(artifacts)]
             stack.enter_context(running(arguments, folder / f"{name}.log"))
         create_groups(operator, paths, MODULE, READY_SECONDS)
         yield addresses
