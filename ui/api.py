@@ -17,6 +17,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
 from stretto import admin
+from stretto.client.failures import ModuleFailures, find_failures, settle_failures
 from stretto.client.selection import KeyRange, entries, find, plain
 from stretto.client.status import GroupStatus
 from stretto.nearest import did_you_mean
@@ -163,6 +164,36 @@ def charts(
     group: Annotated[int | None, Parameter(ge=0)] = None,
 ) -> Charts:
     return desk.charts(minutes=minutes, module=module, worker=worker, group=group)
+
+
+@get("/modules/{module:str}/failures", summary="Records that functions did not manage, and streams' progress")
+def failures(desk: Desk, module: str, topology: str | None = None) -> ModuleFailures:
+    _module(desk, module)
+    return desk.shared(
+        ("failures", module, topology),
+        lambda: find_failures(desk.cluster, module, lambda each: topology in (None, each.topology)),
+    )
+
+
+class Settling(msgspec.Struct, frozen=True):
+    again: bool
+    """Try them again; else forget them."""
+    topology: str | None = None
+    offset: int | None = None
+
+
+class Settled(msgspec.Struct, frozen=True):
+    records: int
+
+
+@post("/modules/{module:str}/failures", status_code=200, summary="Try parked records again, or forget them")
+def settle(desk: Desk, module: str, data: Settling) -> Settled:
+    _module(desk, module)
+
+    def is_wanted(each: admin.FailureView) -> bool:
+        return data.topology in (None, each.topology) and data.offset in (None, each.offset)
+
+    return Settled(settle_failures(desk.cluster, module, is_wanted, again=data.again))
 
 
 # Options.
@@ -353,6 +384,8 @@ ROUTES = Router(
         leadership,
         balance,
         charts,
+        failures,
+        settle,
         options,
         set_option,
         unset_option,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import RenderableType
 from rich.text import Text
@@ -14,19 +13,10 @@ from rich.text import Text
 from stretto import admin
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
 from stretto.cli.output import duration, paragraphs, sentences, show, table
-from stretto.client.calls import ask
-from stretto.client.cluster import Cluster
-from stretto.client.status import newest_groups
-from stretto.errors import RetriableError, UsageError
-from stretto.zk.paths import GroupKey
+from stretto.client.failures import ModuleFailures, find_failures, settle_failures
+from stretto.errors import UsageError
 
 TRACEBACKS_SHOWN = 3
-
-
-class ModuleFailures(msgspec.Struct, frozen=True, kw_only=True):
-    parked: tuple[admin.FailureView, ...]
-    streams: tuple[admin.TopologyView, ...]
-    problems: tuple[str, ...]
 
 
 def failures(
@@ -62,52 +52,16 @@ def failures(
 
     with reach(bootstrap, key) as cluster:
         if retry or forget:
-            count = _settle(cluster, module, is_wanted, again=retry)
+            count = settle_failures(cluster, module, is_wanted, again=retry)
             records = "1 record" if count == 1 else f"{count:,} records"
             done = f"{records} of {module} will be tried again" if retry else f"forgot {records} of {module}"
             typer.echo(done)
             return
 
         def fetch() -> ModuleFailures:
-            found = [
-                ask(cluster.network, address, admin.Failures(group=group))
-                for group, address in _leaders(cluster, module)
-            ]
-            return ModuleFailures(
-                parked=tuple(each for view in found for each in view.parked if is_wanted(each)),
-                streams=tuple(each for view in found for each in view.streams),
-                problems=tuple(dict.fromkeys(each for view in found for each in view.problems)),
-            )
+            return find_failures(cluster, module, is_wanted)
 
         show(fetch, lambda found: render(module, found), json=as_json, watch=watch)
-
-
-def _leaders(cluster: Cluster, module: str) -> list[tuple[GroupKey, str]]:
-    metadata = cluster.metadata()
-    found = []
-    for view in newest_groups(metadata, module):
-        address = metadata.addresses.get(view.leader) if view.leader is not None else None
-        if address is None:
-            raise RetriableError(f"nobody leads group {view.key.group} of {module} now; try again")
-        found.append((view.key, address))
-    return found
-
-
-def _settle(
-    cluster: Cluster, module: str, is_wanted: Callable[[admin.FailureView], bool], *, again: bool
-) -> int:
-    settled = 0
-    for group, address in _leaders(cluster, module):
-        view = ask(cluster.network, address, admin.Failures(group=group))
-        keys = tuple(
-            admin.FailureKey(topology=each.topology, depot=each.depot, task=each.task, offset=each.offset)
-            for each in view.parked
-            if is_wanted(each)
-        )
-        if keys:
-            call = admin.SettleFailures(group=group, keys=keys, again=again)
-            settled += ask(cluster.network, address, call)
-    return settled
 
 
 def render(module: str, found: ModuleFailures) -> RenderableType:

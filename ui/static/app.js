@@ -15,6 +15,7 @@ const ROUTES = [
   [/^\/modules\/([^/]+)\/groups\/(\d+)$/, pages.group],
   [/^\/modules\/([^/]+)\/leadership$/, pages.leadership],
   [/^\/modules\/([^/]+)\/charts$/, pages.moduleCharts],
+  [/^\/modules\/([^/]+)\/failures$/, pages.failures],
   [/^\/modules\/([^/]+)\/data$/, pages.data],
   [/^\/modules\/([^/]+)\/options$/, pages.options],
   [/^\/modules\/([^/]+)\/operations$/, pages.operations],

@@ -46,7 +46,7 @@ function nodesTable(nodes) {
       count(node.leaders), node.leadership_allowed ? "allowed" : "disallowed", Object.entries(node.labels).map(([name, value]) => `${name}=${value}`).join(" ") || "–"]));
 }
 
-const TABS = [["", "Overview"], ["/groups", "Task groups"], ["/leadership", "Leadership"], ["/charts", "Charts"], ["/data", "Data"], ["/options", "Options"], ["/operations", "Operations"]];
+const TABS = [["", "Overview"], ["/groups", "Task groups"], ["/leadership", "Leadership"], ["/charts", "Charts"], ["/failures", "Failures"], ["/data", "Data"], ["/options", "Options"], ["/operations", "Operations"]];
 
 function moduleHead(root, module, tab) {
   root.append(h("h1", {}, "Module ", module), h("div", { class: "tabs", role: "navigation", "aria-label": "Of the module" },
@@ -251,6 +251,28 @@ export function data(root, [name]) {
     what.replaceChildren(...view.depots.map((each) => h("option", { value: `depot:${each.name}` }, `depot ${each.name}`)), ...view.pstates.map((each) => h("option", { value: `pstate:${each.name}` }, `PState ${each.name}`)));
     known = true;
     if (what.options.length) await look();
+  };
+}
+
+export function failures(root, [name]) {
+  moduleHead(root, name, "/failures");
+  const box = h("div", {});
+  const settle = (again) => async () => {
+    const done = await ask(`/modules/${path(name)}/failures`, { method: "POST", body: { again } });
+    return `${count(done.records)} records ${again ? "will be tried again" : "forgotten"}`;
+  };
+  root.append(box, h("p", {}, action("Try all again", settle(true)), " ", action("Forget all", settle(false), "Forget all parked records? Their depot still has them, but nobody will process them.")));
+  return async () => {
+    const told = await ask(`/modules/${path(name)}/failures`);
+    const by = new Map();
+    for (const each of told.streams) {
+      const sum = by.get(each.topology) || { lag: 0, retrying: 0 };
+      by.set(each.topology, { lag: sum.lag + each.lag, retrying: sum.retrying + each.retrying });
+    }
+    fill(box, told.problems.length ? h("ul", { class: "problems" }, told.problems.map((problem) => h("li", {}, problem))) : null,
+      h("h2", {}, "Streams"), by.size ? table(["topology", ["records to process", "number"], ["records tried again", "number"]], [...by].map(([topology, sum]) => [topology, count(sum.lag), count(sum.retrying)])) : h("p", { class: "soft" }, "No stream runs."),
+      h("h2", {}, "Parked records"), told.parked.length ? told.parked.map((each) => h("details", {}, h("summary", {}, `${each.topology}: record ${count(each.offset)} of ${each.depot} on task ${each.task}, after ${each.attempts} attempts, ${moment(each.at_ms)} UTC: ${each.error}`),
+        h("pre", {}, each.record, "\n\n", each.traceback || each.error))) : h("p", { class: "soft" }, "None."));
   };
 }
 
