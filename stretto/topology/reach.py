@@ -91,7 +91,8 @@ def _looks(code: CodeType, module_name: tuple[str, ...] | None) -> Iterator[_Loo
         elif at.opname.startswith("LOAD_SUPER"):
             yield _Look("base", at.argval, asked)
         elif _is_attribute(at) and before is not None:
-            if before.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+            if "LOAD_FAST" in before.opname or "LOAD_DEREF" in before.opname:
+                # Some load or store two at once.
                 local = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
                 if module_name is None or local in module_name:
                     yield _Look("module", at.argval, asked)
