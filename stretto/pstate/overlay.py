@@ -14,7 +14,7 @@ is encoded once, when somebody asks for its bytes.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from stretto import ordered
-from stretto.invariants import check
+from stretto.invariants import check, present
 from stretto.ordered import INT_MAX, INT_MIN, Range
 from stretto.pstate.changes import Changes
 from stretto.pstate.tree import Row
@@ -68,6 +68,10 @@ Undo: TypeAlias = "list[tuple[Overlay, bytes | None, object]]"
 """What was where before it was changed: of a key, or of a range as None."""
 
 _NOTHING: Final = object()
+_BEYOND: Final = b"\xff\xff"
+"""After the end of every range."""
+_FEW: Final = 16
+_SOME: Final = 16
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -87,11 +91,11 @@ class Overlay:
         self._undo = undo
         #: What is put and, as None, deleted here; numbers as they are.
         self._rows: dict[bytes, bytes | int | float | None] = {}
-        #: The keys of ``_rows``; sorted when somebody needs them so.
+        #: The keys of ``_rows`` in order, but for those in ``_fresh``, which join them when they are needed.
         self._keys: list[bytes] = []
-        self._sorted = True
+        self._fresh: list[bytes] = []
         #: Disjoint and ascending: nothing of below is seen in these.
-        self._hidden: tuple[Range, ...] = ()
+        self._hidden: list[Range] = []
 
     # Changing.
 
@@ -139,35 +143,51 @@ class Overlay:
         rows = self._rows
         before = rows.get(key, _NOTHING)
         if before is _NOTHING:
-            self._keys.append(key)
-            self._sorted = False
+            self._fresh.append(key)
         if self._undo is not None:
             self._undo.append((self, key, before))
         rows[key] = value
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        gone = {key: self._rows.pop(key) for key in self._keys_in(start, end)}
+        keys = self._in_order()
+        low, high = bisect_left(keys, start), bisect_left(keys, end)
+        gone = {key: self._rows.pop(key) for key in keys[low:high]}
+        del keys[low:high]
+        first, last = self._touching(start, end)
+        merged = self._hidden[first:last]
         if self._undo is not None:
-            self._undo.append((self, None, _Range(gone, self._hidden)))
-        self._keys = [key for key in self._keys if not start <= key < end]
-        apart = [(low, high) for low, high in self._hidden if high < start or low > end]
-        touching = [(low, high) for low, high in self._hidden if high >= start and low <= end]
-        merged = (min([start, *(low for low, _ in touching)]), max([end, *(high for _, high in touching)]))
-        self._hidden = tuple(sorted([*apart, merged]))
+            self._undo.append((self, None, _Range(gone, first, merged)))
+        if merged:
+            start, end = min(start, merged[0][0]), max(end, merged[-1][1])
+        self._hidden[first:last] = [(start, end)]
+
+    def _touching(self, start: bytes, end: bytes) -> tuple[int, int]:
+        """Which hidden ranges overlap this one or lie next to it."""
+        first = bisect_left(self._hidden, (start, b""))
+        if first and self._hidden[first - 1][1] >= start:
+            first -= 1
+        return first, bisect_right(self._hidden, (end, _BEYOND))
 
     def restore(self, key: bytes | None, before: object) -> None:
         """The state before the latest change that is noted."""
         if isinstance(before, _Range):
             self._rows.update(before.rows)
-            self._hidden = before.hidden
+            self._keys = sorted([*self._in_order(), *before.rows])
+            self._hidden[before.at : before.at + 1] = before.merged
         elif before is _NOTHING:
-            check(key is not None and key in self._rows, "a change that was noted is not there", key=key)
-            del self._rows[key]  # type: ignore[arg-type]
+            self._drop(present(key, "the key of a change that was noted"))
         else:
             self._rows[key] = before  # type: ignore[index,assignment]
-            return
-        self._keys = list(self._rows)
-        self._sorted = False
+
+    def _drop(self, key: bytes) -> None:
+        del self._rows[key]
+        if self._fresh and self._fresh[-1] == key:
+            self._fresh.pop()
+        else:
+            keys = self._in_order()
+            at = bisect_left(keys, key)
+            check(keys[at] == key, "a change that was noted is not there", key=key)
+            del keys[at]
 
     def add(self, changes: Changes) -> None:
         """Of an entry that comes after all that is here."""
@@ -182,7 +202,7 @@ class Overlay:
         """All that was done here, as one."""
         keys = self._in_order()
         return Changes(
-            self._hidden,
+            tuple(self._hidden),
             tuple(key for key in keys if self._rows[key] is None and not self._hides(key)),
             tuple(
                 [
@@ -214,7 +234,7 @@ class Overlay:
 
     def _merged(self, start: bytes, end: bytes, below: Iterator[Row]) -> Iterator[Row]:
         """With those of here, which come in the place of those below."""
-        mine = iter(self._keys_in(start, end))
+        mine = self._keys_in(start, end)
         key = next(mine, None)
         for row in below:
             while key is not None and key < row[0]:
@@ -232,7 +252,7 @@ class Overlay:
             yield key, value if isinstance(value, bytes) else _encode(value)
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        mine = next((key for key in reversed(self._keys_in(start, end)) if self._rows[key] is not None), None)
+        mine = self._last(start, end)
         stop = end
         while (below := self._below.last(start, stop)) is not None and self.get(below) is None:
             hidden = self._hiding(below)
@@ -242,10 +262,21 @@ class Overlay:
                 break
         return max((key for key in (mine, below) if key is not None), default=None)
 
+    def _last(self, start: bytes, end: bytes) -> bytes | None:
+        """Of those that are put here."""
+        keys = self._in_order()
+        for at in range(bisect_left(keys, end) - 1, -1, -1):
+            if keys[at] < start:
+                return None
+            if self._rows[keys[at]] is not None:
+                return keys[at]
+        return None
+
     def _visible(self, start: bytes, end: bytes) -> Iterator[Range]:
         """What of a range is not hidden."""
         at = start
-        for low, high in self._hidden:
+        first, last = self._touching(start, end)
+        for low, high in self._hidden[first:last]:
             if high > at and low < end:
                 if at < low:
                     yield at, low
@@ -259,17 +290,34 @@ class Overlay:
     def _hiding(self, key: bytes) -> Range | None:
         if not self._hidden:
             return None
-        at = bisect_right(self._hidden, key, key=lambda each: each[0]) - 1
+        at = bisect_right(self._hidden, (key, _BEYOND)) - 1
         return self._hidden[at] if at >= 0 and key < self._hidden[at][1] else None
 
-    def _keys_in(self, start: bytes, end: bytes) -> list[bytes]:
-        keys = self._in_order()
-        return keys[bisect_left(keys, start) : bisect_left(keys, end)]
+    def _keys_in(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Some at a time: who looks at the first of many does not pay for all."""
+        size = _SOME
+        while True:
+            keys = self._in_order()
+            at = bisect_left(keys, start)
+            some = keys[at : at + size]
+            for key in some:
+                if key >= end:
+                    return
+                yield key
+            if len(some) < size:
+                return
+            start = some[-1] + b"\0"
+            size *= 4
 
     def _in_order(self) -> list[bytes]:
-        if not self._sorted:
-            self._keys.sort()
-            self._sorted = True
+        if self._fresh:
+            if len(self._fresh) < _FEW:
+                for key in self._fresh:
+                    insort(self._keys, key)
+            else:
+                self._keys += self._fresh
+                self._keys.sort()
+            self._fresh.clear()
         return self._keys
 
 
@@ -278,7 +326,10 @@ class _Range:
     """What a deletion of a range found."""
 
     rows: dict[bytes, bytes | int | float | None]
-    hidden: tuple[Range, ...]
+    at: int
+    """Where the range is in those that are hidden."""
+    merged: list[Range]
+    """Those that it took in."""
 
 
 class NoRows:

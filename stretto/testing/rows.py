@@ -10,7 +10,7 @@ from stretto.pstate.tree import Row
 
 
 class MemoryRows:
-    """As :class:`~stretto.pstate.overlay.Rows` has it; what is scanned is as of the beginning of the scan."""
+    """As :class:`~stretto.pstate.overlay.Rows` has it. Nothing is applied while somebody scans."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
@@ -34,14 +34,12 @@ class MemoryRows:
         return self._rows.get(key)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
-        return iter([(key, self._rows[key]) for key in self._within(start, end)])
+        return ((key, self._rows[key]) for key in self.keys(start, end))
 
     def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        return iter(self._within(start, end))
+        keys = self._keys
+        return (keys[at] for at in range(bisect_left(keys, start), bisect_left(keys, end)))
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        within = self._within(start, end)
-        return within[-1] if within else None
-
-    def _within(self, start: bytes, end: bytes) -> list[bytes]:
-        return self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]
+        at = bisect_left(self._keys, end) - 1
+        return self._keys[at] if at >= 0 and self._keys[at] >= start else None
