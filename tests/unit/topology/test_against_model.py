@@ -210,7 +210,7 @@ without_far = orders.map(lambda order: [each for each in order if each[0] != "fa
 sizes = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.lists(without_far, max_size=8), sizes)
 def test_records_in_any_batches_are_what_plain_python_does(
     given_orders: list[Any], batch_sizes: list[int]
