@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
@@ -20,11 +21,10 @@ from stretto.examples.wordcount.wordcount import WordCount
 from stretto.module import Depot, Module, declarations
 from stretto.partition import Partitioner
 from tests.integration.cluster import MODULE, Cluster, Code
-from tests.integration.zk.waiting import wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 TASKS = 4
-SETTLED_SECONDS = 120
+SETTLED_SECONDS = 60
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
@@ -56,12 +56,12 @@ def held(client: Client, module: type[Module], name: str) -> dict[Any, Any]:
 
 def check_settles(client: Client, module: type[Module], expected: dict[str, dict[Any, Any]]) -> None:
     """That these PStates come to be what they are in memory, and stay it."""
+    deadline = time.monotonic() + SETTLED_SECONDS
     for name, whole in expected.items():
-        wait_until(
-            f"{name} is what it is in memory",
-            lambda name=name, whole=whole: held(client, module, name) == whole,  # type: ignore[misc]
-            SETTLED_SECONDS,
-        )
+        while (found := held(client, module, name)) != whole and time.monotonic() < deadline:
+            time.sleep(0.2)
+        differing = {key: (found.get(key), whole.get(key)) for key in found.keys() | whole.keys()}
+        assert found == whole, {key: pair for key, pair in differing.items() if pair[0] != pair[1]}
     for name, whole in expected.items():
         assert held(client, module, name) == whole
 
