@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 import stretto.testing
 from stretto.client.api import Client
+from stretto.examples.bank.bank import Bank
+from stretto.examples.bank.orders import orders
 from stretto.examples.pageviews.pageviews import PageViews
 from stretto.examples.pageviews.views import views
 from stretto.examples.timeline.events import follows, posts
@@ -120,5 +123,45 @@ def test_a_timeline_is_right_although_leaders_are_killed(run: Callable[..., Clus
         m.run()
         append(client, Timeline.posts, written, kill_leaders)
         check_settles(client, Timeline, {name: m.pstate(name).get() for name in ("timelines", "written")})
+    cluster.wait_healed()
+    cluster.check_replicas_agree()
+
+
+def test_a_bank_books_every_order_once_although_leaders_are_killed(run: Callable[..., Cluster]) -> None:
+    cluster = run("bank/bank.py", Bank)
+    given = list(islice(orders(accounts=100), 3_000))
+
+    def kill_leaders(number: int) -> None:
+        if number in (1_000, 2_000):
+            cluster.leader(number // 1_000 - 1).kill()
+            cluster.heal()
+
+    client = cluster.connect()
+    append(client, Bank.orders, given, kill_leaders)
+    paid_in = Counter[str]()
+    for order in given:
+        if order["type"] == "deposit":
+            paid_in[order["account"]] += order["amount"]
+
+    def booked() -> tuple[dict[str, int], dict[str, int]]:
+        """The balances, and what they would be if all were booked but what is refused."""
+        balances, refused = held(client, Bank, "balances"), held(client, Bank, "refused")
+        expected = Counter(paid_in)
+        for order in given:
+            if order["type"] == "transfer":
+                expected[order["account"]] -= order["amount"]
+                expected[order["to"]] += order["amount"]
+        for transfer in (each for listed in refused.values() for each in listed):
+            expected[transfer.account] += transfer.amount
+            expected[transfer.to] -= transfer.amount
+        return balances, dict(expected)
+
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while (found := booked())[0] != found[1] and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert found[0] == found[1]
+    assert held(client, Bank, "deposited") == paid_in
+    assert sum(found[0].values()) == sum(paid_in.values())
+    assert min(found[0].values()) >= 0
     cluster.wait_healed()
     cluster.check_replicas_agree()
