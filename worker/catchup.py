@@ -524,7 +524,7 @@ class CatchupDesk:
     def _wait_for_room(self, receiving: Receiving, why: str) -> None:
         """The core is told that this goes on: it must not ask for a state that has no place to go."""
         group = receiving.group
-        receiving.waits = why
+        receiving.waits, receiving.bytes_per_second = why, 0
         wait_ms = min(_pause_ms(receiving.looks), group.replica.settings.state_timeout_ms // 2)
         receiving.looks += 1
         group.step(events.TransferProgressed(epoch=receiving.epoch, attempt=receiving.attempt))
@@ -535,7 +535,7 @@ class CatchupDesk:
             return
         key = receiving.group.key
         log.warning("far_horizon_fails", group=str(key), leader=receiving.leader, why=why)
-        receiving.waits = f"it begins again: {why}"
+        receiving.waits, receiving.bytes_per_second = f"it begins again: {why}", 0
         receiving.fetch.failed = receiving.fetch.failed or why
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1

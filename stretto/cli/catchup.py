@@ -88,6 +88,8 @@ def _mode(replica: ReplicaStatus) -> str:
     match replica.role:
         case "near":
             return "near: from the leader's log"
+        case "far" if replica.catchup is not None and replica.catchup.waits:
+            return "far: waits, as told below"
         case "far":
             return "far: copies of the leader's state"
         case role if role in (SILENT, ABSENT):
@@ -123,8 +125,8 @@ def _tasks(transfers: Sequence[tuple[GroupStatus, ReplicaStatus, admin.CatchupVi
 
 
 def _progress(task: admin.TaskCatchup) -> str:
-    """How much of the image is here; while it is compared or fetched."""
-    if not task.size_bytes or task.phase not in ("fetching", "complete"):
+    """How much of the image is here, while it is fetched."""
+    if not task.size_bytes or task.phase not in ("ahead", "fetching", "complete"):
         return ""
     done = task.size_bytes - min(task.left_bytes, task.size_bytes)
     return f"{bar(done, task.size_bytes, BAR_WIDTH):<{BAR_WIDTH}} {done / task.size_bytes:>4.0%}"

@@ -87,6 +87,7 @@ def test_a_replica_that_receives_state_task_by_task() -> None:
     assert fetching[-5:] == ["75%", "500", "MB", "2.0", "GB"]
     preparing = next(line for line in lines if "preparing" in line)
     assert preparing[-3:] == ["0", "B", "-"]
+    assert "waits," in replica
     assert " ".join(lines[-1]) == "! b waits with group 3: its disk is full; make room"
 
 
