@@ -24,6 +24,9 @@ COUNTERS = {
     "stretto_isr_expands_total": "Changes of the ISR that gained a member.",
     "stretto_elections_total": "Times that a replica became leader.",
     "stretto_stalls_total": "Times that a group began to refuse appends for lack of replicas.",
+    "stretto_catchup_transfers_total": "States that a replica received and installed.",
+    "stretto_catchup_failures_total": "Transfers of state that failed or were refused, and began again.",
+    "stretto_catchup_damaged_blocks_total": "Blocks of a state that came damaged and were asked for again.",
     "stretto_task_thread_busy_seconds_total": "Time that the worker's loop spent on a group.",
 }
 GAUGES = {
@@ -46,6 +49,9 @@ _EVENTS = {
     "expands": "stretto_isr_expands_total",
     "elections": "stretto_elections_total",
     "stalls": "stretto_stalls_total",
+    "received_states": "stretto_catchup_transfers_total",
+    "failed_transfers": "stretto_catchup_failures_total",
+    "damaged_blocks": "stretto_catchup_damaged_blocks_total",
 }
 
 

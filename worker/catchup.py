@@ -473,6 +473,8 @@ class CatchupDesk:
             case fetch.AwaitRoom(why=why):
                 self._wait_for_room(receiving, why)
             case fetch.Note(event=event, fields=fields):
+                if event == "damaged_blocks":
+                    receiving.group.meter.counted(event, fields["blocks"])
                 log.info(event, group=str(receiving.group.key), leader=receiving.leader, **fields)
             case _:
                 assert_never(effect)
@@ -537,6 +539,7 @@ class CatchupDesk:
         log.warning("far_horizon_fails", group=str(key), leader=receiving.leader, why=why)
         receiving.waits, receiving.bytes_per_second = f"it begins again: {why}", 0
         receiving.fetch.failed = receiving.fetch.failed or why
+        receiving.group.meter.counted("failed_transfers")
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         self._loop.call_after(_pause_ms(failures), self._give_up, receiving)
@@ -593,6 +596,7 @@ class CatchupDesk:
                     damaged_blocks=receiving.fetch.damaged_blocks,
                     took_ms=self._loop.now - receiving.begun_at,
                 )
+                group.meter.counted("received_states")
                 self._worker.replica_replaced(group, result)
                 group.installed(result, receiving.history)
 

@@ -89,6 +89,9 @@ class Meter:
     def failed(self, kind: Kind, reason: str) -> None:
         self._of(kind).failures[reason] += 1
 
+    def counted(self, event: str, times: int = 1) -> None:
+        self._events[event] += times
+
     def noted(self, event: str, fields: dict[str, Any]) -> None:
         """A transition of the replica."""
         self.story.append(StoryLine(at_ms=time.time_ns() // 1_000_000, event=event, fields=fields))

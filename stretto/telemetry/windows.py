@@ -94,7 +94,8 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Spent on this group by the worker's loop."""
     kinds: dict[str, KindWindow] = {}
     events: dict[str, int] = {}
-    """What happened, and how often: elections, shrinks, expands, stalls."""
+    """What happened, and how often: elections, shrinks, expands, stalls; received_states, failed_transfers,
+    damaged_blocks."""
     catchup_left_bytes: int = 0
     """Of the round under way, while it receives its leader's state."""
 

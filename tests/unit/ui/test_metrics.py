@@ -21,12 +21,16 @@ LABELS = 'module="M",group="0",worker="w0"'
 
 def test_counters_add_up_over_windows_and_count_none_twice() -> None:
     metrics = Metrics()
-    first = window(0, group(kinds={"depot": kind(10, failures={"stalled": 2})}, events={"shrinks": 1}))
+    first = window(
+        0,
+        group(kinds={"depot": kind(10, failures={"stalled": 2})}, events={"shrinks": 1, "damaged_blocks": 3}),
+    )
     metrics.add([first, first, window(10_000, group(kinds={"depot": kind(5)}))])
     found = exposed(metrics)
     assert found[f'stretto_replicated_entries_total{{{LABELS},kind="depot"}}'] == 15
     assert found[f'stretto_replicate_failures_total{{{LABELS},kind="depot",reason="stalled"}}'] == 2
     assert found[f"stretto_isr_shrinks_total{{{LABELS}}}"] == 1
+    assert found[f"stretto_catchup_damaged_blocks_total{{{LABELS}}}"] == 3
 
 
 def test_gauges_are_of_the_last_window() -> None:

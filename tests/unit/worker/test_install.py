@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -265,6 +267,20 @@ def test_a_later_round_lists_and_sends_what_changed(tmp_path: Path, pool: Thread
     assert len(changed.listed) < len(first.listed) / 2
     assert 0 < fetch_image(staging, changed) < whole / 2
     staging.close()
+    close(leader)
+
+
+def test_no_transaction_is_open_once_an_image_is_made(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    leader = opened(tmp_path / "leader", pool, a_log(20))
+    image = make_image(leader.state, tmp_path / "leader", ask(TaskId(0)), None)
+    folder = task_folder(tmp_path / "leader" / "state", TaskId(0))
+
+    command = [sys.executable, "-I", "-m", "lmdb", "readers", "-e", str(folder)]
+    readers = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    transactions = [line.split()[-1] for line in readers if line.split()[:1] == [str(os.getpid())]]
+    assert set(transactions) <= {"-"}
+    assert image.read(((0, 1),))
     close(leader)
 
 
