@@ -79,8 +79,11 @@ class Orders:
     def check(self, cluster: Cluster, seconds: float = DEADLINE_SECONDS) -> None:
         """All are booked, each once."""
         booked, count = self._client.pstate(MODULE, "booked"), self.booked.total()
-        wait_until("all are booked", lambda: sum(dict(booked.items()).values()) >= count, seconds)
-        wait_until("microbatches are idle", lambda: _is_idle(cluster), seconds)
+        try:
+            wait_until("all are booked", lambda: sum(dict(booked.items()).values()) >= count, seconds)
+            wait_until("microbatches are idle", lambda: _is_idle(cluster), seconds)
+        except AssertionError as late:
+            raise AssertionError(f"{late}; of {count} orders, {view_of(cluster)}") from late
         assert dict(self._client.pstate(MODULE, "booked").items()) == self.booked
         found = dict(self._client.pstate(MODULE, "balances").items())
         assert sum(found.values()) == 0
@@ -242,14 +245,13 @@ class Havoc(threading.Thread):
 def test_every_transfer_is_booked_once_whatever_happens(
     start: Callable[..., Cluster], tmp_path: Path, seed: int
 ) -> None:
-    cluster = bank(start, tmp_path)
+    cluster = bank(start, tmp_path, **{"topology.microbatch.max.records": 500})
     orders = Orders(cluster, seed)
     havoc = Havoc(cluster, 12, seed)
     havoc.start()
     while havoc.is_alive():
-        orders.send(100)
-        time.sleep(0.05)
-    havoc.join()
+        orders.send(50)
+        havoc.join(0.1)
     assert havoc.errors == []
     orders.send(200)
     orders.settle()
