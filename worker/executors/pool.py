@@ -96,7 +96,7 @@ class Executors:
         self.close()
         if code is not None:
             groups = len(self._worker.config.plans)
-            count = self._worker.option("executor.processes") or min(groups, os.cpu_count() or 1)
+            count = self._worker.option("executor.processes") or max(1, min(groups, os.cpu_count() or 1))
             self._slots = [_Slot(self._worker, number, code) for number in range(count)]
 
     @property

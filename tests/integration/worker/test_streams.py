@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from stretto import wire
+from stretto.client.producer import Producer
 from stretto.client.pstate import PStateReader
 from stretto.errors import ProcessingFailed
 from stretto.partition import owner_of
@@ -128,6 +130,31 @@ def test_steps_run_on_the_tasks_that_own_their_keys(start: Callable[..., Cluster
     assert counted(reader) == expected
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_no_step_is_lost_although_leaders_are_killed(start: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster = start(code=Code(tmp_path / "code", COUNTS, "Words"), tasks=4, groups=2)
+    client = cluster.connect()
+    expected: Counter[str] = Counter()
+    with client.producer(MODULE, "sentences", batch_records=20) as producer:
+        for number in range(2_000):
+            words = [VOCABULARY[(number * 7 + place) % 50] for place in range(5)]
+            _ack = producer.append(msgspec.json.encode(" ".join(words)))
+            expected.update(words)
+            if number in (500, 1_000, 1_500):
+                cluster.leader(number // 500 % 2).kill()
+                cluster.heal()
+    reader = client.pstate(MODULE, "counts")
+
+    def is_all_there() -> bool:
+        found = counted(reader)
+        return all(found.get(word, 0) >= count for word, count in expected.items())
+
+    wait_until("every word is counted as often as it was said", is_all_there, 2 * DEADLINE_SECONDS)
+    cluster.wait_healed()
+    cluster.check_replicas_agree()
+
+
 def test_an_append_can_wait_for_its_streams_and_gets_what_they_return(
     start: Callable[..., Cluster], tmp_path: Path
 ) -> None:
@@ -145,6 +172,7 @@ def test_an_append_can_wait_for_its_streams_and_gets_what_they_return(
             raise AssertionError(acks[13].result(DEADLINE_SECONDS))
         seen = client.pstate(MODULE, "seen")
         assert counted(seen) == {number: 1 for number in range(20) if number != 13}
+        assert asyncio.run(awaited(producer)) == {"take": 200}
         with pytest.raises(ProcessingFailed, match="LookupError: nothing under -1"):
             raise AssertionError(producer.append(b"-1", task=0).result(DEADLINE_SECONDS))
 
@@ -191,6 +219,10 @@ def test_clients_cannot_change_pstates(start: Callable[..., Cluster], tmp_path: 
         answer = caller.ask(message, pack({}))
     assert isinstance(answer, wire.Failed)
     assert "changed by the topologies of their module" in answer.why
+
+
+async def awaited(producer: Producer) -> dict[str, Any]:
+    return await producer.append(b"100", task=1)
 
 
 def at(cluster: Cluster) -> list[str]:
