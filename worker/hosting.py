@@ -56,13 +56,12 @@ class Hosting:
         for left in (worker.config.data_dir / "groups").glob(f"{_DELETING}*"):
             shutil.rmtree(left, ignore_errors=True)
 
-    @property
-    def peers(self) -> set[WorkerId]:
-        """With whom replicas of ours have to do."""
-        found = {worker for plan in self.plans.values() for worker in plan.replicas}
-        for group in self._worker.groups.values():
-            if group.replica.record is not None:
-                found.update(group.replica.record.workers)
+    def peers_of(self, key: GroupKey) -> set[WorkerId]:
+        """With whom our replica of a group has to do: the assigned, and those that the record knows."""
+        plan, group = self.plans.get(key), self._worker.groups.get(key)
+        found = set(plan.replicas) if plan is not None else set()
+        if group is not None and group.replica.record is not None:
+            found.update(group.replica.record.workers)
         return found
 
     def assigned(self, assignment: Assignment) -> None:

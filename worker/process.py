@@ -255,7 +255,8 @@ class Worker:
             return
         self.metastore.update_registration()
         if self._incarnation is not None:
-            self._begin(plan, self._incarnation)
+            # The assignment may have changed while it was closed.
+            self._begin(self.hosting.plans[plan.key], self._incarnation)
 
     def _assignment_read(self, assignment: Assignment) -> None:
         """From the metastore's threads."""
@@ -464,7 +465,7 @@ class Worker:
             if isinstance(event, events.RecordRead | events.CasReply):
                 self.metadata.record_changed(group)
                 self.clients.reads.parked.group_changed(key)
-                self.peers_changed()
+                self._meet_again(self.hosting.peers_of(key))
                 self.hosting.consider(key)
 
     def _workers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
@@ -478,7 +479,10 @@ class Worker:
 
     def peers_changed(self) -> None:
         """With whom our replicas have to do, or where these are."""
-        for worker in self.hosting.peers:
+        self._meet_again({worker for key in self.hosting.plans for worker in self.hosting.peers_of(key)})
+
+    def _meet_again(self, workers: Collection[WorkerId]) -> None:
+        for worker in workers:
             registration = self._registrations.get(worker)
             if registration is None:
                 self.transport.forget(worker)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+
+import pytest
 
 from tests.integration.cluster import Cluster
 from tests.integration.load import Load, check_history
@@ -36,6 +39,7 @@ def test_all_replicas_of_a_group_move(start: Callable[..., Cluster]) -> None:
     assert check_history(cluster, load)["failed"] == 0
 
 
+@pytest.mark.soak
 def test_a_worker_killed_while_it_leaves_and_one_while_it_comes(start: Callable[..., Cluster]) -> None:
     cluster = start(workers=4, groups=1, factor=3)
     with Load(cluster.connect()) as load:
@@ -52,4 +56,28 @@ def test_a_worker_killed_while_it_leaves_and_one_while_it_comes(start: Callable[
         leader.start()
         wait_settled(cluster)
         wait_for_more(load)
+    assert check_history(cluster, load)["failed"] == 0
+
+
+MOVES = (["w1", "w2", "w3"], ["w3", "w4"], ["w4", "w5", "w6"], ["w6"], ["w6", "w7"], ["w8", "w9", "w10"])
+"""No worker returns to a group that it left."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(3))
+def test_replicas_move_again_and_again_while_workers_are_killed(
+    start: Callable[..., Cluster], seed: int
+) -> None:
+    chance = random.Random(seed)
+    options = {"replication.max.near.sync.message.lag": chance.choice([20, 100_000])}
+    cluster = start(workers=11, groups=1, factor=3, options=options)
+    with Load(cluster.connect()) as load:
+        for move in MOVES:
+            wait_for_more(load)
+            cluster.assign(move)
+            concerned = sorted({*move, *cluster.isr()})
+            for name in chance.sample(concerned, min(2, len(concerned))):
+                wait_until("a part of it is done", lambda: chance.random() < 0.2, 60.0)
+                cluster.workers[name].restart()
+            wait_settled(cluster)
     assert check_history(cluster, load)["failed"] == 0
