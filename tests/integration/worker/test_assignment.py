@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import DEPOT, MODULE, Cluster
 from tests.integration.load import Load, check_history
 from tests.integration.zk.waiting import wait_until
 
@@ -31,10 +31,13 @@ def wait_settled(cluster: Cluster) -> None:
 
 def test_all_replicas_of_a_group_move(start: Callable[..., Cluster]) -> None:
     cluster = start(workers=4, groups=1, factor=2, options={"replication.max.near.sync.message.lag": 100})
+    idle = cluster.connect(["w0", "w1"]).reader(MODULE, DEPOT)
+    assert idle.bounds(0)[1] >= 0
     with Load(cluster.connect()) as load:
         wait_for_more(load)
         cluster.assign(["w2", "w3"])
         wait_settled(cluster)
+        assert idle.bounds(0)[1] > 0  # all that it knew of the group are alive, and do not hold it
         wait_for_more(load)
     assert check_history(cluster, load)["failed"] == 0
 
@@ -64,6 +67,7 @@ MOVES = (["w1", "w2", "w3"], ["w3", "w4"], ["w4", "w5", "w6"], ["w6"], ["w6", "w
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(3))
 def test_replicas_move_again_and_again_while_workers_are_killed(
     start: Callable[..., Cluster], seed: int
