@@ -70,6 +70,8 @@ class StreamDesk:
         self._tickets = itertools.count(1)
         #: The epoch in which a group's streams run, or are about to.
         self._epochs: dict[GroupKey, Epoch] = {}
+        #: Restarted in this epoch: they begin when what is in the log by then is applied.
+        self._unsettled: dict[GroupKey, tuple[Epoch, Offset]] = {}
         self._led: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
         self._inbox: deque[tuple[_Led, work.Event]] = deque()
         self._is_awaited = False
@@ -86,8 +88,16 @@ class StreamDesk:
         epoch = leader.epoch if leader is not None and leader.is_serving and not group.closed else None
         if self._epochs.get(group.key) != epoch:
             self.closed(group.key)
-            if epoch is not None and self._specs:
+            if epoch is not None and self._specs and self._is_settled(group, epoch):
                 self._begin(group, epoch)
+
+    def _is_settled(self, group: Group, epoch: Epoch) -> bool:
+        """All that was appended before a restart is applied: the rows tell how far the streams were."""
+        led_then, end = self._unsettled.get(group.key, (epoch, Offset(0)))
+        if led_then == epoch and group.replica.applied < end:
+            return False
+        self._unsettled.pop(group.key, None)
+        return True
 
     def closed(self, key: GroupKey) -> None:
         """Nothing of a group runs any more."""
@@ -102,6 +112,8 @@ class StreamDesk:
     def restart(self) -> None:
         """With other functions, or other executors."""
         for group in list(self._worker.groups.values()):
+            if group.leader is not None:
+                self._unsettled[group.key] = (group.leader.epoch, group.replica.log_end)
             self.closed(group.key)
             self.looked(group)
 
@@ -167,6 +179,8 @@ class StreamDesk:
     # What happens.
 
     def grown(self, group: Group, depots: Mapping[tuple[TaskId, str], DepotOffset], end: Offset) -> None:
+        if group.key in self._unsettled:
+            self.looked(group)
         for (task, depot), depot_end in depots.items():
             for led in self._led.get((group.key, task), {}).values():
                 if depot in led.spec.depots:

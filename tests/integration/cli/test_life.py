@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -15,16 +16,21 @@ import pytest
 from stretto.client import connect
 from stretto.errors import ModulePaused, StrettoError
 from stretto.local import LocalCluster
+from stretto.partition import task_of
 from tests.integration.cli.running import Done, stretto
 from tests.integration.zk.waiting import wait_until
 
 MODULE = """
-from stretto import Depot, Module, PState
+from stretto import Depot, Module, PState, stream
 
 class Ledger(Module):
     entries = Depot(partition_by="account")
     notes = Depot()
     totals = PState(dict[str, int])
+
+    @stream(entries)
+    def count(self, entry):
+        self.totals.increment(entry["account"])
 """
 DEADLINE_SECONDS = 60.0
 
@@ -125,13 +131,19 @@ def test_a_paused_module_refuses_records_at_once_serves_reads_and_stays_so_over_
 
 
 NEW = """
-from stretto import Depot, Module, PState
+from stretto import Depot, Module, PState, stream
 
 class Ledger(Module):
     entries = Depot(partition_by="account")
     notes = Depot()
     totals = PState(dict[str, int])
     more = Depot()
+    by_new_code = PState(dict[str, int])
+
+    @stream(entries)
+    def count(self, entry):
+        self.totals.increment(entry["account"])
+        self.by_new_code.increment(entry["account"])
 """
 BREAKS_ON_NODES = (
     NEW
@@ -147,12 +159,15 @@ look()
 
 
 class Load:
-    """Appends and reads, one after the other, until it is told to stop; remembers what was acknowledged."""
+    """Appends and reads, one after the other, until it is told to stop; remembers what was acknowledged.
+
+    A stream counts what comes: each record once, whatever code it met.
+    """
 
     def __init__(self, life: Life) -> None:
         self._life = life
         self._stop = threading.Event()
-        self.acknowledged: list[bytes] = []
+        self.acknowledged: list[str] = []
         self.problems: list[StrettoError] = []
         self._thread = threading.Thread(target=self._run)
 
@@ -170,11 +185,14 @@ class Load:
             reader = client.reader(self._life.name, "entries")
             number = 0
             while not self._stop.is_set():
-                record = b'{"account": "%d"}' % number
+                account = str(number % 50)
+                task = task_of(account, 4)
                 try:
-                    producer.append(record, task=number % 4).result(DEADLINE_SECONDS)
-                    self.acknowledged.append(record)
-                    reader.read(number % 4, 0)
+                    producer.append(b'{"account": "%s"}' % account.encode(), task=task).result(
+                        DEADLINE_SECONDS
+                    )
+                    self.acknowledged.append(account)
+                    reader.read(task, 0)
                 except StrettoError as error:
                     self.problems.append(error)
                 number += 1
@@ -200,7 +218,7 @@ def test_new_code_is_taken_up_under_load_and_what_does_not_load_is_rolled_back(l
         )
         assert (failed.code, failed.out) == (1, ""), failed
         *traceback, sentence = failed.err.splitlines()
-        assert any(line.strip() == 'File "ledger.py", line 13, in look' for line in traceback), failed
+        assert any(line.strip() == 'File "ledger.py", line 19, in look' for line in traceback), failed
         assert "KeyError: 'LEDGER_TEST_IS_HERE'" in traceback
         assert sentence.startswith("stretto: version 2 does not load on node ")
         assert sentence.endswith(f"; {life.name} still runs version 1")
@@ -215,13 +233,24 @@ def test_new_code_is_taken_up_under_load_and_what_does_not_load_is_rolled_back(l
     assert load.problems == []
     assert life.leaders() == leaders
     assert life.pids() == pids
+    assert life.accounts() == sorted(load.acknowledged)
     with connect(life.cluster.bootstrap) as client:
-        found = sorted(record.data for record in client.reader(life.name, "entries").read_all())
-    assert found == sorted(load.acknowledged)
+        totals = client.pstate(life.name, "totals")
+        wait_until(
+            "every record is counted",
+            lambda: sum(totals.get_many(set(load.acknowledged)).values()) >= len(load.acknowledged),
+            DEADLINE_SECONDS,
+        )
+        assert dict(totals.items()) == Counter(load.acknowledged)
+        by_new_code = dict(client.pstate(life.name, "by_new_code").items())
+        assert 0 < sum(by_new_code.values()) < len(load.acknowledged)
 
     before = life.status()
     for code, refusal in (
-        (NEW.replace("dict[str, int]", "dict[str, str]"), "PState totals has another type"),
+        (
+            NEW.replace("totals = PState(dict[str, int]", "totals = PState(dict[str, str]"),
+            "PState totals has another type",
+        ),
         (NEW.replace("    more = Depot()\n", ""), "does not declare depot more, whose data would be lost"),
     ):
         life.source.write_text(code)
