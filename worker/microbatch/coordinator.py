@@ -213,11 +213,18 @@ class Coordinator:
         return messages.Poll(self._poll, beyond)
 
     def _input(self, message: messages.Input) -> None:
-        self._bounds[message.task] = message.bounds
+        self._learn(message.task, message.bounds)
         self._rolled_max = max(self._rolled_max, message.rolled)
         if self.phase is Phase.IDLE and message.number == self._poll:
             self._ask(message.task, self._poll_of(message.task))
             self._look_for_input()
+
+    def _learn(self, task: TaskId, bounds: dict[str, tuple[int, int]]) -> None:
+        """Depots only grow; what says otherwise is old."""
+        known = self._bounds.setdefault(task, {})
+        for depot, (start, end) in bounds.items():
+            before = known.get(depot, (0, 0))
+            known[depot] = (max(start, before[0]), max(end, before[1]))
 
     def _look_for_input(self) -> None:
         if self._later is not None or self._settings.paused or not self._spans():
@@ -241,7 +248,8 @@ class Coordinator:
         return tuple(found)
 
     def _prime_next(self) -> None:
-        if self._settings.paused:
+        spans = self._spans()
+        if self._settings.paused or not spans:
             self._input_since = None
             return
         latest = 0 if self._batch is None else self._batch.version.id
@@ -249,7 +257,7 @@ class Coordinator:
         # After an unclean election the record may be older than what took effect.
         version = Version(max(latest, self._rolled_max) + 1, 0)
         self._primed_at = self._now
-        self._prime(Batch(version, progress, self._spans()))
+        self._prime(Batch(version, progress, spans))
 
     def _prime(self, batch: Batch) -> None:
         self.phase = Phase.PRIMING
@@ -439,7 +447,7 @@ class Coordinator:
         self._look_whether_rolled()
 
     def _rolled(self, message: messages.Rolled) -> None:
-        self._bounds[message.task] = message.bounds
+        self._learn(message.task, message.bounds)
         self._rolled_max = max(self._rolled_max, message.id)
         batch = self._batch
         if self.phase is Phase.ROLLING and batch is not None and message.id >= batch.version.id:

@@ -125,6 +125,18 @@ def test_the_input_of_all_tasks_that_comes_together_is_one_microbatch() -> None:
     ]
 
 
+def test_an_answer_that_comes_late_takes_no_input_away() -> None:
+    scene = Scene()
+    number = scene.told(messages.Poll)[-1][1].number
+    scene.receive(messages.Input(number, T0, 0, {"orders": (0, 3)}))
+    scene.receive(messages.Input(number - 1, T0, 0, {"orders": (0, 0)}))
+    scene.receive(messages.Rolled(T0, 0, {"orders": (0, 0)}))
+    scene.later(10)
+    (prime,) = scene.entries
+    assert isinstance(prime, entries.Prime)
+    assert prime.batch.spans == (Span("orders", T0, 0, 3),)
+
+
 def test_a_microbatch_is_run_staged_committed_and_rolled_and_the_next_goes_on_behind_it() -> None:
     scene = Scene()
     scene.input(3, 25)
