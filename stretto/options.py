@@ -308,6 +308,17 @@ TABLE: tuple[Option, ...] = (
         doc="How long a message between replicas waits for an answer before it is sent again.",
     ),
     Option(
+        name="replication.follower.read.wait.millis",
+        kind=int,
+        default=100,
+        unit="ms",
+        low=1,
+        high=60_000,
+        setting="follower_read_wait_ms",
+        doc="How long a read at a follower waits for the leader's word, or for what it must see, before it "
+        "is sent elsewhere.",
+    ),
+    Option(
         name="replication.max.message.bytes",
         kind=int,
         default=_MIB,
