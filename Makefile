@@ -6,8 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Tests are independent of each other, so that idle workers can steal from busy ones.
-JOBS ?= 2
+# Tests are independent of each other, so that idle workers can steal from busy ones. Many of them wait for
+# real processes: three at a time keep two cores busy.
+JOBS ?= 3
 PYTEST_ARGS ?=
 
 help: ## Show this list

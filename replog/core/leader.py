@@ -407,8 +407,8 @@ class Leader:
             self._reading = (replica.read_record(), replica.now)
 
     def _others(self) -> list[WorkerId]:
-        """Assigned, and those that the ISR still lists or may."""
-        return [worker for worker in self.membership.concerned if worker != self.replica.worker]
+        """Assigned, and those that the ISR still lists or may; in the same order in every process."""
+        return sorted(worker for worker in self.membership.concerned if worker != self.replica.worker)
 
     def hears(self, sender: WorkerId) -> bool:
         return sender in self.membership.concerned
@@ -420,7 +420,7 @@ class Leader:
 
     def forget_strangers(self) -> None:
         """Who is neither assigned nor a member: it receives nothing more, and nothing is kept for it."""
-        for worker in self.followers.keys() - self.membership.concerned:
+        for worker in sorted(self.followers.keys() - self.membership.concerned):
             del self.followers[worker]
             self.replica.emit(effects.StopServing(to=worker))
         for registration in [each for each in self._incarnations if each.worker not in self.followers]:

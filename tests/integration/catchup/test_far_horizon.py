@@ -164,6 +164,7 @@ def _fill(file: Path) -> None:
             ballast.write(bytes(64 * 1024))
 
 
+@pytest.mark.soak
 def test_a_disk_that_fills_up_in_the_middle_of_a_round_is_told_and_overcome(cluster: Cluster) -> None:
     victim = leave_behind(cluster, **BULK)
     options(cluster, **{LIMIT: SLOW})

@@ -31,6 +31,7 @@ def retain(cluster: Cluster, **values: int) -> None:
     set_options(cluster.operator, cluster.paths, Level.of(MODULE, depot=DEPOT), wanted)
 
 
+@pytest.mark.soak
 def test_a_depot_is_trimmed_and_a_follower_far_behind_comes_back_to_the_same(cluster: Cluster) -> None:
     append(cluster, 20)
     client = cluster.connect()

@@ -69,6 +69,7 @@ def wait_for_more(load: Load, records: int = 200) -> None:
     wait_until(f"{target} records are acknowledged", lambda: load.acked_so_far() >= target, 60.0)
 
 
+@pytest.mark.soak
 def test_replicas_come_move_and_go_under_load(whole_cluster: LocalCluster, counts: Client) -> None:
     cluster = whole_cluster
     with Load(counts) as load:

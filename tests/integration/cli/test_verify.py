@@ -54,6 +54,7 @@ def test_replicas_are_compared_while_records_are_appended(cluster: Cluster) -> N
 
 def test_a_replica_that_was_tampered_with_is_told(cluster: Cluster) -> None:
     append(cluster.connect(), 100)
+    assert verify(cluster).code == 0  # so all of them have applied it
     victim = cluster.followers()[0]
     victim.terminate()
     victim.wait()

@@ -244,6 +244,7 @@ def fragile_disk(tmp_path: Path) -> Iterator[FragileDisk]:
     subprocess.run(["umount", "--lazy", path], check=True)
 
 
+@pytest.mark.soak
 def test_a_disk_that_turns_read_only_stops_its_replica_and_nothing_else(
     start: Callable[..., Cluster], fragile_disk: FragileDisk
 ) -> None:
