@@ -204,7 +204,8 @@ def test_a_second_one_is_refused_and_one_that_died_is_taken_over(folder: Path) -
     assert second.ready() == conductor
     assert second.daemons() == daemons
     os.kill(daemons["node-2"], signal.SIGKILL)
-    wait_until("node-2 is started again", lambda: second.daemons().get("node-2") != daemons["node-2"])
+    gone = (None, 0, daemons["node-2"])
+    wait_until("node-2 is started again", lambda: second.daemons().get("node-2") not in gone)
     assert "node-2 ended with" in second.output
     launch(conductor, folder, factor=1)
     check_second_interrupt(second)
