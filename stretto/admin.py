@@ -7,6 +7,7 @@ A call is a struct whose base names its result: ``class Launch(Call[Launched])``
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -571,5 +572,18 @@ def decode_call(raw: msgspec.Raw) -> AnyCall:
 
 
 def decode_result(call: Call[Result], raw: msgspec.Raw) -> Result:
-    result: Result = msgspec.msgpack.decode(raw, type=result_type(type(call)))
+    result: Result = _decoder(type(call)).decode(raw)
     return result
+
+
+_decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {}
+_deciding = threading.Lock()
+
+
+def _decoder(call: type[Call[Any]]) -> msgspec.msgpack.Decoder[Any]:
+    """Made by one thread at a time: two that look into the same struct for the first time crash msgspec."""
+    found = _decoders.get(call)
+    if found is None:
+        with _deciding:
+            found = _decoders.setdefault(call, msgspec.msgpack.Decoder(result_type(call)))
+    return found
