@@ -18,6 +18,7 @@ from stretto.client.api import Client
 from stretto.client.cluster import Cluster
 from stretto.client.status import GroupStatus, group_statuses
 from stretto.errors import RetriableError, StrettoError
+from stretto.types import WorkerId
 from stretto.ui.charts import Charts, charts_of
 from stretto.ui.store import Store, tier_for
 from stretto.ui.views import ClusterView, Health, problems_of, sentence_of
@@ -120,7 +121,7 @@ class Desk:
             return []
 
     def worker_address(self, worker: str) -> str | None:
-        return self.shared("metadata", self.cluster.metadata).addresses.get(worker)  # type: ignore[call-overload, no-any-return]
+        return self.shared("metadata", self.cluster.metadata).addresses.get(WorkerId(worker))
 
     def story(self, module: str, group: int) -> list[tuple[str, admin.StoryLine]]:
         """Of all replicas of a group, by time."""
@@ -150,10 +151,3 @@ class Desk:
             ),
             tier.step_ms,
         )
-
-    def latest_windows(self) -> list[Any]:
-        """The last window of every worker that was heard lately."""
-        now_ms = time.time_ns() // 1_000_000
-        step_ms = tier_for(0).step_ms
-        found = self._store.between(now_ms - 4 * step_ms, now_ms + step_ms, step_ms)
-        return list({window.worker: window for window in found}.values())

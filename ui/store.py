@@ -57,7 +57,6 @@ class Store:
     def __init__(self, path: Path, *, bytes_max: int = BYTES_MAX) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._path = path
         try:
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             for pragma in ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=NORMAL"):
@@ -116,10 +115,6 @@ class Store:
                     self._forget(tier.step_ms, now_ms - (tier.kept_ms >> halvings))
                 if self._pages() <= self._pages_max:
                     break
-
-    @property
-    def size_bytes(self) -> int:
-        return self._path.stat().st_size
 
     def _pages(self) -> int:
         # Each step of this statement frees a page; a script runs to its end, a query does not.

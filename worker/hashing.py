@@ -8,14 +8,13 @@ being made, as far as it has come; or what a follower has just written.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
+import select
 import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -157,17 +156,15 @@ def _say(hashes: Iterator[bytes]) -> None:
 def _hash_growing(fd: int, block_bytes: int) -> None:
     """A file that is written forward, until standard input ends."""
     piece_bytes = max(READ_BYTES, block_bytes) // block_bytes * block_bytes
-    os.set_blocking(0, False)
-    done, whole = 0, False
+    done, whole, patience = 0, False, 0.0
     while not whole:
-        with contextlib.suppress(BlockingIOError):
-            whole = os.read(0, 1) == b""
+        # Nothing is ever sent: it is readable once it has ended.
+        whole = bool(select.select([0], [], [], patience)[0])
         size = os.fstat(fd).st_size
         end = size if whole else size // piece_bytes * piece_bytes
         for position in range(done, end, piece_bytes):
             _say(_hashes(_read(fd, position, min(end, position + piece_bytes), block_bytes), block_bytes))
-        if end == done and not whole:
-            time.sleep(_LOOK_SECONDS)
+        patience = _LOOK_SECONDS if end == done else 0.0
         done = end
 
 
