@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from stretto.scans import PinnedGroup
 from stretto.telemetry.windows import Window
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
@@ -147,6 +148,21 @@ class Microbatches(Call[tuple[MicrobatchView, ...]], frozen=True, kw_only=True):
     module: str
 
 
+class PinView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pin that a worker keeps."""
+
+    pin: str
+    group: str
+    worker: WorkerId
+    offset: Offset
+    holder: str
+    age_ms: int
+    idle_ms: int
+    """Since it was read."""
+    sent_bytes: int
+    """To its readers, so far."""
+
+
 class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     state: str
@@ -173,6 +189,8 @@ class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence each; none when all is well."""
     microbatches: tuple[MicrobatchView, ...] = ()
     """Not by the conductor, which does not know, but added by who asks for one module."""
+    pins: tuple[PinView, ...] = ()
+    """Added likewise, from its workers."""
 
 
 class Modules(Call[tuple[ModuleView, ...]], frozen=True, kw_only=True):
@@ -415,6 +433,8 @@ class ModuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     pstates: tuple[PStateSpec, ...] = ()
     topologies: tuple[TopologySpec, ...] = ()
     queries: tuple[QuerySpec, ...] = ()
+    version: int = 1
+    """Of its code: +1 with every update."""
 
 
 def describe(spec: ModuleSpec) -> ModuleDescription:
@@ -424,6 +444,7 @@ def describe(spec: ModuleSpec) -> ModuleDescription:
         pstates=spec.pstates,
         topologies=spec.topologies,
         queries=spec.queries,
+        version=spec.version,
     )
 
 
@@ -523,6 +544,20 @@ class SettleFailures(Call[int], frozen=True, kw_only=True):
     again: bool
 
 
+class PinGroup(Call[PinnedGroup], frozen=True, kw_only=True):
+    """Keep the state of a group readable as it is now, until nobody has read it for a while."""
+
+    group: GroupKey
+    max_staleness_ms: int | None = None
+    """A follower may do so if it shows all that was visible so long ago; None: only the leader."""
+    holder: str
+    """For whom, to be shown to people."""
+
+
+class Pins(Call[tuple[PinView, ...]], frozen=True, kw_only=True):
+    """Those that a worker keeps, oldest first."""
+
+
 AnyCall: TypeAlias = (
     FindConductor
     | Launch
@@ -556,6 +591,8 @@ AnyCall: TypeAlias = (
     | Story
     | Failures
     | SettleFailures
+    | PinGroup
+    | Pins
 )
 
 _calls: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)

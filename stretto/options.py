@@ -487,6 +487,25 @@ TABLE: tuple[Option, ...] = (
         "What a topology has not processed stays.",
     ),
     Option(
+        name="pin.idle.timeout.millis",
+        kind=int,
+        default=2 * _MINUTE_MS,
+        unit="ms",
+        low=1_000,
+        high=_DAY_MS,
+        doc="A pin, under which a state is read in bulk, ends when nobody has read it for so long.",
+    ),
+    Option(
+        name="pin.max.age.millis",
+        kind=int,
+        default=_HOUR_MS,
+        unit="ms",
+        low=1_000,
+        high=7 * _DAY_MS,
+        doc="A pin ends after so long in any case: as long as it lasts, what is overwritten keeps its place "
+        "on the disk.",
+    ),
+    Option(
         name="leadership.resign.timeout.millis",
         kind=int,
         default=10_000,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stretto import admin, wire
+from stretto.errors import StrettoError
 from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class CallDesk:
                 self._failures(sender, message, group)
             case admin.SettleFailures():
                 self._settle(sender, message, call)
+            case admin.PinGroup():
+                self._worker.scans.pin(call, lambda pinned: self._settled(sender, message, pinned))
+            case admin.Pins():
+                self._worker.scans.views(lambda views: self._settled(sender, message, views))
             case admin.Describe(module=module):
                 self._describe(sender, message, module)
             case admin.FindConductor():
@@ -58,6 +63,13 @@ class CallDesk:
 
     def _refuse(self, sender: Connection, asked: wire.Ask, why: str) -> None:
         self._worker.transport.reply(sender, wire.Failed(asked.request, why))
+
+    def _settled(self, sender: Connection, asked: wire.Ask, result: object) -> None:
+        if isinstance(result, StrettoError):
+            reply = wire.Failed(asked.request, str(result), wire.Fault.of(result))
+            self._worker.transport.reply(sender, reply)
+        else:
+            self._answer(sender, asked, result)
 
     def _replicas(self, module: str | None) -> list[admin.ReplicaView]:
         views = [group.view() for group in self._worker.groups.values()]

@@ -49,6 +49,7 @@ from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.plan import GroupPlan
 from stretto.worker.repeating import Repeating
 from stretto.worker.retention import RetentionDesk
+from stretto.worker.scans.desk import ScanDesk
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
 from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
@@ -132,6 +133,7 @@ class Worker:
         self.microbatches = MicrobatchDesk(self)
         self.retention = RetentionDesk(self)
         self.queries = QueryDesk(self)
+        self.scans = ScanDesk(self)
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
         self.telemetry = Telemetry(self.loop, config.worker, self.groups)
@@ -222,6 +224,7 @@ class Worker:
         group.closed = True
         self.stopped[group.key] = views.Stopped(group.plan, self.worker, self.loop.now, why, group.view())
         del self.groups[group.key]
+        self.scans.forget(group.key, f"its replica was stopped ({why})")
         self.catchup.group_closed(group.key)
         self.streams.closed(group.key)
         self.microbatches.closed(group.key)
@@ -280,6 +283,7 @@ class Worker:
         group.closed = True
         self.metastore.unfollow(key)
         del self.groups[key]
+        self.scans.forget(key, "its replica moved to another worker")
         self.catchup.group_closed(key)
         self.streams.closed(key)
         self.microbatches.closed(key)
@@ -299,6 +303,7 @@ class Worker:
 
     def replica_replaced(self, group: Group, storage: ReplicaStorage) -> None:
         """By a leader's state; the group has not taken over its new log yet."""
+        self.scans.forget(group.key, "a leader's state took the place of its replica's")
         self._by_log.pop(group.log, None)
         self._storages[group.key] = storage
         self._by_log[storage.log] = group
@@ -599,6 +604,7 @@ class Worker:
         self.streams.close()
         self.executors.close()
         self.catchup.close()
+        self.scans.close()
         self.applier.close()
         self.digests.close()
         self.commit.close()

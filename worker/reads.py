@@ -178,11 +178,14 @@ class Reads:
         group: Group,
         look: Callable[[Callable[[], None]], None],
         replied: Callable[[effects.Result], None],
+        *,
+        max_staleness_ms: Millis | None = None,
     ) -> None:
-        """Let others look at the applied state of a group that is led here, under the same rules."""
+        """Let others look at the applied state of a group, under the same rules: one that is led here, or any
+        whose state is not older than that."""
         number = self._next_number()
         self._waiting[number] = _Elsewhere(look, replied)
-        group.step(events.Read(request=number))
+        group.step(events.Read(request=number, max_staleness_ms=max_staleness_ms))
 
     # Looking.
 

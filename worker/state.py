@@ -34,13 +34,14 @@ with ``replication.fsync=interval``: that is :class:`LogTooShort`, and the drive
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from stretto.errors import StorageError, UsageError
+from stretto.errors import RetriableError, StorageError, UsageError
 from stretto.invariants import check
 from stretto.pstate.overlay import NoRows
 from stretto.records import DepotOffset
@@ -75,6 +76,9 @@ class AppliedState:
         self._owns_pool = pool is None
         self._closed = False
         self._writing = threading.Lock()
+        #: Had for a moment before the other one by who applies, and by who wants nothing to be applied: so
+        #: that one who applies without a pause does not keep the other waiting.
+        self._turn = threading.Lock()
         #: Taken before the other one: entries may be applied while the disk works on a checkpoint.
         self._checkpointing = threading.Lock()
         #: Every task is the state as of this offset, or further. Only after recovery are all exactly there.
@@ -148,7 +152,9 @@ class AppliedState:
         """
         if not frames:
             return
-        with self._writing:
+        with self._turn:
+            self._writing.acquire()
+        try:
             end = self._check_order(frames)
             self._all_at_once(
                 [
@@ -157,6 +163,8 @@ class AppliedState:
                 ]
             )
             self._applied = max(self._applied, end)
+        finally:
+            self._writing.release()
 
     def recover(self, log: Storage) -> Offset:
         """Bring all tasks to the same offset, which is returned, with the log's help. See the module."""
@@ -220,6 +228,29 @@ class AppliedState:
                     raise StorageError(f"entry {header.offset} is for task {header.task}, which is not here")
                 concerned.setdefault(header.task, []).append(frame)
         return concerned
+
+    @contextmanager
+    def held(self, timeout: float) -> Iterator[Offset]:
+        """Nothing is applied as long as the block lasts: every task's file is the state as of the offset.
+
+        Raises RetriableError if a batch takes longer than ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        if not self._turn.acquire(timeout=timeout):
+            raise RetriableError("somebody else holds the applied state; try again")
+        try:
+            if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise RetriableError(f"a batch is being applied for more than {timeout:g} s; try again")
+        finally:
+            self._turn.release()
+        try:
+            if self._closed:
+                raise StorageError("the applied state is closed")
+            if self.furthest != self._applied:
+                raise StorageError("the tasks are at different offsets, since a batch could not be applied")
+            yield self._applied
+        finally:
+            self._writing.release()
 
     # Reading.
 

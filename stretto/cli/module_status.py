@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import typer
@@ -18,6 +19,10 @@ from stretto.client.status import newest_groups
 from stretto.errors import StrettoError
 from stretto.types import TaskId
 from stretto.zk.records import DepotSpec, TopologySpec
+
+THREADS = 16
+PINS_SHOWN = 20
+"""The oldest; the others are told with --json."""
 
 
 def module_status(
@@ -37,7 +42,9 @@ def module_status(
 
         def fetch() -> tuple[admin.ModuleView, ...]:
             views = cluster.ask(admin.Modules(module=module))
-            return views if module is None else tuple(_with_microbatches(cluster, view) for view in views)
+            if module is None:
+                return views
+            return tuple(_with_pins(cluster, _with_microbatches(cluster, view)) for view in views)
 
         show(
             fetch,
@@ -62,6 +69,23 @@ def _with_microbatches(cluster: Cluster, view: admin.ModuleView) -> admin.Module
     except StrettoError:
         return view
     return replace(view, microbatches=tuple(told))
+
+
+def _with_pins(cluster: Cluster, view: admin.ModuleView) -> admin.ModuleView:
+    """What each worker keeps for who reads in bulk; one that does not answer keeps nothing for long."""
+    addresses = [process.address for process in view.processes if process.address is not None]
+
+    def told(address: str) -> Sequence[admin.PinView]:
+        try:
+            return cluster.ask_worker(address, admin.Pins())
+        except StrettoError:
+            return ()
+
+    if not addresses:
+        return view
+    with ThreadPoolExecutor(min(len(addresses), THREADS)) as pool:
+        pins = [pin for found in pool.map(told, addresses) for pin in found]
+    return replace(view, pins=tuple(sorted(pins, key=lambda pin: -pin.age_ms)))
 
 
 def render(views: Sequence[admin.ModuleView]) -> RenderableType:
@@ -109,6 +133,8 @@ def render_one(view: admin.ModuleView) -> RenderableType:
     facts.add_row("topologies", "\n".join(_topology(topology) for topology in view.topologies) or "-")
     if view.microbatches:
         facts.add_row("microbatches", "\n".join(_microbatch(each) for each in view.microbatches))
+    if view.pins:
+        facts.add_row("pins", Text("\n".join(_pin(each) for each in view.pins[:PINS_SHOWN])))
     processes = table("worker", "node", "address")
     for process in view.processes:
         where = Text(process.address) if process.address else Text("not registered", style="bold red")
@@ -142,6 +168,13 @@ def _microbatch(view: admin.MicrobatchView) -> str:
     lag = "lag unknown" if view.lag is None else f"{view.lag:,} records to go"
     told = f"{view.topology}: {view.phase}, microbatch {which}, {lag}"
     return f"{told}; came to nothing: {view.why}" if view.why else told
+
+
+def _pin(view: admin.PinView) -> str:
+    return (
+        f"{view.pin}: group {view.group} at offset {view.offset:,} on {view.worker}, for {view.holder}; "
+        f"{view.age_ms / 1_000:,.0f} s old, read {view.idle_ms / 1_000:,.0f} s ago"
+    )
 
 
 def _depot(depot: DepotSpec) -> str:

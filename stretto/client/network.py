@@ -136,6 +136,8 @@ class Network:
         for address in bootstrap:
             require_key(address, key)
         self._bootstrap = list(bootstrap)
+        #: For connections that others make to the same cluster.
+        self.key = key
         self.loop = Loop() if loop is None else loop
         self.view = ClusterView()
         self._connections = Connections(self.loop, key, self._suspect, worker)

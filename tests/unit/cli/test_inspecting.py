@@ -109,6 +109,23 @@ def test_microbatches_tell_how_far_they_are_and_why_the_latest_version_came_to_n
     ]
 
 
+def test_pins_tell_whose_they_are() -> None:
+    pin = admin.PinView(
+        pin="1f3a",
+        group="counts/1/2",
+        worker=W0,
+        offset=Offset(12_345),
+        holder="nightly",
+        age_ms=65_000,
+        idle_ms=2_000,
+        sent_bytes=10,
+    )
+    lines = shown(module_status.render_one(module(pins=(pin,))), 130).splitlines()
+    assert [line[15:] for line in lines if line.startswith("pins")] == [
+        "1f3a: group counts/1/2 at offset 12,345 on counts-0, for nightly; 65 s old, read 2 s ago"
+    ]
+
+
 def test_no_module_says_how_to_launch_one() -> None:
     assert shown(module_status.render(())) == (
         "no module is launched; launch one with 'stretto deploy launch'"

@@ -1,0 +1,119 @@
+"""Rows of a PState in bulk: many keys and values in a few buffers, for who turns them into columns.
+
+A page is made with as few operations of the interpreter per row as there can be: rows leave LMDB in runs,
+are taken apart by ``zip`` and put together by ``join``, and their lengths are summed by numpy. It holds whole
+rows only. :func:`read_pages` serves a transaction of whoever has one: the scan process of a worker, or who
+reads a snapshot's files.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from stretto.ordered import EVERYTHING
+
+if TYPE_CHECKING:
+    import lmdb
+    from lmdb import _Database
+
+PAGE_BYTES = 1024 * 1024
+"""Of keys and values; a page is larger only if its last row is."""
+_RUN_ROWS = 64
+_RUN_ROWS_MAX = 4_096
+"""What a run takes stays in the processor's cache."""
+
+_first = itemgetter(0)
+
+
+class Page(msgspec.Struct, frozen=True, gc=False):
+    """Rows, ascending by key. ``key_ends`` and ``value_ends`` are u32, little-endian: row ``n`` has the bytes
+    from the end of row ``n - 1`` to its own."""
+
+    count: int
+    keys: bytes
+    """As :mod:`stretto.ordered` writes paths, one after the other."""
+    key_ends: bytes
+    values: bytes
+    value_ends: bytes
+
+    @property
+    def last_key(self) -> bytes:
+        ends = memoryview(self.key_ends).cast("I")
+        return self.keys[ends[-2] if self.count > 1 else 0 :]
+
+
+NO_ROWS = Page(0, b"", b"", b"", b"")
+
+
+def read_pages(
+    txn: lmdb.Transaction[bytes],
+    database: _Database,
+    start: bytes = EVERYTHING[0],
+    end: bytes = EVERYTHING[1],
+    max_bytes: int = PAGE_BYTES,
+) -> Iterator[Page]:
+    """All rows in ``[start, end)``."""
+    cursor = txn.cursor(database)
+    after, more = False, True
+    while more:
+        page, more = read_page(cursor, start, end, after=after, max_bytes=max_bytes)
+        if page.count:
+            yield page
+            start, after = page.last_key, True
+
+
+def read_page(
+    cursor: lmdb.Cursor[bytes], start: bytes, end: bytes, *, after: bool = False, max_bytes: int = PAGE_BYTES
+) -> tuple[Page, bool]:
+    """The first rows in ``[start, end)``, and whether there may be more; ``after``: without ``start`` itself.
+
+    To go on: the page's last key as ``start``, and ``after``.
+    """
+    found = cursor.set_range(start) if start else cursor.first()
+    if found and after and cursor.key() == start:
+        found = cursor.next()
+    if not found:
+        return NO_ROWS, False
+    rows = cursor.iternext()
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    left_bytes, run_rows, more = max_bytes, _RUN_ROWS, True
+    while more and left_bytes > 0:
+        run = list(islice(rows, run_rows))
+        more = len(run) == run_rows
+        if run and run[-1][0] >= end:
+            del run[bisect_left(run, end, key=_first) :]
+            more = False
+        if not run:
+            break
+        run_keys, run_values = zip(*run, strict=True)
+        sizes = np.cumsum(_lengths(run_keys) + _lengths(run_values))
+        if sizes[-1] > left_bytes:
+            # One row that does not fit is taken, so that there is always one.
+            fits = int(np.searchsorted(sizes, left_bytes)) + 1
+            more = more or fits < len(run)
+            run_keys, run_values = run_keys[:fits], run_values[:fits]
+            left_bytes = 0
+        else:
+            left_bytes -= int(sizes[-1])
+        keys += run_keys
+        values += run_values
+        run_rows = min(4 * run_rows, _RUN_ROWS_MAX)
+    if not keys:
+        return NO_ROWS, False
+    return Page(len(keys), b"".join(keys), _ends(keys), b"".join(values), _ends(values)), more
+
+
+def _lengths(parts: list[bytes] | tuple[bytes, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.fromiter(map(len, parts), np.int64, len(parts))
+
+
+def _ends(parts: list[bytes]) -> bytes:
+    return np.cumsum(_lengths(parts)).astype("<u4").tobytes()

@@ -1,0 +1,14 @@
+"""Scans: whoever wants all of a worker's state reads it in a process of its own, as of one apply offset.
+
+| module | holds |
+|---|---|
+| ``protocol`` | what a worker and its scan process say to each other |
+| ``pins`` | what the scan process keeps: files, a transaction for each task of a pin, until when |
+| ``child`` | the scan process: answers readers over its own socket, and its worker |
+| ``process`` | that process as its worker sees it: started, asked, ended |
+| ``desk`` | how a group is pinned: by the rules for reads, between two batches that are applied |
+
+The process is started by the first pin and ends by itself when there has been none for a while. It reads the
+files of the tasks as executors do. So reading millions of rows takes nothing from the loop that replicates:
+neither its interpreter nor its socket.
+"""

@@ -1,0 +1,258 @@
+"""The pins of a scan process: for each, a read transaction on every task of a group.
+
+All transactions of a pin begin while nothing is applied, so that they show the same offset. LMDB keeps the
+pages that a transaction sees, and a file grows by what is written meanwhile; so a pin ends when it has not
+been read for a while, and when it is old, whoever reads it. Why a pin ended is remembered, to be told to who
+still asks for it.
+
+A map must not change while a transaction is on it. So it is made much larger than the file: that costs
+address space, of which there is plenty.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lmdb
+
+from stretto.errors import StorageError, StrettoError, UsageError
+from stretto.worker.environment import MAX_DBS, map_size_for
+from stretto.worker.scans.protocol import LISTED_MAX, Kept, Open
+
+if TYPE_CHECKING:
+    from stretto.worker.environment import Database
+
+MAP_BYTES = 64 << 30
+GROWTH = 16
+"""How often as large as it is now a file may become while it is pinned."""
+PINS_MAX = 64
+"""Of one group: each takes a reader's slot in the files of its tasks."""
+ENDED_MAX = 1_000
+
+
+class NoPin(StrettoError):
+    """There is none of that name; the text says why, as far as that is known."""
+
+
+class PinnedTask:
+    """A task as of a pin's offset."""
+
+    def __init__(self, file: _File, txn: lmdb.Transaction[bytes], databases: dict[str, Database]) -> None:
+        self._file = file
+        self.txn = txn
+        #: Those that have rows, by their names in the file.
+        self.databases = databases
+
+    @property
+    def path(self) -> Path:
+        return self._file.folder / "data.mdb"
+
+    @property
+    def page_bytes(self) -> int:
+        return self._file.page_bytes
+
+
+@dataclass(slots=True)
+class Pin:
+    opened: Open
+    tasks: dict[int, PinnedTask]
+    opened_at: int
+    used_at: int
+    sent_bytes: int = 0
+
+    def task(self, number: int) -> PinnedTask:
+        found = self.tasks.get(number)
+        if found is None:
+            raise UsageError(
+                f"task {number} is not in group {self.opened.group}, which has {sorted(self.tasks)}"
+            )
+        return found
+
+    @property
+    def ends_at(self) -> int:
+        return min(self.used_at + self.opened.idle_ms, self.opened_at + self.opened.max_age_ms)
+
+    def why_it_ends(self, now: int) -> str:
+        if now >= self.opened_at + self.opened.max_age_ms:
+            return (
+                f"it was kept for {self.opened.max_age_ms / 1_000:g} s, as long as pin.max.age.millis allows"
+            )
+        return (
+            f"nobody read it for {self.opened.idle_ms / 1_000:g} s, as long as pin.idle.timeout.millis allows"
+        )
+
+
+@dataclass(slots=True)
+class _Group:
+    folder: str
+    files: dict[int, _File]
+    pins: set[str] = field(default_factory=set)
+
+
+class Pins:
+    """``now`` is in milliseconds, of any clock that only goes forward."""
+
+    def __init__(self, *, map_bytes: int = MAP_BYTES) -> None:
+        self._map_bytes = map_bytes
+        self._pins: dict[str, Pin] = {}
+        self._groups: dict[str, _Group] = {}
+        #: Why each ended.
+        self._ended: OrderedDict[str, str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def prepare(self, group: str, folder: str, tasks: tuple[int, ...]) -> None:
+        """Raises StorageError."""
+        known = self._groups.get(group)
+        if known is not None and (known.folder, tuple(known.files)) == (folder, tasks):
+            return
+        self.forget(group, "the files of its replica were replaced")
+        files: dict[int, _File] = {}
+        try:
+            for task in tasks:
+                files[task] = _File(Path(folder, f"task-{task}"), self._map_bytes)
+        except StorageError:
+            for file in files.values():
+                file.close()
+            raise
+        self._groups[group] = _Group(folder, files)
+
+    def open(self, message: Open, now: int) -> None:
+        """Raises StorageError."""
+        self.prepare(message.group, message.folder, message.tasks)
+        group = self._groups[message.group]
+        if len(group.pins) >= PINS_MAX:
+            raise StorageError(f"group {message.group} has {PINS_MAX} pins here, and takes no other")
+        tasks: dict[int, PinnedTask] = {}
+        try:
+            for task, file in group.files.items():
+                tasks[task] = file.begin(is_free=not group.pins and task not in tasks)
+        except StorageError:
+            for each in tasks.values():
+                each.txn.abort()
+            raise
+        self._pins[message.pin] = Pin(message, tasks, now, now)
+        group.pins.add(message.pin)
+
+    def find(self, pin: str, now: int) -> Pin:
+        """For somebody who reads it, which renews it. Raises NoPin."""
+        found = self._pins.get(pin)
+        if found is None:
+            raise NoPin(self._ended.get(pin, "the process that kept it has been started anew"))
+        found.used_at = now
+        return found
+
+    def close(self, pin: str, why: str) -> Pin | None:
+        """The one that ended, if there was one."""
+        found = self._pins.pop(pin, None)
+        if found is None:
+            return None
+        for task in found.tasks.values():
+            task.txn.abort()
+        group = self._groups[found.opened.group]
+        group.pins.discard(pin)
+        if not group.pins:
+            self._close_files(found.opened.group)
+        self._ended[pin] = why
+        while len(self._ended) > ENDED_MAX:
+            self._ended.popitem(last=False)
+        return found
+
+    def forget(self, group: str, why: str) -> list[Pin]:
+        known = self._groups.get(group)
+        if known is None:
+            return []
+        ended = [self.close(pin, why) for pin in list(known.pins)]
+        self._close_files(group)
+        return [pin for pin in ended if pin is not None]
+
+    def expire(self, now: int) -> list[tuple[Pin, str]]:
+        """Close those whose time is over."""
+        over = [(pin, pin.why_it_ends(now)) for pin in self._pins.values() if pin.ends_at <= now]
+        for pin, why in over:
+            self.close(pin.opened.pin, why)
+        return over
+
+    @property
+    def next_end(self) -> int | None:
+        return min((pin.ends_at for pin in self._pins.values()), default=None)
+
+    def list(self, now: int) -> tuple[Kept, ...]:
+        """Oldest first."""
+        pins = sorted(self._pins.values(), key=lambda pin: pin.opened_at)[:LISTED_MAX]
+        return tuple(
+            Kept(
+                pin.opened.pin,
+                pin.opened.group,
+                pin.opened.offset,
+                pin.opened.holder,
+                now - pin.opened_at,
+                now - pin.used_at,
+                pin.sent_bytes,
+            )
+            for pin in pins
+        )
+
+    def _close_files(self, group: str) -> None:
+        known = self._groups.pop(group, None)
+        for file in known.files.values() if known is not None else ():
+            file.close()
+
+
+class _File:
+    """The LMDB file of a task, which its worker writes."""
+
+    def __init__(self, folder: Path, map_bytes: int) -> None:
+        self.folder = folder
+        self._databases: dict[str, Database] = {}
+        try:
+            used = os.stat(folder / "data.mdb").st_size
+            self._env = lmdb.open(
+                os.fspath(folder),
+                readonly=True,
+                map_size=map_size_for(GROWTH // 2 * used, map_bytes),
+                max_dbs=MAX_DBS,
+            )
+            self._open_databases()
+        except (lmdb.Error, OSError) as error:
+            raise StorageError(f"the state in {folder} cannot be opened for a scan: {error}") from error
+        self.page_bytes = int(self._env.stat()["psize"])
+
+    def begin(self, *, is_free: bool) -> PinnedTask:
+        """A transaction as of now. ``is_free``: there is no other one."""
+        try:
+            self._open_databases(is_free=is_free)
+            txn = self._begin(is_free=is_free)
+            with txn.cursor() as cursor:
+                names = {name.decode() for name in cursor.iternext(values=False)}
+            there = {name: handle for name, handle in self._databases.items() if name in names}
+            with_rows = {name: each for name, each in there.items() if txn.stat(each)["entries"]}
+            return PinnedTask(self, txn, with_rows)
+        except lmdb.Error as error:
+            raise StorageError(f"the state in {self.folder} cannot be pinned: {error}") from error
+
+    def _begin(self, *, is_free: bool) -> lmdb.Transaction[bytes]:
+        try:
+            return self._env.begin()
+        except lmdb.MapResizedError:
+            if not is_free:
+                raise
+            self._env.set_mapsize(0)
+            return self._env.begin()
+
+    def _open_databases(self, *, is_free: bool = True) -> None:
+        """A handle is known to transactions that begin after it was made, in one of its own."""
+        txn = self._begin(is_free=is_free)
+        with txn.cursor() as cursor:
+            missing = [name for name in cursor.iternext(values=False) if name.decode() not in self._databases]
+        txn.abort()
+        for name in missing:
+            self._databases[name.decode()] = self._env.open_db(name, create=False)
+
+    def close(self) -> None:
+        self._env.close()
