@@ -1,0 +1,36 @@
+"""One sentence in the driver, wherever it was said.
+
+Spark runs a data source in Python processes of its own, and shows what is raised there with the traceback of
+that process. A :class:`~stretto.errors.StrettoError` is a sentence for a person, so the traceback is left
+out; Spark asks the environment about that, when it writes the error down, and the process ends right after.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stretto.errors import StrettoError
+
+_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+_SENTENCE = re.compile(r"(?:^|\s)(?:stretto|pyspark_stretto)(?:\.\w+)*\.errors\.\w+: (.+)")
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """What a person is told by an error of stretto in here is its sentence alone."""
+    try:
+        yield
+    except StrettoError:
+        os.environ[_HIDE_TRACEBACK] = "1"
+        raise
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """What stretto said, if an error of Spark has that in it; None if it is about something else."""
+    if isinstance(error, StrettoError):
+        return str(error)
+    found = _SENTENCE.search(str(error))
+    return found.group(1).strip() if found is not None else None

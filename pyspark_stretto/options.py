@@ -1,0 +1,170 @@
+"""The options of the data source, as a person writes them: ``.option("module", "WordCount")``.
+
+Each is declared once, in :data:`OPTIONS`; docs/SPARK.md has the same table. A name that is not there is
+refused with the nearest one, so a slip is never taken for a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal, cast
+
+import msgspec
+
+from pyspark_stretto.schema import Nested
+from stretto.errors import UsageError
+from stretto.keys import ClusterKey
+from stretto.nearest import did_you_mean
+
+OPTIONS: Final = {
+    "bootstrap": "addresses of the cluster, as host:port,...",
+    "key": "file of the cluster key, if it has one; the same on every machine of Spark",
+    "module": "the module to read",
+    "pstate": "the PState to read",
+    "depot": "the depot to read or to append to",
+    "from": "who serves: follower (of the ISR) or leader",
+    "at": "the name of a snapshot, instead of the present state",
+    "path": "the folder of a snapshot, instead of a cluster: what load(PATH) gives",
+    "nested": "rows: one for each inner key; map: one for each first key",
+    "start": "first offset of the depot's records, for all tasks, or by task as JSON",
+    "end": "one beyond the last offset, in the same way",
+    "start.time": "records from this time on: ISO 8601 with a zone, or milliseconds since 1970",
+    "end.time": "records before this time",
+    "split.bytes": "a task with more than this is read in several partitions",
+    "report": "file of the driver that is to tell what was read, at which offsets",
+    "records.max.per.trigger": "most records that a micro-batch takes",
+}
+#: What Spark itself adds to the options of a stream.
+_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
+SPLIT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    bootstrap: tuple[str, ...] = ()
+    key: str | None = None
+    module: str | None = None
+    pstate: str | None = None
+    depot: str | None = None
+    source: Literal["follower", "leader"] = "follower"
+    at: str | None = None
+    path: str | None = None
+    nested: Nested = "rows"
+    start: dict[int, int] | int | None = None
+    end: dict[int, int] | int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    split_bytes: int = SPLIT_BYTES
+    report: str | None = None
+    records_max: int | None = None
+
+    @property
+    def object(self) -> str:
+        """For sentences."""
+        return f"PState {self.pstate}" if self.pstate is not None else f"depot {self.depot}"
+
+    def cluster_key(self) -> ClusterKey | None:
+        return ClusterKey.load(Path(self.key)) if self.key is not None else None
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """Raises UsageError."""
+    options = {name.lower(): value for name, value in given.items()}
+    for name in options:
+        if name not in OPTIONS and name not in _OF_SPARK:
+            raise UsageError(f"the stretto data source has no option {name}; {did_you_mean(name, OPTIONS)}")
+    return Options(
+        bootstrap=tuple(each.strip() for each in options.get("bootstrap", "").split(",") if each.strip()),
+        key=options.get("key"),
+        module=options.get("module"),
+        pstate=options.get("pstate"),
+        depot=options.get("depot"),
+        source=cast(Literal["follower", "leader"], _choice(options, "from", "follower", "leader")),
+        at=options.get("at"),
+        path=options.get("path"),
+        nested=cast(Nested, _choice(options, "nested", "rows", "map")),
+        start=_offsets(options, "start"),
+        end=_offsets(options, "end"),
+        start_ms=_time(options, "start.time"),
+        end_ms=_time(options, "end.time"),
+        split_bytes=_positive(options, "split.bytes") or SPLIT_BYTES,
+        report=options.get("report"),
+        records_max=_positive(options, "records.max.per.trigger"),
+    )
+
+
+def check_reads(options: Options) -> None:
+    """Whether it is clear what to read. Raises UsageError."""
+    if options.path is None and not options.bootstrap:
+        raise UsageError(
+            'say where the cluster is, as .option("bootstrap", "host:port"), or load(PATH) a snapshot'
+        )
+    if options.path is not None and (options.bootstrap or options.at):
+        raise UsageError(
+            "a snapshot that is given by its folder is read without a cluster; take bootstrap and at away"
+        )
+    if options.path is None and options.module is None:
+        raise UsageError('say which module to read, as .option("module", "WordCount")')
+    if (options.pstate is None) == (options.depot is None):
+        raise UsageError('say what to read: .option("pstate", NAME) or .option("depot", NAME)')
+    of_depots = (options.start, options.end, options.start_ms, options.end_ms)
+    if options.pstate is not None and any(each is not None for each in of_depots):
+        raise UsageError(
+            "start and end choose records of a depot; a PState has none, filter its keys instead"
+        )
+    for side in ("start", "end"):
+        if getattr(options, side) is not None and getattr(options, f"{side}_ms") is not None:
+            raise UsageError(f"{side} and {side}.time exclude each other; give one of them")
+
+
+def _choice(options: Mapping[str, str], name: str, *choices: str) -> str:
+    value = options.get(name, choices[0])
+    if value not in choices:
+        raise UsageError(f"option {name} is {' or '.join(choices)}, not {value!r}")
+    return value
+
+
+def _positive(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not value.isdecimal() or int(value) == 0:
+        raise UsageError(f"option {name} is a whole number above 0, not {value!r}")
+    return int(value)
+
+
+def _offsets(options: Mapping[str, str], name: str) -> dict[int, int] | int | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    try:
+        found = msgspec.json.decode(value, type=dict[int, int] | int)
+    except msgspec.MsgspecError:
+        raise UsageError(
+            f'option {name} is an offset, or offsets by task such as {{"0": 17, "1": 4}}, not {value!r}'
+        ) from None
+    offsets = [found] if isinstance(found, int) else list(found.values())
+    if any(offset < 0 for offset in offsets):
+        raise UsageError(f"option {name} is {value}, and offsets begin at 0")
+    return found
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if value.isdecimal():
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        raise UsageError(
+            f"option {name} is a time such as 2026-01-31T12:00:00+00:00, or milliseconds since 1970, "
+            f"not {value!r}"
+        )
+    return int(moment.astimezone(UTC).timestamp() * 1_000)

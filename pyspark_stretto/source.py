@@ -1,0 +1,30 @@
+"""``spark.read.format("stretto")``: what the options ask for, as a reader or a writer of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from pyspark_stretto.errors import plainly
+from pyspark_stretto.options import Options, check_reads, parse
+from pyspark_stretto.schema import DEPOT_SCHEMA
+
+
+class DefaultSource(DataSource):
+    """Spark pickles it with what it has found out, so that the cluster is asked for the schema once."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        with plainly():
+            self._parsed: Options = parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "stretto"
+
+    def schema(self) -> StructType:
+        with plainly():
+            check_reads(self._parsed)
+        return DEPOT_SCHEMA
