@@ -68,6 +68,8 @@ class Kind(enum.IntEnum):
     """A step of a microbatch on a task: primed, staged, committed, rolled."""
     TRIM = 8
     """Takes the oldest records off depots of a task, or empties what was deleted."""
+    CLAIM = 9
+    """A named producer tells what it will append in a round; changes nothing else."""
 
 
 _KINDS: dict[int, Kind] = {kind.value: kind for kind in Kind}

@@ -19,7 +19,7 @@ from stretto.pstate.changes import check_payload
 from stretto.records import BATCH_BYTES_MAX, RecordBatch, head
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
-from stretto.replog.core.producers import NO_PRODUCER
+from stretto.replog.core.producers import NO_PRODUCER, ROUNDS_MAX, is_named, round_of
 from stretto.replog.frame import Kind
 from stretto.types import Epoch, Millis, Offset, TaskId
 from stretto.worker.environment import DEPOTS_MAX
@@ -154,16 +154,21 @@ class Clients:
     def _wrong(self, message: wire.AppendBatch, body: memoryview) -> str | None:
         """Why an append can never be taken, or None."""
         if message.kind is Kind.PRODUCER_OPEN:
-            is_good = message.producer > 0 and message.count == 1
-            return None if is_good else "a producer's id is a positive number"
+            is_good = message.producer > 0 and not is_named(message.producer) and message.count == 1
+            return None if is_good else "a producer's id is a positive number of 63 bits"
         if message.kind is Kind.MARKER:
             is_alone = message.producer == NO_PRODUCER and message.count == 1
             is_good = is_alone and 0 < len(body) <= MARKER_BYTES_MAX
             return None if is_good else f"a marker is a name of 1 to {MARKER_BYTES_MAX} bytes"
+        if message.kind is Kind.CLAIM:
+            is_good = is_named(message.producer) and message.count == 1 and not body
+            return None if is_good and _fits(message) else "only a named producer claims a round"
         if message.kind not in (Kind.DEPOT, Kind.STATE):
             return f"clients append records, not {message.kind.name}"
         if message.sequence < 0 or message.producer < 0:
             return "sequences and producers are not negative"
+        if is_named(message.producer) and (message.kind is not Kind.DEPOT or not _fits(message)):
+            return "a named producer appends at most 2^32 records in a round"
         if message.kind is Kind.STATE:
             return self._wrong_changes(message, body)
         if len(body) > BATCH_BYTES_MAX:
@@ -242,12 +247,18 @@ class Clients:
         self._worker.streams.await_processed((group.key, task, depot), start, end, processed)
 
 
+def _fits(message: wire.AppendBatch) -> bool:
+    """The sequences of a named producer's batch are of one round."""
+    last = message.sequence + message.count - 1
+    return message.sequence >= 0 and round_of(message.sequence) == round_of(last) < ROUNDS_MAX
+
+
 def _has_no_place(group: Group, message: wire.AppendBatch, body: memoryview) -> str | None:
-    if message.kind not in (Kind.DEPOT, Kind.STATE):
+    if message.kind not in (Kind.DEPOT, Kind.STATE, Kind.CLAIM):
         return None
     if message.task not in group.plan.tasks:
         return f"task {message.task} is not in group {group.key}"
-    if message.kind is Kind.STATE:
+    if message.kind is not Kind.DEPOT:
         return None
     depot = head(body)[0]
     if not group.has_room_for(message.task, depot):

@@ -118,6 +118,8 @@ class Refusal(enum.StrEnum):
     """A follower could not answer within the bound: the leader can."""
     SEQUENCE_GAP = "sequence_gap"
     UNKNOWN_PRODUCER = "unknown_producer"
+    CLAIMED = "claimed"
+    """A named producer's round was claimed for other records, or a later one was."""
     PAUSED = "paused"
     """The module takes no records until somebody resumes it."""
 

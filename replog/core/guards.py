@@ -12,8 +12,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from stretto.replog.core.lineage import History, divergence
+from stretto.replog.core.producers import index_of, is_lasting, round_of
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.types import Epoch, Incarnation, Millis, Offset, WorkerId
+from stretto.types import Epoch, Incarnation, Millis, Offset, ProducerId, WorkerId
 
 # Rule 1: persist.
 
@@ -413,6 +414,21 @@ def is_young(age_ms: int, producer_expiry_ms: Millis) -> bool:
     return -producer_expiry_ms < 2 * age_ms < producer_expiry_ms
 
 
+def begins_round(sequence: int, expected: int) -> bool:
+    """A named producer leaves a round where it is, and begins a later one: at its first record."""
+    return sequence > expected and index_of(sequence) == 0
+
+
+def may_claim(claimed: int, sequence: int) -> bool:
+    """A round is claimed for one content, and none before it any more."""
+    return round_of(sequence) > round_of(claimed)
+
+
+def may_forget(producer: ProducerId) -> bool:
+    """A lasting one comes back, whenever that is, and may repeat what it wrote last."""
+    return not is_lasting(producer)
+
+
 # Retention and far horizon.
 
 
@@ -520,6 +536,9 @@ class Guards:
     refuses_unknown_producers: Callable[[], bool] = refuses_unknown_producers
     truncation_takes_back_sequences: Callable[[], bool] = truncation_takes_back_sequences
     is_young: Callable[[int, Millis], bool] = is_young
+    begins_round: Callable[[int, int], bool] = begins_round
+    may_claim: Callable[[int, int], bool] = may_claim
+    may_forget: Callable[[ProducerId], bool] = may_forget
     cut_limit: Callable[[Offset, Offset], Offset] = cut_limit
     pin_start: Callable[[Sequence[Offset]], Offset] = pin_start
     first_entry: Callable[[Offset, Offset], Offset] = first_entry

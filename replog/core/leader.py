@@ -32,9 +32,11 @@ from stretto.replog.core.producers import (
     NO_PRODUCER,
     DuplicateBatch,
     NewBatch,
+    OtherClaim,
     SequenceGap,
     UnknownProducer,
     born_ms,
+    is_named,
 )
 from stretto.replog.core.progress import Progress
 from stretto.replog.core.record import Member, Registration
@@ -44,7 +46,7 @@ from stretto.types import Epoch, Millis, Offset, ProducerId, TaskId, WorkerId
 if TYPE_CHECKING:
     from stretto.replog.core.replica import Replica
 
-PAUSED_KINDS = (Kind.DEPOT, Kind.PRODUCER_OPEN)
+PAUSED_KINDS = (Kind.DEPOT, Kind.PRODUCER_OPEN, Kind.CLAIM)
 """What clients of a paused module are refused."""
 
 
@@ -142,6 +144,14 @@ class Leader:
             age_ms = event.timestamp_ms - born_ms(event.producer)
             if not guards.is_young(age_ms, replica.settings.producer_expiry_ms):
                 verdict = UnknownProducer()
+        if isinstance(verdict, SequenceGap) and is_named(event.producer):
+            if guards.begins_round(event.sequence, verdict.expected):
+                verdict = NewBatch()
+        elif isinstance(verdict, OtherClaim):
+            if not guards.may_claim(verdict.claimed, event.sequence):
+                self._refuse(event.request, Refusal.CLAIMED)
+                return
+            verdict = NewBatch()
         if event.producer != NO_PRODUCER:
             self._producers_heard[event.producer] = replica.now
         match verdict:
@@ -694,7 +704,8 @@ class Leader:
         self._expiry_at = self._next_expiry_check()
         for producer in replica.producers.open_producers():
             heard = self._producers_heard.get(producer, self._in_office_since)
-            if replica.now - heard >= replica.settings.producer_expiry_ms:
+            is_silent = replica.now - heard >= replica.settings.producer_expiry_ms
+            if is_silent and replica.guards.may_forget(producer):
                 if self._refusal() is not None:
                     return
                 self._producers_heard.pop(producer, None)

@@ -8,6 +8,12 @@ A producer is admitted by an entry of its own and forgotten by another, decided 
 producer is refused even at sequence 0: a retry that slept past the expiry must not be taken for a
 new batch. For the same reason an id is never admitted twice: it carries the time of its birth, and a
 request to admit it is refused when it is old enough to have been forgotten meanwhile.
+
+A *named* producer needs no admission: its id follows from a name, so that whoever takes up the work of
+somebody who died goes on under the same id. Its work comes in *rounds*, each of which begins at index 0
+whatever the one before ended with (:func:`sequence_in`), so that nobody has to ask how far the others came.
+What a round will write is *claimed* first, by a digest: two who work at the same round at once, or one after
+the other, write the same or the later one is refused.
 """
 
 from __future__ import annotations
@@ -28,6 +34,16 @@ REMEMBERED_BATCHES = 5
 
 _RANDOM_BITS = 21
 
+_NAMED = 1 << 63
+"""Beyond what a time of birth reaches before the year 2109."""
+_LASTING = 1 << 62
+_HASH_MASK = _LASTING - 1
+_INDEX_BITS = 32
+_INDEX_MASK = (1 << _INDEX_BITS) - 1
+DIGEST_BITS = 31
+"""One less than an index has: what follows a claim is of the same round."""
+ROUNDS_MAX = 1 << 32
+
 _LIFE = (Kind.PRODUCER_OPEN, Kind.PRODUCER_EXPIRE)
 _OPEN = -1
 """The sequence under which a producer's admission is looked up."""
@@ -40,6 +56,32 @@ def new_producer_id(now_ms: int, random_bits: int) -> ProducerId:
 
 def born_ms(producer: ProducerId) -> int:
     return producer >> _RANDOM_BITS
+
+
+def named_producer_id(name_hash: int, *, lasting: bool) -> ProducerId:
+    """``lasting``: it is never forgotten; others are after a long silence, as every producer is."""
+    return ProducerId(_NAMED | (_LASTING if lasting else 0) | (name_hash & _HASH_MASK))
+
+
+def is_named(producer: ProducerId) -> bool:
+    return producer & _NAMED != 0
+
+
+def is_lasting(producer: ProducerId) -> bool:
+    return producer & _NAMED != 0 and producer & _LASTING != 0
+
+
+def sequence_in(round_: int, index: int) -> int:
+    """The sequence of a named producer's record, or of its claim, whose index is the digest."""
+    return round_ << _INDEX_BITS | index
+
+
+def round_of(sequence: int) -> int:
+    return sequence >> _INDEX_BITS
+
+
+def index_of(sequence: int) -> int:
+    return sequence & _INDEX_MASK
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -70,8 +112,10 @@ class ProducerTable(msgspec.Struct):
             self.producers.pop(producer, None)
         else:
             tasks = self.producers.get(producer)
-            if tasks is None:  # expired while this batch was in flight: it counts, the producer is gone
-                return
+            if tasks is None:
+                if not is_named(producer):  # expired while this batch was in flight: it counts, it is gone
+                    return
+                tasks = self.producers[producer] = {}
             before = tasks.get(header.task)
             recent = before.recent if before else ()
             batch = Batch(header.sequence, header.count, header.offset)
@@ -110,7 +154,14 @@ class UnknownProducer:
     pass
 
 
-Verdict: TypeAlias = NewBatch | DuplicateBatch | SequenceGap | UnknownProducer
+@dataclass(frozen=True, slots=True)
+class OtherClaim:
+    """A named producer claims a round, and ``claimed`` is what was claimed last."""
+
+    claimed: int
+
+
+Verdict: TypeAlias = NewBatch | DuplicateBatch | SequenceGap | UnknownProducer | OtherClaim
 
 
 class Producers:
@@ -187,18 +238,28 @@ class Producers:
             return NewBatch()
         if kind is Kind.PRODUCER_OPEN:
             return self._judge_open(producer)
-        if not self.is_open(producer):
+        if not (is_named(producer) or self.is_open(producer)):
             return UnknownProducer()
         pending = self._by_batch.get((producer, task, sequence))
         if pending is not None:
             same = pending.count == count
             return DuplicateBatch(pending.end_offset, pending.offset) if same else SequenceGap(sequence)
         applied = self.table.producers.get(producer, {}).get(task)
+        if kind is Kind.CLAIM:
+            return self._judge_claim(producer, task, sequence, applied)
         applied_next = applied.next if applied else 0
         if sequence + count <= applied_next:
             return DuplicateBatch(None, _position(applied, sequence, count))
         expected = self._next.get((producer, task), applied_next)
         return NewBatch() if sequence == expected else SequenceGap(expected)
+
+    def _judge_claim(
+        self, producer: ProducerId, task: TaskId, sequence: int, applied: Sequences | None
+    ) -> Verdict:
+        if applied is not None and applied.next == sequence + 1:
+            return DuplicateBatch(None, _position(applied, sequence, 1))
+        claimed = self._next.get((producer, task), applied.next if applied else None)
+        return NewBatch() if claimed is None else OtherClaim(claimed - 1)
 
     def _judge_open(self, producer: ProducerId) -> Verdict:
         if self._open.get(producer) is False:

@@ -22,8 +22,8 @@ from stretto.types import Epoch, Incarnation, Offset, StorageId, WorkerId
 if TYPE_CHECKING:
     from stretto.sim.machine import Machine
     from stretto.sim.node import Node
+    from stretto.sim.requests import Batch, Producer
     from stretto.sim.simulation import Simulation
-    from stretto.sim.workload import Batch, Producer
 
 Identity = tuple[Epoch, Kind, int, bytes]
 
@@ -55,6 +55,9 @@ class Checkers:
         self._resign_epoch: Epoch | None = None
         #: An operator forced an unclean election: what was visible before is no longer promised.
         self.unclean = False
+        self._computation_of: dict[bytes, tuple[int, int]] = {}
+        #: By round of a named producer.
+        self._computation_seen: dict[int, int] = {}
 
     # Steps.
 
@@ -244,11 +247,14 @@ class Checkers:
             )
 
     def _hold_the_same(self, node: Node, replica: Replica, record: GroupRecord, end: Offset) -> None:
-        """What they hold is the leader's entry, not just something of that length."""
+        """What they hold is the leader's entry, not just something of that length. What they have cut off was
+        visible; :meth:`applied` compares that."""
         ours = _epoch_at(replica.history, end)
         for member in record.isr:
             other = self.simulation.nodes[member.worker]
-            if other.log is not None and other.storage == member.storage and other.log.end_offset >= end:
+            if other.log is None or other.storage != member.storage:
+                continue
+            if other.log.start_offset < end <= other.log.end_offset:
                 theirs = _epoch_at(other.log.history, end)
                 if theirs != ours:
                     raise Violation(
@@ -283,6 +289,10 @@ class Checkers:
             if content not in self._submitted:
                 raise Violation(f"{content!r} is visible but was never appended")
             self._payload_at[content] = offset
+            if content in self._computation_of:
+                round_, computation = self._computation_of[content]
+                if self._computation_seen.setdefault(round_, computation) != computation:
+                    raise Violation(f"round {round_} is visible as computed twice: {content!r} at {offset}")
 
     def visible_payloads(self) -> list[bytes]:
         """What producers appended and somebody could see, in order."""
@@ -302,6 +312,11 @@ class Checkers:
 
     def submitted(self, content: bytes) -> None:
         self._submitted.add(content)
+
+    def submitted_in(self, round_: int, computation: int, content: bytes) -> None:
+        """By a named producer; of the computations of a round, one is visible."""
+        self._submitted.add(content)
+        self._computation_of[content] = (round_, computation)
 
     def replied(self, request: int, result: Result, known: tuple[Producer, Batch, int] | None) -> None:
         """An acknowledgement left the leader: its append must be visible, whether or not it arrives."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from stretto.replog.core.guards import GUARDS, Guards
 from stretto.replog.core.lineage import History
+from stretto.replog.core.producers import round_of
 from stretto.types import Offset
 
 
@@ -212,6 +213,27 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "producers", "truncation_takes_back_sequences", "truncation takes sequences back", _always(False)
     ),
+    _mutant(
+        "producers",
+        "begins_round",
+        "a round begins with its first record",
+        lambda sequence, expected: sequence > expected,
+    ),
+    _mutant(
+        "producers",
+        "may_claim",
+        "a round is claimed for one content",
+        lambda claimed, sequence: round_of(sequence) >= round_of(claimed),
+        "claims_a_round_twice",
+    ),
+    _mutant(
+        "producers",
+        "may_claim",
+        "a round that is over is not claimed",
+        lambda claimed, sequence: round_of(sequence) != round_of(claimed),
+        "claims_an_earlier_round",
+    ),
+    _mutant("producers", "may_forget", "a lasting producer is not forgotten", _always(True)),
     _mutant(
         "retention",
         "cut_limit",

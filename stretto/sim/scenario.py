@@ -64,8 +64,9 @@ from stretto.sim.machine import QUICK_APPLY_MS, QUICK_SYNC_MS
 from stretto.sim.metastore import Link, Manners
 from stretto.sim.network import Weather
 from stretto.sim.node import Node
+from stretto.sim.requests import Batch
 from stretto.sim.simulation import FAILURES, Simulation, Verdict
-from stretto.sim.workload import Batch, Session
+from stretto.sim.workload import Session
 from stretto.sim.world import Trace, Violation
 from stretto.types import Millis, TaskId, WorkerId
 

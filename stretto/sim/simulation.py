@@ -44,6 +44,7 @@ TOTALS = (
     "retirements",
     "reads at followers",
     "reads too stale",
+    "rounds written",
 )
 """What a campaign must have exercised; the other totals are for information."""
 

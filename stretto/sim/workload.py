@@ -8,47 +8,22 @@ unknown* and opens a new id.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stretto.replog.core import events
 from stretto.replog.core.effects import Acked, ReadServed, Refusal, Refused, Result
 from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Millis, Offset, ProducerId, TaskId, WorkerId
+from stretto.sim.requests import Batch, Producer
+from stretto.sim.sinks import Attempt, Sink
+from stretto.types import Epoch, Millis, Offset, ProducerId, TaskId
 
 if TYPE_CHECKING:
     from stretto.sim.node import Node
     from stretto.sim.simulation import Simulation
 
 CLIENT_TIMEOUT_MS = 900
-
-
-@dataclass
-class Batch:
-    kind: Kind
-    task: TaskId
-    sequence: int
-    count: int
-    payload: bytes
-    acked: bool = False
-    attempt: int = 0
-    answer: Result | None = None
-    """To its latest attempt that was answered."""
-
-
-@dataclass
-class Producer:
-    """One client. ``leader`` is whom it believes to lead."""
-
-    name: str
-    leader: WorkerId
-    id: ProducerId
-    is_open: bool = False
-    next_sequence: dict[TaskId, int] = field(default_factory=dict)
-    pending: list[Batch] = field(default_factory=list)
-    asleep_until: int = 0
-    """Neither sends nor hears until then, like a laptop that was closed."""
 
 
 @dataclass
@@ -86,6 +61,7 @@ class Workload:
         self._payload = 0
         self.running = True
         self.given_up = 0
+        self.sink = Sink(self)
 
     def _new_producer_id(self) -> ProducerId:
         return new_producer_id(self.world.now, self.world.random.getrandbits(21))
@@ -94,10 +70,11 @@ class Workload:
         for producer in self.producers:
             self.world.after(self.world.random.randrange(50), self._produce, producer)
         self.world.after(100, self._read_somewhere)
+        self.sink.begin()
 
     @property
     def is_settled(self) -> bool:
-        return all(not producer.pending for producer in self.producers)
+        return all(not producer.pending for producer in self.producers) and self.sink.is_settled
 
     # Producing.
 
@@ -112,7 +89,7 @@ class Workload:
             return
         if not producer.is_open:
             if not producer.pending:
-                self._submit(producer, Batch(Kind.PRODUCER_OPEN, TaskId(0), 0, 1, b""))
+                self.submit(producer, Batch(Kind.PRODUCER_OPEN, TaskId(0), 0, 1, b""))
         elif self.running and len(producer.pending) < self.simulation.plan.max_pending:
             self.submit_new(producer, self.world.random.randint(1, 3))
 
@@ -124,10 +101,10 @@ class Workload:
         payload = payload or f"{producer.name}-{self._payload}".encode()
         batch = Batch(Kind.DEPOT, task, sequence, count, payload)
         self.simulation.checkers.submitted(batch.payload)
-        self._submit(producer, batch)
+        self.submit(producer, batch)
         return batch
 
-    def _submit(self, producer: Producer, batch: Batch) -> None:
+    def submit(self, producer: Producer, batch: Batch) -> None:
         producer.pending.append(batch)
         self.send(producer, batch)
 
@@ -149,7 +126,7 @@ class Workload:
             request=request,
             kind=batch.kind,
             task=batch.task,
-            producer=producer.id,
+            producer=producer.id if batch.producer is None else batch.producer,
             sequence=batch.sequence,
             count=batch.count,
             payload=batch.payload,
@@ -201,6 +178,8 @@ class Workload:
         match result:
             case Acked():
                 self._acked(producer, batch)
+            case Refused(reason=Refusal.CLAIMED):
+                pass
             case Refused(reason=Refusal.UNKNOWN_PRODUCER):
                 self.reopen(producer)
             case Refused(leader=leader):
@@ -211,6 +190,8 @@ class Workload:
                 self._retry(producer, batch, attempt)
             case _:
                 self._retry(producer, batch, attempt)
+        if isinstance(producer, Attempt):
+            self.sink.answered(producer, batch, result)
 
     def _acked(self, producer: Producer, batch: Batch) -> None:
         if batch in producer.pending:
@@ -218,7 +199,7 @@ class Workload:
             batch.acked = True
             if batch.kind is Kind.PRODUCER_OPEN:
                 producer.is_open = True
-            else:
+            elif not isinstance(producer, Attempt):
                 self.simulation.checkers.acknowledged(batch.payload)
 
     def reopen(self, producer: Producer) -> None:

@@ -7,7 +7,7 @@ from stretto.invariants import InvariantViolation
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.effects import Acked, Refusal
 from stretto.replog.core.messages import RejectReason
-from stretto.replog.core.producers import NO_PRODUCER, new_producer_id
+from stretto.replog.core.producers import NO_PRODUCER, named_producer_id, new_producer_id, sequence_in
 from stretto.replog.frame import Kind, payload
 from stretto.types import Epoch, Millis, Offset
 from tests.unit.core.group import (
@@ -731,3 +731,49 @@ def test_a_paused_module_admits_nobody_and_takes_nothing_new_but_acknowledges_wh
     subject.step(events.OptionsChanged(settings=settings(paused=False)))
     subject.append(6, producer=PRODUCER, sequence=1)
     assert subject.replica.log_end == before + 2
+
+
+# Named producers.
+
+NAMED = named_producer_id(77, lasting=False)
+LASTING = named_producer_id(77, lasting=True)
+
+
+def claim(subject: LeaderSubject, request: int, round_: int, digest: int) -> list[effects.Effect]:
+    sequence = sequence_in(round_, digest)
+    return subject.append(request, kind=Kind.CLAIM, producer=NAMED, sequence=sequence)
+
+
+def test_a_named_producer_begins_any_later_round_at_its_first_record_only() -> None:
+    subject = serving_leader()
+    assert refusal(subject.append(1, producer=NAMED, sequence=sequence_in(5, 1))) is Refusal.SEQUENCE_GAP
+    subject.append(2, producer=NAMED, sequence=sequence_in(5, 0), count=3)
+    subject.settle()
+    assert refusal(subject.append(3, producer=NAMED, sequence=sequence_in(7, 3))) is Refusal.SEQUENCE_GAP
+    assert every(subject.append(4, producer=NAMED, sequence=sequence_in(7, 0)), effects.Persist)
+    subject.settle()
+    again = subject.append(5, producer=NAMED, sequence=sequence_in(5, 3))
+    assert replies(again) == {5: Acked(offset=None)}
+    assert every(again, effects.Persist) == []
+
+
+def test_a_round_is_claimed_for_one_content_and_none_before_it_any_more() -> None:
+    subject = serving_leader()
+    assert every(claim(subject, 1, 5, 1), effects.Persist)
+    assert refusal(claim(subject, 2, 5, 2)) is Refusal.CLAIMED  # also while the first is unapplied
+    subject.settle()
+    assert refusal(claim(subject, 3, 5, 2)) is Refusal.CLAIMED
+    assert refusal(claim(subject, 4, 4, 1)) is Refusal.CLAIMED
+    assert replies(claim(subject, 5, 5, 1)) == {5: Acked(offset=Offset(1))}
+    assert every(claim(subject, 6, 6, 2), effects.Persist)
+
+
+def test_of_silent_named_producers_those_that_last_are_kept() -> None:
+    subject = serving_leader(options=settings(producer_expiry_ms=Millis(4_000)))
+    for request, producer in enumerate((NAMED, LASTING)):
+        subject.append(request, producer=producer, sequence=sequence_in(0, 0))
+    subject.settle()
+    for _ in range(8):
+        subject.tick(after=1_000)
+    subject.settle()
+    assert list(subject.replica.producers.table.producers) == [LASTING]

@@ -8,9 +8,9 @@ from stretto.replog.core.leader import Leader
 from stretto.replog.core.replica import Replica
 from stretto.replog.frame import Kind
 from stretto.sim.node import Node
+from stretto.sim.requests import Batch
 from stretto.sim.scenario import calm_plan
 from stretto.sim.simulation import Simulation
-from stretto.sim.workload import Batch
 from stretto.types import TaskId, WorkerId
 
 DEADLINE_MS = 20_000
