@@ -1,8 +1,7 @@
 """Where the workers are: the registrations of all of them, kept by watches.
 
-One watch on the list of workers and one on each worker's incarnations; what a registration says of where its
-process listens never changes, so it is read once. A watch that fires is answered by one read, which sets the
-next; what fires while a read is under way costs one more read, however much it is. The whole is told when no
+One watch on the list of workers and one on each worker's incarnations (:mod:`stretto.zk.watched`); what a
+registration says of where its process listens never changes, so it is read once. The whole is told when no
 read is under way, if it is another than before. Of a worker with several incarnations, the one registered
 last counts: the others are leftovers of processes that are gone.
 """
@@ -13,14 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.states import WatchedEvent
 
 from stretto.types import Incarnation, WorkerId
 from stretto.zk.following import Asker
 from stretto.zk.outcomes import LOST_ANSWER
 from stretto.zk.records import WorkerRegistration, ZnodeDamaged, decode
+from stretto.zk.session import Done, Send
+from stretto.zk.watched import WatchedZnode
 
 log = structlog.get_logger()
 
@@ -28,71 +27,17 @@ Workers = dict[WorkerId, WorkerRegistration]
 Found = Callable[[Workers], None]
 
 
-class _Listing:
-    """The children of one znode, as long as it is there."""
-
-    def __init__(
-        self,
-        directory: WorkerDirectory,
-        path: str,
-        *,
-        listed: Callable[[list[str]], None],
-        gone: Callable[[], None],
-    ) -> None:
-        self._directory = directory
-        self._path = path
-        self._listed = listed
-        self._gone = gone
-        self._watch = directory.asker.watch(self._fired)
-        self._number = 0
-        self._is_reading = False
-        self._changed_meanwhile = False
-
-    def restart(self) -> None:
-        self._is_reading = False
-        self._read()
-
-    def _fired(self, _: WatchedEvent) -> None:
-        self._read()
-
-    def _read(self) -> None:
-        if self._is_reading:
-            self._changed_meanwhile = True
-            return
-        self._is_reading = True
-        self._changed_meanwhile = False
-        self._number += 1
-        number = self._number
-
-        def send(client: KazooClient) -> Any:
-            return client.get_children_async(self._path, watch=self._watch)
-
-        def answered(names: Any, error: Exception | None) -> None:
-            if number != self._number:
-                return
-            self._is_reading = False
-            if error is None:
-                self._listed(names)
-                if self._changed_meanwhile:
-                    self._read()
-            elif isinstance(error, NoNodeError):
-                self._gone()
-            elif not isinstance(error, LOST_ANSWER):
-                log.error("workers_not_listed", path=self._path, error=repr(error))
-                self._directory.asker.again_later(self._read)
-
-        self._directory.ask(send, answered)
-
-
 class WorkerDirectory:
     def __init__(self, asker: Asker, found: Found) -> None:
-        self.asker = asker
+        self._asker = asker
         self._found = found
         self._told: Workers | None = None
         self._asking = 0
         # Our own registration is below it, so it is never gone.
-        self._root = _Listing(self, asker.paths.workers, listed=self._workers_listed, gone=lambda: None)
-        self._listings: dict[WorkerId, _Listing] = {}
+        self._root = WatchedZnode(
+            asker, asker.paths.workers, ask=self._ask, found=self._workers_listed, lists=True
+        )
+        self._listings: dict[WorkerId, WatchedZnode] = {}
         #: By incarnation, with the zxid of its creation.
         self._registered: dict[WorkerId, dict[Incarnation, tuple[int, WorkerRegistration]]] = {}
 
@@ -102,7 +47,7 @@ class WorkerDirectory:
         for listing in list(self._listings.values()):
             listing.restart()
 
-    def ask(self, send: Callable[[KazooClient], Any], done: Callable[[Any, Exception | None], None]) -> None:
+    def _ask(self, send: Send, done: Done) -> None:
         self._asking += 1
 
         def answered(value: Any, error: Exception | None) -> None:
@@ -111,7 +56,7 @@ class WorkerDirectory:
             if self._asking == 0:
                 self._tell()
 
-        self.asker.ask(send, answered)
+        self._asker.ask(send, answered)
 
     def _workers_listed(self, names: list[str]) -> None:
         for name in names:
@@ -120,7 +65,7 @@ class WorkerDirectory:
                 self._listings[worker] = self._list(worker)
                 self._listings[worker].restart()
 
-    def _list(self, worker: WorkerId) -> _Listing:
+    def _list(self, worker: WorkerId) -> WatchedZnode:
         def listed(names: list[str]) -> None:
             known = self._registered.setdefault(worker, {})
             for gone in known.keys() - set(names):
@@ -133,10 +78,17 @@ class WorkerDirectory:
             self._listings.pop(worker, None)
             self._registered.pop(worker, None)
 
-        return _Listing(self, self.asker.paths.worker(worker), listed=listed, gone=gone)
+        return WatchedZnode(
+            self._asker,
+            self._asker.paths.worker(worker),
+            ask=self._ask,
+            found=listed,
+            missing=gone,
+            lists=True,
+        )
 
     def _read(self, worker: WorkerId, incarnation: Incarnation) -> None:
-        path = self.asker.paths.registration(worker, incarnation)
+        path = self._asker.paths.registration(worker, incarnation)
 
         def read(value: Any, error: Exception | None) -> None:
             if error is not None:
@@ -151,7 +103,7 @@ class WorkerDirectory:
             else:
                 self._registered.setdefault(worker, {})[incarnation] = (stat.czxid, registration)
 
-        self.ask(lambda client: client.get_async(path), read)
+        self._ask(lambda client: client.get_async(path), read)
 
     def _tell(self) -> None:
         newest = {

@@ -34,9 +34,8 @@ from stretto.replog.core.events import CasReply, Event, MembersSeen, ReadFailed,
 from stretto.replog.core.record import GroupRecord, Registration
 from stretto.types import Epoch, Incarnation, Millis, WorkerId
 from stretto.zk import outcomes
-from stretto.zk.assignment import FollowedAssignment
 from stretto.zk.directory import Found, WorkerDirectory
-from stretto.zk.followed import FollowedRecord
+from stretto.zk.followed import FollowedRecord, follow_assignment
 from stretto.zk.following import FollowedGroup
 from stretto.zk.members import MemberSearch
 from stretto.zk.options import FollowedOptions
@@ -54,6 +53,7 @@ from stretto.zk.records import (
 from stretto.zk.registrations import WatchedRegistrations
 from stretto.zk.session import Credentials, Done, MetastoreUnavailable, Send, Session
 from stretto.zk.survey import Survey, Surveyed
+from stretto.zk.watched import WatchedZnode
 
 log = structlog.get_logger()
 
@@ -121,7 +121,7 @@ class Metastore:
         if options_of is not None:
             self._spec = FollowedRecord(self, paths.spec(options_of), ModuleSpec, self._spec_read)
         self._directory: WorkerDirectory | None = None
-        self._assignment: FollowedAssignment | None = None
+        self._assignment: WatchedZnode | None = None
         self._later: list[Callable[[], None]] = []
         self._silent_since = time.monotonic()
         self._reopening: threading.Thread | None = None
@@ -406,7 +406,7 @@ class Metastore:
         with self._lock:
             followed = self._groups.pop(group, None)
             if followed is not None:
-                followed.is_followed = False
+                followed.stop()
             self._registrations.forget(group)
 
     def compare_and_set(self, group: GroupKey, effect: CompareAndSet) -> None:
@@ -475,7 +475,7 @@ class Metastore:
     def follow_assignment(self, module: str, told: Callable[[Assignment], None]) -> None:
         """Tell it now, and whenever it changes. Called like the listener, once there is a session."""
         with self._lock:
-            self._assignment = FollowedAssignment(self, module, told)
+            self._assignment = follow_assignment(self, module, told)
             if self._is_registered:
                 self._assignment.restart()
 

@@ -26,6 +26,7 @@ from stretto.zk.outcomes import LOST_ANSWER
 from stretto.zk.paths import Paths
 from stretto.zk.records import ZnodeDamaged
 from stretto.zk.session import Done, MetastoreUnavailable, Send
+from stretto.zk.watched import Watcher
 
 log = structlog.get_logger()
 
@@ -184,17 +185,13 @@ def _commit(client: KazooClient, paths: Paths, path: str, values: dict[str, Any]
 # For workers.
 
 
-class OptionsAsker(Protocol):
+class OptionsAsker(Watcher, Protocol):
     paths: Paths
 
     def ask_early(self, send: Send, done: Done) -> None:
         """Also before there is a registration."""
 
     def ask_early_synced(self, send: Send, done: Done) -> None: ...
-
-    def watch(self, fired: Callable[[WatchedEvent], None]) -> Callable[[WatchedEvent], None]: ...
-
-    def again_later(self, again: Callable[[], None]) -> None: ...
 
 
 class FollowedOptions:

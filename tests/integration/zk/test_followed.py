@@ -67,7 +67,7 @@ def test_no_session_begins_on_a_spec_that_cannot_be_read(
     metastore, recorder = workers.open(zookeeper.address, "a", options_of="counts", starts=False)
     spec = metastore._spec
     assert spec is not None
-    wait_until("it has read the damage", lambda: path in spec._problem)
+    wait_until("it has read the damage", lambda: spec._znode.problem)
     assert metastore.incarnation is None
     operator.set(path, encode(SPEC))
     recorder.wait_started()
