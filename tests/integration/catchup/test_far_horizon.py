@@ -78,6 +78,7 @@ def test_a_replica_on_a_new_disk_takes_the_leaders_state(cluster: Cluster) -> No
     check(cluster, load)
 
 
+@pytest.mark.soak
 def test_a_leader_killed_in_the_middle_of_a_round_is_replaced_by_the_next(cluster: Cluster) -> None:
     victim = leave_behind(cluster, **BULK)
     options(cluster, **{LIMIT: SLOW})
@@ -96,6 +97,7 @@ def test_a_leader_killed_in_the_middle_of_a_round_is_replaced_by_the_next(cluste
     check(cluster, load)
 
 
+@pytest.mark.soak
 def test_a_follower_killed_in_the_middle_of_a_round_goes_on_with_what_it_has(cluster: Cluster) -> None:
     victim = leave_behind(cluster, **BULK)
     options(cluster, **{LIMIT: SLOW})
@@ -120,6 +122,7 @@ def _written_bytes(folder: Path) -> int:
     return sum(file.stat().st_blocks * 512 for file in folder.glob("*/data.mdb"))
 
 
+@pytest.mark.soak
 def test_a_full_disk_is_told_and_overcome(cluster: Cluster) -> None:
     victim = leave_behind(cluster, **BULK)
     options(cluster, **{LIMIT: SLOW, "replication.far.horizon.timeout.millis": 1_000})

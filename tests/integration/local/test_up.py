@@ -169,6 +169,7 @@ def read_all(conductor: str) -> list[bytes]:
         return sorted(record.data for record in client.reader("Counts", "events").read_all())
 
 
+@pytest.mark.soak
 def test_it_comes_back_from_the_death_of_everything(folder: Path) -> None:
     first = Up(folder)
     launch(first.ready(), folder)
@@ -184,6 +185,7 @@ def test_it_comes_back_from_the_death_of_everything(folder: Path) -> None:
     assert not [pid for pid in pids if _is_alive(pid)]
 
 
+@pytest.mark.soak
 def test_a_second_one_is_refused_and_one_that_died_is_taken_over(folder: Path) -> None:
     first = Up(folder, "--nodes", "2")
     conductor = first.ready()

@@ -79,6 +79,7 @@ def test_a_killed_worker_is_unregistered_by_proof_and_comes_back(
     wait_until("the run file forgets the dead", lambda: node.run_file(W0).unburied == ())  # type: ignore[union-attr]
 
 
+@pytest.mark.soak
 def test_a_worker_that_ends_at_once_is_started_less_and_less_often(node: Node) -> None:
     node.place(W0)
     folder = node.data_dir / "workers"
@@ -323,6 +324,7 @@ def test_of_two_supervisors_with_one_name_the_second_starts_nothing_while_the_fi
     )
 
 
+@pytest.mark.soak
 def test_the_folder_of_another_node_or_cluster_is_refused(node: Node) -> None:
     node.start()
     wait_until("it is registered", node.registrations)

@@ -146,6 +146,7 @@ def bank(start: Callable[..., Cluster], tmp_path: Path, **options: object) -> Cl
     return start(code=code, tasks=4, groups=2, options=given)
 
 
+@pytest.mark.soak
 def test_every_transfer_is_booked_once_although_leaders_are_killed(
     start: Callable[..., Cluster], tmp_path: Path
 ) -> None:

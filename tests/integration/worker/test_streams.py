@@ -185,6 +185,7 @@ def test_an_append_can_wait_for_its_streams_and_gets_what_they_return(
         assert "will be tried again" in stretto("failures", MODULE, "--retry", *at(cluster)).out
 
 
+@pytest.mark.soak
 def test_a_function_that_holds_the_interpreter_costs_no_membership_and_no_lease(
     start: Callable[..., Cluster], tmp_path: Path
 ) -> None:
