@@ -23,7 +23,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, ConnectionLoss, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from stretto import admin, wire
+from stretto import admin, logpages, wire
 from stretto.client.calls import ask
 from stretto.client.network import Network
 from stretto.conductor import answers, view
@@ -35,6 +35,7 @@ from stretto.conductor.view import View, named
 from stretto.endpoint import advertised
 from stretto.errors import RetriableError, StrettoError
 from stretto.keys import ClusterKey
+from stretto.logs import RECENT
 from stretto.loop import Loop
 from stretto.options import Level, OptionSet
 from stretto.service import Service
@@ -231,6 +232,8 @@ class Conductor:
         if isinstance(call, admin.FindConductor):
             active = self._view.conductor
             return active.address if active is not None else None
+        if isinstance(call, admin.Log):
+            return logpages.of_memory(RECENT, call)
         with self._acting:
             try:
                 self._look()

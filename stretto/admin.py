@@ -7,6 +7,7 @@ A call is a struct whose base names its result: ``class Launch(Call[Launched])``
 
 from __future__ import annotations
 
+import enum
 import threading
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
@@ -44,6 +45,46 @@ def result_type(call: type[Call[Any]]) -> Any:
 
 class FindConductor(Call[str | None], frozen=True, kw_only=True):
     """Address of the active conductor; None while there is none."""
+
+
+class LogLevel(enum.StrEnum):
+    """Least first."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    position: int
+    """Its first byte in the log."""
+    at: str = ""
+    """UTC, as ISO 8601."""
+    level: LogLevel | None = None
+    """None: it is none of stretto's, but for instance of a traceback."""
+    event: str = ""
+    text: str
+
+
+class LogPage(msgspec.Struct, frozen=True, kw_only=True):
+    lines: tuple[LogLine, ...]
+    """Oldest first."""
+    earlier: int | None
+    """Where to go on towards the beginning: ``before`` of the next page. None: nothing is left there."""
+
+
+class Log(Call[LogPage], frozen=True, kw_only=True):
+    """What a daemon said: a conductor, a supervisor, or a worker of it. Newest first, page by page."""
+
+    worker: WorkerId | None = None
+    """Asked of the supervisor of its node."""
+    before: int | None = None
+    """Only what is above this position."""
+    level: LogLevel = LogLevel.DEBUG
+    """The least; lines without one are told always."""
+    lines_max: int = 200
 
 
 # Asked of the conductor: modules.
@@ -560,6 +601,7 @@ class Pins(Call[tuple[PinView, ...]], frozen=True, kw_only=True):
 
 AnyCall: TypeAlias = (
     FindConductor
+    | Log
     | Launch
     | Destroy
     | Update

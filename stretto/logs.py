@@ -1,15 +1,53 @@
-"""Logs of daemons: readable lines on a terminal, JSON elsewhere, always on stderr."""
+"""Logs of daemons: readable lines on a terminal, JSON elsewhere, always on stderr. Daemons that nobody writes
+a file for remember the end of their own."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import threading
+from collections import deque
 
 import structlog
 
+RECENT_BYTES = 256 * 1024
 
-def configure(level: int = logging.INFO) -> None:
-    """Once, at the start of a process."""
+
+class Recent:
+    """The newest lines of this process's log, as JSON; from any thread."""
+
+    def __init__(self, bytes_max: int = RECENT_BYTES) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._lines: deque[bytes] = deque()
+        self._start = 0
+        self._end = 0
+        self._render = structlog.processors.JSONRenderer()
+
+    def __call__(
+        self, logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        """A processor: it passes on what it is given."""
+        text = self._render(logger, name, dict(event))
+        line = (text.encode() if isinstance(text, str) else text) + b"\n"
+        with self._lock:
+            self._lines.append(line)
+            self._end += len(line)
+            while self._end - self._start > self._bytes_max:
+                self._start += len(self._lines.popleft())
+        return event
+
+    def held(self) -> tuple[int, bytes]:
+        """Where it begins, in bytes since the process began, and all that is there."""
+        with self._lock:
+            return self._start, b"".join(self._lines)
+
+
+RECENT = Recent()
+
+
+def configure(level: int = logging.INFO, *, remember: bool = False) -> None:
+    """Once, at the start of a process; ``remember`` keeps the newest lines in :data:`RECENT`."""
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     )
@@ -19,6 +57,7 @@ def configure(level: int = logging.INFO) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
+            *([RECENT] if remember else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),

@@ -17,6 +17,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
 from stretto import admin
+from stretto.client import queries
 from stretto.client.failures import ModuleFailures, find_failures, settle_failures
 from stretto.client.selection import KeyRange, entries, find, plain
 from stretto.client.status import GroupStatus
@@ -33,6 +34,7 @@ T = TypeVar("T")
 RECORDS_MAX = 10_000
 ENTRIES_MAX = 1_000
 READ_SECONDS = 10.0
+QUERY_MS_MAX = 60_000
 MINUTES_MAX = 7 * 24 * 60
 
 
@@ -76,13 +78,45 @@ class Allowed(msgspec.Struct, frozen=True):
 
 @put("/nodes/{node:str}/leadership", status_code=204, summary="Allow or drain a node")
 def allow_leadership(desk: Desk, node: str, data: Allowed) -> None:
-    _named("there is no node", node, {each.node: each for each in desk.ask(admin.Nodes())})
+    _node(desk, node)
     desk.act(admin.AllowLeadership(node=node) if data.allowed else admin.DisallowLeadership(node=node))
 
 
 @get("/operations", summary="What was done to the cluster, newest last")
 def operations(desk: Desk, module: str | None = None, limit: Limit = 100) -> tuple[Operation, ...]:
     return desk.ask(admin.Operations(module=module, limit=limit))
+
+
+# Logs.
+
+Before = Annotated[
+    int | None, Parameter(ge=0, le=2**63 - 1, description="Only lines before this position of the log.")
+]
+Level = Annotated[admin.LogLevel, Parameter(description="The least level that is shown.")]
+
+
+@get("/conductor/log", summary="What the active conductor said, newest page first")
+def conductor_log(
+    desk: Desk, before: Before = None, level: Level = admin.LogLevel.DEBUG, limit: Limit = 200
+) -> admin.LogPage:
+    return desk.cluster.ask(admin.Log(before=before, level=level, lines_max=limit))
+
+
+@get("/nodes/{node:str}/log", summary="What the supervisor of a node said, newest page first")
+def node_log(
+    desk: Desk, node: str, before: Before = None, level: Level = admin.LogLevel.DEBUG, limit: Limit = 200
+) -> admin.LogPage:
+    return desk.ask_supervisor(_node(desk, node), admin.Log(before=before, level=level, lines_max=limit))
+
+
+@get("/workers/{worker:str}/log", summary="What a worker said, alive or not, newest page first")
+def worker_log(
+    desk: Desk, worker: str, before: Before = None, level: Level = admin.LogLevel.DEBUG, limit: Limit = 200
+) -> admin.LogPage:
+    placed = {str(each.worker): each.node for view in desk.ask(admin.Modules()) for each in view.processes}
+    node = _named("there is no worker", worker, placed)
+    call = admin.Log(worker=WorkerId(worker), before=before, level=level, lines_max=limit)
+    return desk.ask_supervisor(_node(desk, node), call)
 
 
 # Modules.
@@ -342,6 +376,28 @@ def read_pstate(
     return PStatePage(str(reader.type), shown, None, rows[:limit], more=len(rows) > limit)
 
 
+class QueryAnswer(msgspec.Struct, frozen=True):
+    answer: Any
+
+
+@get("/modules/{module:str}/queries/{name:str}", summary="Ask a query of the module")
+def ask_query(
+    desk: Desk,
+    module: str,
+    name: str,
+    *,
+    argument: Annotated[list[str] | None, Parameter(description="In their order: JSON, or text.")] = None,
+    named: Annotated[list[str] | None, Parameter(description="By their names: NAME=JSON.")] = None,
+    timeout_ms: Annotated[int, Parameter(ge=1, le=QUERY_MS_MAX)] = 10_000,
+) -> QueryAnswer:
+    view = _module(desk, module)
+    _named(f"module {module} has no query", name, {each.name: each for each in view.queries})
+    args = [queries.argument(each) for each in argument or ()]
+    given = dict(queries.named_argument(each) for each in named or ())
+    answer = desk.client.asking(module, name, args, given, timeout=timeout_ms / 1_000).wait()
+    return QueryAnswer(plain(answer))
+
+
 def _shown(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
@@ -351,6 +407,10 @@ def _shown(data: bytes) -> Any:
 
 def _module(desk: Desk, module: str) -> admin.ModuleView:
     return _named("there is no module", module, {each.module: each for each in desk.ask(admin.Modules())})
+
+
+def _node(desk: Desk, node: str) -> admin.NodeView:
+    return _named("there is no node", node, {each.node: each for each in desk.ask(admin.Nodes())})
 
 
 def _group(desk: Desk, module: str, group: int) -> GroupStatus:
@@ -375,6 +435,9 @@ ROUTES = Router(
         nodes,
         allow_leadership,
         operations,
+        conductor_log,
+        node_log,
+        worker_log,
         modules,
         one_module,
         groups,
@@ -392,5 +455,6 @@ ROUTES = Router(
         append,
         read_depot,
         read_pstate,
+        ask_query,
     ],
 )

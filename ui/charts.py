@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from stretto.telemetry.histogram import Distribution, Histogram
-from stretto.telemetry.windows import NO_LOOKS, GroupWindow, KindWindow, Looks, Window
+from stretto.telemetry.windows import NO_LOOKS, GroupWindow, KindWindow, Looks, TopologyWindow, Window
 
 Line = tuple[float | None, ...]
 
@@ -59,6 +59,20 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     """The busiest task thread's share of its time."""
     events: dict[str, Line]
     """Elections, shrinks, expands and stalls in the window."""
+    lease_left: Line
+    """Milliseconds that the lease of the leader with the least had left."""
+    catchup_left: Line
+    """Bytes of rounds under way that replicas have not received."""
+    topology_lag: dict[str, Line]
+    """Records that are visible and not processed, by topology."""
+    topology_records: dict[str, Line]
+    """Records per second that batches had, by topology."""
+    topology_batches: dict[str, Line]
+    """Batches per second, by topology."""
+    topology_failures: dict[str, Line]
+    """Records that wait to be tried again or are parked, by topology."""
+    function_duration: dict[str, Duration]
+    """Of calls, by function, and of all."""
 
 
 def charts_of(
@@ -89,6 +103,13 @@ def charts_of(
         min_isr=tuple(each.min_isr if each else None for each in worst),
         busy=tuple(max((each.busy_ms / step_ms for each in point), default=None) for point in points),
         events=_events(points),
+        lease_left=tuple(
+            min((each.lease_left_ms.min for each in point if each.lease_left_ms.count), default=None)
+            for point in points
+        ),
+        catchup_left=tuple(sum(e.catchup_left_bytes for e in point) if point else None for point in points),
+        **_topologies(points, step_ms),
+        function_duration=_functions(points),
     )
 
 
@@ -136,12 +157,57 @@ def _durations(
             for point in points
         ]
         if any(each.count for each in histograms):
-            found[name] = Duration(
-                p50=tuple(_ms(each.quantile(0.5)) for each in histograms),
-                p99=tuple(_ms(each.quantile(0.99)) for each in histograms),
-                max=tuple(_ms(each.max) if each.count else None for each in histograms),
-            )
+            found[name] = _duration(histograms)
     return found
+
+
+def _duration(histograms: Sequence[Histogram]) -> Duration:
+    return Duration(
+        p50=tuple(_ms(each.quantile(0.5)) for each in histograms),
+        p99=tuple(_ms(each.quantile(0.99)) for each in histograms),
+        max=tuple(_ms(each.max) if each.count else None for each in histograms),
+    )
+
+
+def _functions(points: Points) -> dict[str, Duration]:
+    names = sorted({name for point in points for each in point for name in each.functions})
+    return {
+        name: _duration(
+            [
+                Histogram(
+                    told
+                    for each in point
+                    for function, told in each.functions.items()
+                    if name in ("all", function)
+                )
+                for point in points
+            ]
+        )
+        for name in (["all", *names] if names else ())
+    }
+
+
+def _topologies(points: Points, step_ms: int) -> dict[str, dict[str, Line]]:
+    names = sorted({name for point in points for each in point for name in each.topologies})
+
+    def lines(of: Callable[[TopologyWindow], float | None]) -> dict[str, Line]:
+        def at(point: Sequence[GroupWindow], name: str) -> float | None:
+            told = [of(each.topologies[name]) for each in point if name in each.topologies]
+            known = [each for each in told if each is not None]
+            return sum(known) if known else None
+
+        return {name: tuple(at(point, name) for point in points) for name in names}
+
+    def failing(each: TopologyWindow) -> float | None:
+        known = [looks.max for looks in (each.retrying, each.parked) if looks.count]
+        return sum(known) if known else None
+
+    return {
+        "topology_lag": lines(lambda each: each.lag.average if each.lag.count else None),
+        "topology_records": lines(lambda each: each.records * 1_000 / step_ms),
+        "topology_batches": lines(lambda each: each.batches * 1_000 / step_ms),
+        "topology_failures": lines(failing),
+    }
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from stretto import admin
 from stretto.client.api import Client
+from stretto.client.calls import ask
 from stretto.client.cluster import Cluster
 from stretto.client.status import GroupStatus, group_statuses
 from stretto.errors import RetriableError, StrettoError
@@ -24,6 +25,7 @@ from stretto.ui.store import Store, tier_for
 from stretto.ui.views import ClusterView, Health, problems_of, sentence_of
 
 FRESH_SECONDS = 0.8
+SUPERVISOR_SECONDS = 5.0
 
 T = TypeVar("T")
 
@@ -68,6 +70,11 @@ class Desk:
         finally:
             with self._lock:
                 self._answers = {key: told for key, told in self._answers.items() if not told[1].done()}
+
+    def ask_supervisor(self, node: admin.NodeView, call: admin.Call[admin.Result]) -> admin.Result:
+        if node.address is None:
+            raise RetriableError(f"the supervisor of node {node.node} is down; start it, or go there to look")
+        return ask(self.cluster.network, node.address, call, timeout=SUPERVISOR_SECONDS)
 
     def groups(self, module: str) -> list[GroupStatus]:
         def look() -> list[GroupStatus]:

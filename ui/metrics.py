@@ -28,6 +28,8 @@ COUNTERS = {
     "stretto_catchup_failures_total": "Transfers of state that failed or were refused, and began again.",
     "stretto_catchup_damaged_blocks_total": "Blocks of a state that came damaged and were asked for again.",
     "stretto_task_thread_busy_seconds_total": "Time that the worker's loop spent on a group.",
+    "stretto_topology_batches_total": "Batches of records that a topology ran on the tasks of a group.",
+    "stretto_topology_records_total": "Records in these; one that is tried again counts again.",
 }
 GAUGES = {
     "stretto_replog_entries": "Entries in the log of a replica, on average over the last window.",
@@ -39,10 +41,14 @@ GAUGES = {
     "stretto_replica_in_isr": "1 if the replica is a member of the ISR.",
     "stretto_replica_leads": "1 if the replica leads its group.",
     "stretto_catchup_left_bytes": "Bytes of the round under way that a replica has not received.",
+    "stretto_topology_lag_records": "Records that are visible and that a topology has not processed.",
+    "stretto_topology_retrying_records": "Records that a topology failed to process and tries again.",
+    "stretto_topology_parked_records": "Records that a topology gave up, until a person decides.",
 }
 HISTOGRAMS = {
     "stretto_replicate_duration_seconds": "From creating an entry to its application at the leader, by kind.",
     "stretto_apply_duration_seconds": "Of transactions with entries of a kind.",
+    "stretto_function_duration_seconds": "Of calls of a module's functions: topologies, steps and queries.",
 }
 _EVENTS = {
     "shrinks": "stretto_isr_shrinks_total",
@@ -86,6 +92,12 @@ class Metrics:
             self._merge("stretto_apply_duration_seconds", of_kind, measured.apply)
         for event, name in _EVENTS.items():
             self._up(name, labels, group.events.get(event, 0))
+        for topology, progress in group.topologies.items():
+            of_topology = (*labels, ("topology", topology))
+            self._up("stretto_topology_batches_total", of_topology, progress.batches)
+            self._up("stretto_topology_records_total", of_topology, progress.records)
+        for function, told in group.functions.items():
+            self._merge("stretto_function_duration_seconds", (*labels, ("function", function)), told)
         self._up("stretto_task_thread_busy_seconds_total", labels, group.busy_ms / 1_000)
 
     def _up(self, name: str, labels: Labels, by: float) -> None:
@@ -105,9 +117,10 @@ class Metrics:
             for labels, value in self._counters[name].items():
                 yield f"{name}{_shown(labels)} {value:.15g}"
         gauges = [
-            (_labels(window.worker, group), _gauges(group))
+            each
             for window in self._latest.values()
             for group in window.groups
+            for each in _all_gauges(_labels(window.worker, group), group)
         ]
         for name, doc in GAUGES.items():
             yield from (f"# HELP {name} {doc}", f"# TYPE {name} gauge")
@@ -130,6 +143,16 @@ def _histogram(name: str, labels: Labels, histogram: Histogram) -> Iterator[str]
 
 def _labels(worker: str, group: GroupWindow) -> Labels:
     return (("module", group.group.module), ("group", str(group.group.group)), ("worker", worker))
+
+
+def _all_gauges(labels: Labels, group: GroupWindow) -> Iterator[tuple[Labels, dict[str, float]]]:
+    yield labels, _gauges(group)
+    for topology, progress in group.topologies.items():
+        looks = {"lag": progress.lag, "retrying": progress.retrying, "parked": progress.parked}
+        yield (
+            (*labels, ("topology", topology)),
+            {f"stretto_topology_{name}_records": each.max for name, each in looks.items() if each.count},
+        )
 
 
 def _gauges(group: GroupWindow) -> dict[str, float]:

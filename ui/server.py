@@ -28,7 +28,7 @@ from litestar.response import File
 from litestar.static_files import create_static_files_router
 
 from stretto.client.cluster import Cluster
-from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.errors import QueryFailed, RetriableError, StrettoError, UsageError
 from stretto.ui.api import ROUTES
 from stretto.ui.collector import Collector
 from stretto.ui.desk import Desk
@@ -82,7 +82,8 @@ def application(desk: Desk, metrics: Metrics, token: str | None) -> Litestar:
 
 def _refused(request: Request[Any, Any, Any], error: StrettoError) -> Response[Any]:
     status = 503 if isinstance(error, RetriableError) else 400 if isinstance(error, UsageError) else 409
-    return ProblemDetailsException(status_code=status, detail=str(error)).to_response(request)
+    extra = {"traceback": error.traceback} if isinstance(error, QueryFailed) else None
+    return ProblemDetailsException(status_code=status, detail=str(error), extra=extra).to_response(request)
 
 
 def _wrong(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:

@@ -136,7 +136,13 @@ class Worker:
         self.scans = ScanDesk(self)
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
-        self.telemetry = Telemetry(self.loop, config.worker, self.groups)
+        self.telemetry = Telemetry(
+            self.loop,
+            config.worker,
+            self.groups,
+            streams=self.streams,
+            microbatches=self.microbatches,
+        )
         #: Every plan has its group, or is here.
         self.stopped = {
             plan.key: views.Stopped(plan, config.worker, self.loop.now, views.NOT_BEGUN)

@@ -23,10 +23,11 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from stretto import admin
+from stretto import admin, logpages
 from stretto.endpoint import advertised
 from stretto.errors import StrettoError, UsageError
 from stretto.keys import ClusterKey
+from stretto.logs import RECENT
 from stretto.loop import Loop
 from stretto.service import Service
 from stretto.types import Incarnation, Millis, WorkerId
@@ -210,6 +211,8 @@ class Supervisor:
                 return self._code.store.handle(call, bodies)
             case admin.FindConductor():
                 return self._conductor
+            case admin.Log(worker=worker):
+                return self._log(call, worker)
             case admin.LocalWorkers():
                 node = self.config.node
                 addresses = self._burials.addresses.items()
@@ -219,6 +222,12 @@ class Supervisor:
                     f"the supervisor of node {self.config.node} does not know {type(call).__name__}; "
                     "ask the conductor"
                 )
+
+    def _log(self, call: admin.Log, worker: WorkerId | None) -> admin.LogPage:
+        if worker is None:
+            return logpages.of_memory(RECENT, call)
+        self._paths.worker(worker)  # Refuses what is no name, such as a path.
+        return logpages.of_file(self._log_of(worker), call)
 
     # Workers.
 

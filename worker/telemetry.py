@@ -15,13 +15,25 @@ from typing import TYPE_CHECKING, Any
 from stretto.admin import StoryLine
 from stretto.replog.frame import Frame, Kind
 from stretto.telemetry.histogram import Histogram
-from stretto.telemetry.windows import LOOK_MS, NO_LOOKS, WINDOW_MS, GroupWindow, KindWindow, Looks, Window
+from stretto.telemetry.windows import (
+    LOOK_MS,
+    NO_LOOKS,
+    WINDOW_MS,
+    GroupWindow,
+    KindWindow,
+    Looks,
+    TopologyWindow,
+    Window,
+)
+from stretto.topology.work import Timed
 from stretto.types import Epoch, Millis, Offset, WorkerId
 from stretto.worker.views import is_stalled
 
 if TYPE_CHECKING:
     from stretto.loop import Loop
     from stretto.worker.group import Group
+    from stretto.worker.microbatch.desk import MicrobatchDesk
+    from stretto.worker.topology.desk import StreamDesk
     from stretto.zk.paths import GroupKey
 
 WINDOWS_KEPT = 30
@@ -51,6 +63,24 @@ class _KindMeter:
         )
 
 
+class _TopologyMeter:
+    __slots__ = ("batches", "lag", "parked", "records", "retrying")
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.records = 0
+        self.lag = self.retrying = self.parked = NO_LOOKS
+
+    def told(self) -> TopologyWindow:
+        return TopologyWindow(
+            batches=self.batches,
+            records=self.records,
+            lag=self.lag,
+            retrying=self.retrying,
+            parked=self.parked,
+        )
+
+
 class Meter:
     """Of one replica."""
 
@@ -65,6 +95,8 @@ class Meter:
         self._kinds: dict[Kind, _KindMeter] = {}
         self._events: Counter[str] = Counter()
         self._looks: dict[str, Looks] = {}
+        self._topologies: dict[str, _TopologyMeter] = {}
+        self._functions: dict[str, Histogram] = {}
         self.busy_seconds = 0.0
 
     # From the loop.
@@ -117,6 +149,35 @@ class Meter:
         for name, value in numbers.items():
             self._looks[name] = self._looks.get(name, NO_LOOKS).with_look(value)
 
+    def ran(self, topology: str, records: int) -> None:
+        """A batch of records, or the part of a microbatch."""
+        meter = self._of_topology(topology)
+        meter.batches += 1
+        meter.records += records
+
+    def called(self, times: Iterable[Timed]) -> None:
+        """Functions of the module."""
+        for each in times:
+            histogram = self._functions.get(each.function)
+            if histogram is None:
+                histogram = self._functions[each.function] = Histogram()
+            if each.quick:
+                histogram.add_many(each.quick_ns / 1e9, each.quick)
+            for slow_ns in each.slow_ns:
+                histogram.add(slow_ns / 1e9)
+
+    def look_at_topology(
+        self, topology: str, *, lag: int | None, retrying: int | None, parked: int | None
+    ) -> None:
+        """None: not known here."""
+        meter = self._of_topology(topology)
+        if lag is not None:
+            meter.lag = meter.lag.with_look(lag)
+        if retrying is not None:
+            meter.retrying = meter.retrying.with_look(retrying)
+        if parked is not None:
+            meter.parked = meter.parked.with_look(parked)
+
     # From the applying thread.
 
     def applied_run(self, frames: Iterable[Frame], seconds: float) -> None:
@@ -128,14 +189,20 @@ class Meter:
     def take(self, **standing: Any) -> GroupWindow:
         """The window that ends now. A run that is applied meanwhile may count for it or for the next."""
         kinds, events, looks, busy = self._kinds, self._events, self._looks, self.busy_seconds
+        topologies, functions = self._topologies, self._functions
         self._begin()
         standing |= looks
         return GroupWindow(
             busy_ms=busy * 1_000,
             kinds={kind.name.lower(): meter.told() for kind, meter in list(kinds.items())},
             events=dict(events),
+            topologies={name: meter.told() for name, meter in topologies.items()},
+            functions={name: histogram.told() for name, histogram in functions.items()},
             **standing,
         )
+
+    def _of_topology(self, topology: str) -> _TopologyMeter:
+        return self._topologies.get(topology) or self._topologies.setdefault(topology, _TopologyMeter())
 
     def _of(self, kind: Kind) -> _KindMeter:
         return self._kinds.get(kind) or self._kinds.setdefault(kind, _KindMeter())
@@ -144,10 +211,20 @@ class Meter:
 class Telemetry:
     """Of a worker; owned by its loop."""
 
-    def __init__(self, loop: Loop, worker: WorkerId, groups: Mapping[GroupKey, Group]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        worker: WorkerId,
+        groups: Mapping[GroupKey, Group],
+        *,
+        streams: StreamDesk,
+        microbatches: MicrobatchDesk,
+    ) -> None:
         self._loop = loop
         self._worker = worker
         self._groups = groups
+        self._streams = streams
+        self._microbatches = microbatches
         self._meters: dict[GroupKey, Meter] = {}
         self._windows: deque[Window] = deque(maxlen=WINDOWS_KEPT)
         self._start_ms = _window_of(time.time_ns() // 1_000_000)
@@ -175,11 +252,15 @@ class Telemetry:
             self._start_ms = window
         for group in self._groups.values():
             _look_at(group, self._loop.now)
+            self._streams.look_at(group)
+            self._microbatches.look_at(group)
         self._loop.call_after(LOOK_MS - now_ms % LOOK_MS, self._look)
 
     def _end_window(self) -> None:
         groups = tuple(group.meter.take(**_standing(group)) for group in self._groups.values())
         self._windows.append(Window(start_ms=self._start_ms, worker=self._worker, groups=groups))
+        for group in self._groups.values():
+            self._microbatches.count_parked(group)
 
 
 def _look_at(group: Group, now: Millis) -> None:

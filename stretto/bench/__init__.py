@@ -164,6 +164,11 @@ MEASURES: tuple[Measure, ...] = (
         function="stretto.bench.cluster:memory",
     ),
     Measure(
+        name="telemetry",
+        summary="CPU of measuring a batch of 1,000 x 100 bytes / of a worker for the batch",
+        function="stretto.bench.telemetry:per_batch",
+    ),
+    Measure(
         name="launch",
         summary="256 groups on three nodes: from launch until all are led",
         function="stretto.bench.cluster:launch",

@@ -122,7 +122,7 @@ def _both(folder: Path) -> Iterator[tuple[Run, Run]]:
 
 @contextlib.contextmanager
 def _real(folder: Path) -> Iterator[Run]:
-    with workers(folder) as addresses, asking(_append_to_workers, addresses) as run:
+    with workers(folder) as addresses, asking(append_to_workers, addresses) as run:
         yield run
 
 
@@ -215,7 +215,7 @@ def requests(commands: Connection) -> Iterator[tuple[str, int]]:
             yield commands.recv()
 
 
-def _append_to_workers(commands: Connection, addresses: list[str]) -> None:
+def append_to_workers(commands: Connection, addresses: list[str]) -> None:
     client = connect(addresses, timeout=READY_SECONDS)
     producer = client.producer(MODULE, DEPOT)
     prompt = client.producer(MODULE, DEPOT, linger_ms=0)

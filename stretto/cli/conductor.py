@@ -36,7 +36,7 @@ def conductor(
     Example: stretto conductor --zookeeper zk1:2181,zk2:2181 --address 10.0.0.5:7400 --key cluster.key
     """
     advertised(address, advertise)
-    configure()
+    configure(remember=True)
     daemon = Conductor(
         ConductorConfig(
             cluster=cluster,

@@ -5,15 +5,14 @@ Arguments are JSON; what is not is taken as text, so that words need no quotes. 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName
 from stretto.cli.serving import described
-from stretto.client.queries import Asking
-from stretto.errors import UsageError
+from stretto.client.queries import Asking, argument, named_argument
 
 
 def query(
@@ -38,24 +37,10 @@ def query(
 
     Example: stretto query WordCount count_of fugue --json
     """
-    given = dict(_named(each) for each in named or [])
+    given = dict(named_argument(each) for each in named or [])
     with described(bootstrap, key, module) as (network, description):
-        values = [_value(each) for each in arguments or []]
+        values = [argument(each) for each in arguments or []]
         answer = Asking(network, module, description, name, args=values, named=given, timeout=timeout).wait()
     text = msgspec.json.encode(answer)
     typer.echo((text if as_json else msgspec.json.format(text, indent=2)).decode())
     return 0
-
-
-def _value(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
-
-
-def _named(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise UsageError(f"--named takes NAME=JSON, not {text!r}")
-    return name, _value(value)

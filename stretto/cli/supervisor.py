@@ -52,7 +52,7 @@ def supervisor(
     """
     advertised(address, advertise)
     labels = dict(_label(each) for each in label or [])
-    configure()
+    configure(remember=True)
     daemon = Supervisor(
         SupervisorConfig(
             node=node,

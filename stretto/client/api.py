@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -83,11 +83,12 @@ class Client:
     def query(self, module: str, name: str, /, *args: Any, timeout: float = 30.0, **named: Any) -> Any:
         """What a query of the module answers, as plain values. Raises QueryFailed, with the traceback of its
         author's code, if that fails."""
-        return self._asking(module, name, args, named, timeout).wait()
+        return self.asking(module, name, args, named, timeout=timeout).wait()
 
-    def _asking(
-        self, module: str, name: str, args: tuple[Any, ...], named: dict[str, Any], timeout: float
+    def asking(
+        self, module: str, name: str, args: Sequence[Any], named: Mapping[str, Any], *, timeout: float
     ) -> Asking:
+        """A query that is yet to be asked. Arguments may have names of this method's own."""
         self._look_for(module)
         description = self._described.get(module)
         if description is None or all(query.name != name for query in description.queries):
@@ -238,7 +239,7 @@ class AsyncClient:
         timeout: float = 30.0,  # noqa: ASYNC109 - of the answer, not of the call
         **named: Any,
     ) -> Any:
-        asking = await asyncio.to_thread(self._client._asking, module, name, args, named, timeout)  # noqa: SLF001
+        asking = await asyncio.to_thread(self._client.asking, module, name, args, named, timeout=timeout)
         return await asking.awaited()
 
     def groups(self) -> list[GroupView]:

@@ -98,6 +98,21 @@ class Asking:
                 raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
 
 
+def argument(text: str) -> Any:
+    """As people write it: JSON, and what is none is text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def named_argument(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise UsageError(f"a named argument is NAME=JSON, not {text!r}")
+    return name, argument(value)
+
+
 def _task_of(spec: QuerySpec, args: Sequence[Any], named: Mapping[str, Any], tasks: int) -> TaskId | None:
     """None: all of them."""
     if spec.key is None:

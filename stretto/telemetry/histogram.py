@@ -58,6 +58,12 @@ class Histogram:
         self.sum += seconds
         self.max = max(self.max, seconds)
 
+    def add_many(self, seconds: float, count: int) -> None:
+        """So many values of which only the sum is known, which is this: as if all were the same."""
+        self._store.add(_MAPPING.key(max(_LEAST, seconds / count)), count)
+        self.sum += seconds
+        self.max = max(self.max, seconds / count)
+
     def merge(self, part: Distribution) -> None:
         for key, count in enumerate(part.bins, start=part.first):
             if count:

@@ -74,6 +74,30 @@ class KindWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class TopologyWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A topology on the tasks of one group, where that is led."""
+
+    batches: int = 0
+    """Run on its tasks; of a microbatch, the parts of the tasks."""
+    records: int = 0
+    """In these; one that is tried again counts again."""
+    lag: Looks = NO_LOOKS
+    """Records that are visible and not processed. Of a microbatch, those of all tasks, told with task 0."""
+    retrying: Looks = NO_LOOKS
+    """Records that failed and are tried again."""
+    parked: Looks = NO_LOOKS
+    """Records that are not tried again, until a person decides."""
+
+    def merged(self, other: TopologyWindow) -> TopologyWindow:
+        return TopologyWindow(
+            batches=self.batches + other.batches,
+            records=self.records + other.records,
+            lag=self.lag.merged(other.lag),
+            retrying=self.retrying.merged(other.retrying),
+            parked=self.parked.merged(other.parked),
+        )
+
+
 class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One replica in one window."""
 
@@ -98,12 +122,21 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     damaged_blocks."""
     catchup_left_bytes: int = 0
     """Of the round under way, while it receives its leader's state."""
+    topologies: dict[str, TopologyWindow] = {}
+    functions: dict[str, Distribution] = {}
+    """Seconds that a call of a module's function took: of topologies, steps and queries."""
 
     def merged(self, later: GroupWindow) -> GroupWindow:
         """The same replica over both windows."""
         kinds = dict(self.kinds)
         for name, kind in later.kinds.items():
             kinds[name] = kinds[name].merged(kind) if name in kinds else kind
+        topologies = dict(self.topologies)
+        for name, topology in later.topologies.items():
+            topologies[name] = topologies[name].merged(topology) if name in topologies else topology
+        functions = {name: Histogram((each,)) for name, each in self.functions.items()}
+        for name, told in later.functions.items():
+            functions.setdefault(name, Histogram()).merge(told)
         return replace(
             later,
             replog_entries=self.replog_entries.merged(later.replog_entries),
@@ -114,6 +147,8 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             busy_ms=self.busy_ms + later.busy_ms,
             kinds=kinds,
             events=dict(Counter(self.events) + Counter(later.events)),
+            topologies=topologies,
+            functions={name: each.told() for name, each in functions.items()},
         )
 
 

@@ -1,4 +1,5 @@
-"""Topologies: a module's functions, and what runs them. Nothing here knows a socket, a file or a clock.
+"""Topologies: a module's functions, and what runs them. Nothing here knows a socket or a file, or does
+anything by the clock.
 
 A *topology* is a function that takes the records of depots, and the steps that it hops to, on this task or
 on another. What they did to the PStates of a task comes out as changes of rows, what is to run elsewhere as

@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,12 +28,14 @@ from stretto.topology.bound import RUN, RowsOf, Run
 from stretto.topology.checks import CheckedQuery
 from stretto.topology.signatures import RecordSignature, StepSignature
 from stretto.topology.tracebacks import trimmed
-from stretto.topology.work import Answer, Calls, Failure, Outcome, Records, StepCall, Work
+from stretto.topology.work import Answer, Calls, Failure, Outcome, Records, StepCall, Timed, Work
 from stretto.types import TaskId
 
 OUTCOME_BYTES_MAX = CHANGES_BYTES_MAX - 1024 * 1024
 """Of the changes and hops of a run; the rest of an entry is for what its driver adds."""
 
+SLOW_NS = 1_000_000
+"""A call that takes longer is timed by itself."""
 _ERROR_CHARACTERS_MAX = 500
 #: What a person's code may raise; sys.exit() too.
 _RAISED = (Exception, SystemExit)
@@ -113,7 +116,7 @@ class TaskRunner:
                 f"there is no topology {work.topology}; {did_you_mean(work.topology, topologies)}"
             )
         run, bound = self.bind(work.topology, rows)
-        batch = _Batch(run, bound, self._functions.steps, rules)
+        batch = _Batch(work.topology, run, bound, self._functions.steps, rules)
         match work:
             case Records(records=records):
                 return batch.outcome(len(records), partial(batch.run_records, topology.signature, records))
@@ -185,16 +188,43 @@ class TaskRunner:
         return run, bound
 
 
+class Times:
+    """Of one function in one run."""
+
+    __slots__ = ("_quick", "_quick_ns", "_slow_ns")
+
+    def __init__(self) -> None:
+        self._quick = 0
+        self._quick_ns = 0
+        self._slow_ns: list[int] = []
+
+    def until_now(self, began_ns: int) -> int:
+        """A call that ends now; returns when that is."""
+        now = perf_counter_ns()
+        taken = now - began_ns
+        if taken > SLOW_NS:
+            self._slow_ns.append(taken)
+        else:
+            self._quick += 1
+            self._quick_ns += taken
+        return now
+
+    def told(self, function: str) -> Timed:
+        return Timed(function, self._quick, self._quick_ns, tuple(self._slow_ns))
+
+
 class _Batch:
     """One run of a topology."""
 
     def __init__(
         self,
+        topology: str,
         run: Run,
         bound: Module,
         steps: Mapping[str, StepSignature],
         rules: _Rules,
     ) -> None:
+        self._topology = topology
         self._run = run
         self._bound = bound
         self._steps = steps
@@ -203,6 +233,7 @@ class _Batch:
         self._raising = rules.raising
         self._results: list[tuple[int, bytes]] = []
         self._failures: list[Failure] = []
+        self._times: dict[str, Times] = {}
 
     def outcome(self, count: int, everything: Callable[[], None]) -> Outcome:
         try:
@@ -217,14 +248,19 @@ class _Batch:
             results=self._results,
             failures=sorted(self._failures, key=lambda failure: failure.index),
             done=done,
+            times=tuple(times.told(function) for function, times in self._times.items()),
         )
+
+    def _times_of(self, function: str) -> Times:
+        return self._times.get(function) or self._times.setdefault(function, Times())
 
     def run_records(self, signature: RecordSignature, records: Sequence[Buffer]) -> None:
         if signature.batch:
-            self._run_many(signature, self._given(range(len(records)), records))
+            self._run_many(self._topology, signature, self._given(range(len(records)), records))
             return
         run, bound, skip = self._run, self._bound, self._skip
-        decode, function = signature.decode, signature.function
+        decode, function, times = signature.decode, signature.function, self._times_of(self._topology)
+        began = perf_counter_ns()
         for index, record in enumerate(records):
             if index in skip:
                 continue
@@ -238,6 +274,7 @@ class _Batch:
             except _RAISED as error:
                 self._fail(error)
             run.undo.clear()
+            began = times.until_now(began)
 
     def run_calls(self, calls: Sequence[StepCall]) -> None:
         at = 0
@@ -250,7 +287,7 @@ class _Batch:
                 indexes = range(at, end)
                 given = self._given(indexes, [calls[index].args for index in indexes])
                 if given.indexes:
-                    self._run_many(signature, given)
+                    self._run_many(calls[at].step, signature, given)
                 at = end
             else:
                 at = self._run_each(calls, at)
@@ -258,6 +295,7 @@ class _Batch:
     def _run_each(self, calls: Sequence[StepCall], at: int) -> int:
         """Those from ``at`` on that are run one by one; returns where a step begins that takes many."""
         run, bound, skip, steps = self._run, self._bound, self._skip, self._steps
+        began = perf_counter_ns()
         for index, call in enumerate(calls[at:] if at else calls, at):
             signature = steps.get(call.step)
             if signature is not None and signature.batch:
@@ -274,6 +312,7 @@ class _Batch:
             except _RAISED as error:
                 self._fail(error)
             run.undo.clear()
+            began = self._times_of(call.step).until_now(began)
         return len(calls)
 
     def _run_pending(self) -> None:
@@ -305,7 +344,7 @@ class _Batch:
         wanted = [at for at, index in enumerate(indexes) if index not in self._skip]
         return _Given([indexes[at] for at in wanted], [data[at] for at in wanted])
 
-    def _run_many(self, signature: RecordSignature | StepSignature, given: _Given) -> None:
+    def _run_many(self, name: str, signature: RecordSignature | StepSignature, given: _Given) -> None:
         """At once; but without what cannot be decoded."""
         undecoded: list[tuple[int, UsageError]] = []
         try:
@@ -313,7 +352,9 @@ class _Batch:
         except (msgspec.MsgspecError, ValueError):
             given, values, undecoded = self._decoded(signature, given)
         if values:
+            began = perf_counter_ns()
             self._run_at_once(signature, given, values)
+            self._times_of(name).until_now(began)
         for index, refused in undecoded:
             self._run.origin = index
             self._fail(refused)

@@ -65,6 +65,24 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Its author's frames only."""
 
 
+class Timed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How long a person's function took, with all steps that it led to on its task, over a run.
+
+    Calls that took long are told one by one, the others together: a run may have a thousand of them.
+    """
+
+    function: str
+    quick: int
+    """Calls that did not take long."""
+    quick_ns: int
+    """All of these together."""
+    slow_ns: tuple[int, ...] = ()
+
+    def merged(self, other: Timed) -> Timed:
+        quick, quick_ns = self.quick + other.quick, self.quick_ns + other.quick_ns
+        return Timed(self.function, quick, quick_ns, (*self.slow_ns, *other.slow_ns))
+
+
 @dataclass(slots=True)
 class Outcome:
     """What a run did: that of all that did not fail, and nothing of what did."""
@@ -79,6 +97,8 @@ class Outcome:
     """Ascending by index."""
     done: int = 0
     """All below this index were run, and either succeeded or failed."""
+    times: tuple[Timed, ...] = field(default=(), compare=False)
+    """Of each function once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,12 @@ const CHARTS = [
   { name: "ISR count", unit: "members, of the worst group", format: count, zero: true, lines: (told) => ({ "ISR members": told.isr, "min-ISR": told.min_isr }) },
   { name: "Replicated bytes", unit: "bytes per second", format: bytes, lines: (told) => told.replicate_bytes },
   { name: "Task thread load", unit: "share of time, the busiest", format: (value) => `${(value * 100).toFixed(1)} %`, lines: (told) => ({ busiest: told.busy }) },
+  { name: "Topology lag", unit: "records visible and not processed", format: count, lines: (told) => told.topology_lag },
+  { name: "Topology throughput", unit: "per second", format: count, dropdowns: [{ label: "Of", values: { records: "records", batches: "batches" } }], lines: (told, [of]) => told[`topology_${of}`] },
+  { name: "Function time", unit: "of a call", format: milliseconds, kinds: "function_duration", of: "Function", all: "all functions", lines: durations("function_duration") },
+  { name: "Failing records", unit: "tried again or parked", format: count, lines: (told) => told.topology_failures },
+  { name: "Lease left", unit: "of the leader with the least", format: milliseconds, zero: true, lines: (told) => ({ "lease left": told.lease_left }) },
+  { name: "Catchup", unit: "bytes of the round still to come", format: bytes, lines: (told) => ({ left: told.catchup_left }) },
   { name: "Transitions", unit: "per point", format: count, lines: (told) => told.events },
 ];
 
@@ -38,7 +44,7 @@ class Chart {
     this.plot = null;
     this.names = "";
     this.box = h("div", {});
-    this.kindChoice = kind.kinds ? h("select", { "aria-label": `Kind of entry: ${kind.name}` }, h("option", { value: "all" }, "all kinds")) : null;
+    this.kindChoice = kind.kinds ? h("select", { "aria-label": `${kind.of || "Kind of entry"}: ${kind.name}` }, h("option", { value: "all" }, kind.all || "all kinds")) : null;
     this.choices = (kind.dropdowns || []).map((dropdown) =>
       h("select", { "aria-label": `${dropdown.label}: ${kind.name}` }, Object.entries(dropdown.values).map(([value, label]) => h("option", { value }, label))));
     if (this.kindChoice) this.choices.push(this.kindChoice);

@@ -11,14 +11,17 @@ export function h(tag, attributes, ...children) {
   return element;
 }
 
-// Replaces what is shown only if it differs, so that nobody loses focus, selection or scroll for nothing.
+// Replaces what is shown only if it differs, so that nobody loses focus, selection or scroll for nothing. What
+// somebody opened stays open: a <details> is known by its summary.
 export function fill(container, ...children) {
   const next = h("div", {}, ...children);
   if (container.dataset.shown === next.innerHTML) return;
   const active = document.activeElement;
   if (container.contains(active) && active.closest("form")) return; // somebody is typing here
   const key = container.contains(active) ? active.getAttribute("href") || active.id : null;
+  const opened = new Set([...container.querySelectorAll("details[open] > summary")].map((each) => each.textContent));
   container.dataset.shown = next.innerHTML;
+  for (const each of next.querySelectorAll("details > summary")) each.parentElement.open = opened.has(each.textContent);
   container.replaceChildren(...next.childNodes);
   if (key) container.querySelector(`[href="${CSS.escape(key)}"], #${CSS.escape(key)}`)?.focus();
 }

@@ -36,7 +36,7 @@ export function cluster(root) {
           `${module.led} of ${module.groups}`, `${module.processes.filter((each) => each.address).length} of ${module.processes.length}`]))
         : h("p", { class: "soft" }, "No module is launched; launch one with ", h("code", {}, "stretto deploy launch"), "."),
       h("h2", {}, "Nodes"), nodesTable(view.nodes),
-      h("p", { class: "soft" }, view.conductor ? `The active conductor is at ${view.conductor}.` : "No conductor is active."));
+      h("p", { class: "soft" }, view.conductor ? [`The active conductor is at ${view.conductor}. `, h("a", { href: "#/conductor/log" }, "Its log")] : "No conductor is active."));
   };
 }
 
@@ -68,6 +68,7 @@ export function module(root, [name]) {
         h("dt", {}, "Topologies"), h("dd", {}, (view.topologies || []).map((each) => h("div", {}, `${each.name} (${each.kind})`)), (view.topologies || []).length ? null : "none"),
         h("dt", {}, "Depots"), h("dd", {}, view.depots.map((each) => each.name).join(", ") || "none"),
         h("dt", {}, "PStates"), h("dd", {}, view.pstates.map((each) => each.name).join(", ") || "none"),
+        h("dt", {}, "Queries"), h("dd", {}, view.queries.map((each) => `${each.name}(${each.parameters.join(", ")})`).join(", ") || "none"),
         h("dt", {}, "Artifact"), h("dd", {}, h("code", {}, view.artifact))),
       h("h2", {}, "Processes"),
       table(["worker", "node", "address"], view.processes.map((each) => [workerLink(each.worker), nodeLink(each.node), each.address || h("span", { class: "state bad" }, `${MARKS.bad} not registered`)])));
@@ -175,7 +176,7 @@ export function node(root, [name]) {
   const box = h("div", {});
   const actions = h("p", {}, action("Disallow leadership", () => ask(`/nodes/${path(name)}/leadership`, { method: "PUT", body: { allowed: false } }), `Move all leaders away from ${name}?`), " ",
     action("Allow leadership", () => ask(`/nodes/${path(name)}/leadership`, { method: "PUT", body: { allowed: true } })));
-  root.append(box, h("h2", {}, "Leadership"), actions);
+  root.append(box, h("p", {}, h("a", { href: `#/nodes/${path(name)}/log` }, "Log of its supervisor")), h("h2", {}, "Leadership"), actions);
   return async () => {
     const view = await ask("/cluster");
     showHealth(view);
@@ -190,7 +191,7 @@ export function worker(root, [name]) {
   root.append(h("h1", {}, "Worker ", name));
   const box = h("div", {});
   const drawn = charts({ worker: name });
-  root.append(box, h("h2", {}, "Replication"), drawn.element);
+  root.append(box, h("p", {}, h("a", { href: `#/workers/${path(name)}/log` }, "Its log")), h("h2", {}, "Replication"), drawn.element);
   return async () => {
     const view = await ask("/cluster");
     showHealth(view);
@@ -308,6 +309,36 @@ export function options(root, [name]) {
     }
   };
 }
+
+const LEVELS = ["debug", "info", "warning", "error", "critical"];
+
+function log(root, title, route) {
+  const level = h("select", { "aria-label": "Least level" }, LEVELS.map((each) => h("option", { value: each, selected: each === "info" }, each)));
+  const box = h("div", {});
+  const at = h("p", {});
+  let before = null; // The newest page, unless somebody went further back.
+  const show = async () => {
+    const page = await ask(`${route}?${new URLSearchParams({ level: level.value, ...(before === null ? {} : { before }) })}`);
+    fill(box, page.lines.length ? h("ol", { class: "log" }, page.lines.map((line) => h("li", { class: line.level || "plain" },
+      h("time", {}, line.at.replace("T", " ").slice(0, 23)), h("span", { class: "level" }, line.level || ""), h("span", {}, h("strong", {}, line.event), " ", line.text))))
+      : h("p", { class: "soft" }, "No such lines on this page of the log."));
+    fill(at, page.earlier === null ? "This is where it begins. " : h("button", { type: "button", id: "earlier", "data-before": page.earlier }, "Earlier"), " ",
+      before === null ? "" : h("button", { type: "button", id: "newest" }, "Newest"));
+  };
+  at.addEventListener("click", (event) => {
+    if (event.target.id === "earlier") before = event.target.dataset.before;
+    else if (event.target.id === "newest") before = null;
+    else return;
+    show();
+  });
+  level.addEventListener("change", () => { before = null; show(); });
+  root.append(h("h1", {}, title), h("p", {}, h("label", {}, "Level ", level), " and above, oldest first"), box, at);
+  return async () => { if (before === null) await show(); };
+}
+
+export const workerLog = (root, [name]) => log(root, `Log of worker ${name}`, `/workers/${path(name)}/log`);
+export const nodeLog = (root, [name]) => log(root, `Log of the supervisor of ${name}`, `/nodes/${path(name)}/log`);
+export const conductorLog = (root) => log(root, "Log of the conductor", "/conductor/log");
 
 export function operations(root, [name]) {
   if (name) moduleHead(root, name, "/operations");

@@ -168,6 +168,7 @@ class Executor:
             tuple(outcome.results),
             tuple(_note(failure, records) for failure in outcome.failures),
             (time.monotonic_ns() - began) // 1_000,
+            outcome.times,
         )
         return protocol.framed(answer, (changes.body, *_packed_hops(outcome)))
 

@@ -59,6 +59,8 @@ class Lost:
     sentence: str
     done: int = 0
     """How many records or calls of it were done before."""
+    ran_ms: int = 0
+    """How long it did, if it was killed for that."""
 
 
 Reply: TypeAlias = protocol.Answer | Lost
@@ -228,7 +230,7 @@ class _Slot:
             first = self._queue.popleft()
             if self._has_timed_out:
                 sentence = f"ran longer than {first.timeout_ms / 1_000:g} s, and was killed"
-                lost = Lost(Why.TIME_OUT, sentence, first.done)
+                lost = Lost(Why.TIME_OUT, sentence, first.done, first.timeout_ms)
             else:
                 lost = Lost(Why.CRASH, f"ended the process that ran it ({how})", first.done)
             first.then(lost, [])

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import msgspec
 
 from stretto.replog.frame import Buffer
+from stretto.topology.work import Timed
 from stretto.types import Epoch, TaskId
 
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
@@ -170,6 +171,7 @@ class Ran(msgspec.Struct, frozen=True, tag="ran", gc=False):
     """By position in the batch, as JSON; those that returned nothing are left out."""
     failures: tuple[FailureNote, ...] = ()
     elapsed_us: int = 0
+    times: tuple[Timed, ...] = ()
 
 
 class SourcedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -198,6 +200,7 @@ class RoundRan(msgspec.Struct, frozen=True, tag="round_ran", gc=False):
     """For which task, and how many."""
     failures: tuple[SourcedFailure, ...] = ()
     elapsed_us: int = 0
+    times: tuple[Timed, ...] = ()
 
 
 class Collected(msgspec.Struct, frozen=True, tag="collected", gc=False):

@@ -21,7 +21,7 @@ from stretto.pstate.changes import pack_part
 from stretto.pstate.overlay import NoRows, Overlay, Rows
 from stretto.records import DepotOffset
 from stretto.replog.frame import Buffer
-from stretto.topology.work import Calls, Records, StepCall, Work
+from stretto.topology.work import Calls, Records, StepCall, Timed, Work
 from stretto.types import TaskId
 from stretto.worker import depot as depots
 from stretto.worker.executors import protocol
@@ -79,6 +79,7 @@ class Rounds:
         kept = self._found(message)
         calls: dict[TaskId, list[SourcedCall]] = {}
         failures: list[protocol.SourcedFailure] = []
+        times: dict[str, Timed] = {}
         done = 0
         needed = [depots.PREFIX + depot for depot, _, _ in message.spans]
         with lanes.batch(lane, message.file, 0, *needed) as (file, txn, stored):
@@ -104,6 +105,9 @@ class Rounds:
                     protocol.SourcedFailure(*sources[each.index], each.error, each.traceback)
                     for each in outcome.failures
                 ]
+                for each in outcome.times:
+                    before = times.get(each.function)
+                    times[each.function] = each if before is None else before.merged(each)
                 done += len(sources)
                 self._say(protocol.framed(protocol.Alive(message.number, done)))
         kept.rounds += 1
@@ -112,6 +116,7 @@ class Rounds:
             tuple((task, len(hops)) for task, hops in calls.items()),
             tuple(failures[:FAILURES_MAX]),
             (time.monotonic_ns() - began) // 1_000,
+            tuple(times.values()),
         )
         return protocol.framed(answer, [_encode(hops) for hops in calls.values()])
 

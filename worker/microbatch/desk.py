@@ -26,6 +26,7 @@ from stretto.pstate.changes import Packed, joined
 from stretto.records import DepotOffset
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
+from stretto.topology.work import Timed
 from stretto.types import Epoch, Millis, TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
@@ -81,6 +82,8 @@ class MicrobatchDesk:
         self._coordinators: dict[str, _Led] = {}
         self._inbox: deque[tuple[_Led, machine.Event]] = deque()
         self._is_awaited = False
+        #: Records that they left out for good, as last counted, by group and topology.
+        self._parked: dict[GroupKey, dict[str, int]] = {}
 
     @property
     def _specs(self) -> list[TopologySpec]:
@@ -107,6 +110,7 @@ class MicrobatchDesk:
             self._worker.executors.forget(key, where[1])
         for name in [name for name, led in self._coordinators.items() if led.group.key == key]:
             self._coordinators.pop(name).is_over = True
+        self._parked.pop(key, None)
 
     def restart(self) -> None:
         """With other functions, or other executors."""
@@ -331,8 +335,11 @@ class MicrobatchDesk:
         )
 
     def _executed(self, led: _Led, effect: machine.Execute, reply: Reply, bodies: list[bytes]) -> None:
+        if isinstance(reply, Lost) and reply.why is Why.TIME_OUT:
+            led.group.meter.called((Timed(led.spec.name, 0, 0, (reply.ran_ms * 1_000_000,)),))
         match reply:
             case protocol.RoundRan(calls=calls, failures=failures):
+                led.group.meter.called(reply.times)
                 event: machine.Event = machine.Executed(
                     version=effect.version,
                     round=effect.round,
@@ -373,6 +380,7 @@ class MicrobatchDesk:
             parked=_parked(effect.left_out, reply.beginnings),
         )
         changes = Packed(reply.pstates, bodies[0])
+        led.group.meter.ran(led.spec.name, sum(_length(span) for span in effect.spans))
 
         def pack(too_many: Sequence[work.RecordKey] = ()) -> None:
             entry.unparked = list(too_many)
@@ -400,6 +408,34 @@ class MicrobatchDesk:
         self._worker.applier.read(read, found)
 
     # For people.
+
+    def look_at(self, group: Group) -> None:
+        """How far its microbatches are, for telemetry."""
+        if group.key not in self._epochs:
+            return
+        parked = self._parked.get(group.key, {})
+        for spec in self._specs:
+            led = self._coordinators.get(spec.name)
+            lag: int | None = None
+            if led is not None and led.group.key == group.key and isinstance(led.machine, Coordinator):
+                lag = led.machine.progress.lag
+            group.meter.look_at_topology(spec.name, lag=lag, retrying=None, parked=parked.get(spec.name))
+
+    def count_parked(self, group: Group) -> None:
+        """What :meth:`look_at` tells from now on."""
+        if group.key not in self._epochs:
+            return
+        names = [spec.name for spec in self._specs]
+        state, tasks = group.state, group.plan.tasks
+
+        def read() -> dict[str, int]:
+            return {name: sum(rows.count_parked(state, task, name) for task in tasks) for name in names}
+
+        def then(found: dict[str, int] | Exception) -> None:
+            if not isinstance(found, Exception) and group.key in self._epochs:
+                self._parked[group.key] = found
+
+        self._worker.applier.read(read, then)
 
     def is_mine(self, topology: str) -> bool:
         return any(spec.name == topology for spec in self._specs)

@@ -21,9 +21,10 @@ from stretto.options import Level
 from stretto.pstate.changes import NO_CHANGES, Packed, joined
 from stretto.records import DepotOffset
 from stretto.replog.frame import Buffer
+from stretto.topology.work import Timed
 from stretto.types import Epoch, Offset, TaskId
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Lost, Reply
+from stretto.worker.executors.pool import Lost, Reply, Why
 from stretto.worker.topology import rows, work
 from stretto.worker.topology.acks import Acks
 from stretto.worker.topology.acks import Reply as AckReply
@@ -205,6 +206,18 @@ class StreamDesk:
 
     # For people.
 
+    def look_at(self, group: Group) -> None:
+        """How far its streams are, for telemetry."""
+        for spec in self._specs if group.key in self._epochs else ():
+            led = [self._led.get((group.key, task), {}).get(spec.name) for task in group.plan.tasks]
+            streams = [each.stream for each in led if each is not None]
+            group.meter.look_at_topology(
+                spec.name,
+                lag=sum(stream.lag for stream in streams),
+                retrying=sum(stream.waiting for stream in streams),
+                parked=sum(stream.parked for stream in streams),
+            )
+
     def find_failures(self, key: GroupKey, then: Callable[[admin.FailuresView | Exception], None]) -> bool:
         """False if the group is not led here."""
         group = self._worker.groups.get(key)
@@ -325,9 +338,22 @@ class StreamDesk:
             bodies = (run.calls,)
 
         def then(reply: Reply, answered: list[bytes]) -> None:
+            self._measure(led, reply, is_records=isinstance(run, work.RunRecords))
             self._put(led, _event(run.batch, reply, answered))
 
         self._worker.executors.run(led.group.key, request, then, bodies=bodies)
+
+    def _measure(self, led: _Led, reply: Reply, *, is_records: bool) -> None:
+        meter = led.group.meter
+        match reply:
+            case protocol.Ran(times=times, start=start, end=end):
+                meter.called(times)
+                if is_records:
+                    meter.ran(led.spec.name, end - start)
+            case Lost(why=Why.TIME_OUT, ran_ms=ran_ms):
+                meter.called((Timed(led.spec.name, 0, 0, (ran_ms * 1_000_000,)),))
+            case _:
+                pass
 
     def _append(self, led: _Led, append: work.Append) -> None:
         number = append.batch

@@ -24,6 +24,7 @@ from stretto.client.network import patience_ms
 from stretto.nearest import did_you_mean
 from stretto.replog.core import effects
 from stretto.replog.core.effects import Refusal
+from stretto.topology.work import Timed
 from stretto.types import Epoch, TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
@@ -124,6 +125,7 @@ class QueryDesk:
 
         def look(then: Callable[[], None]) -> None:
             def ran(reply: Reply, bodies: list[bytes]) -> None:
+                _measure(group, message.query, reply)
                 answered.append(_answer(message.request, reply, bodies, f"on task {task}"))
                 then()
 
@@ -250,6 +252,16 @@ class QueryDesk:
             self._fans.pop((fan.sender, fan.message.request), None)
             for number in fan.asked.values():
                 self._worker.streams.hops.network.cancel(number)
+
+
+def _measure(group: Group, query: str, reply: Reply) -> None:
+    match reply:
+        case protocol.QueryRan(elapsed_us=elapsed_us):
+            group.meter.called((Timed(query, 0, 0, (elapsed_us * 1_000,)),))
+        case Lost(why=Why.TIME_OUT, ran_ms=ran_ms):
+            group.meter.called((Timed(query, 0, 0, (ran_ms * 1_000_000,)),))
+        case _:
+            pass
 
 
 def _answer(request: int, reply: Reply, bodies: list[bytes], where: str) -> _Answered:

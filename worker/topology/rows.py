@@ -97,6 +97,12 @@ def read(state: AppliedState, task: TaskId, topology: str) -> Stored:
     return Stored(progress=progress, retries=retries, parked=parked)
 
 
+def count_parked(state: AppliedState, task: TaskId, topology: str) -> int:
+    """Off the loop."""
+    with state.reading_pstate(task, FAILURES) as rows:
+        return sum(1 for _ in rows.keys(*subtree(key_of(topology))))
+
+
 def failures(state: AppliedState, task: TaskId, limit: int) -> list[admin.FailureView]:
     """Of all topologies, by topology; off the loop."""
     found: list[admin.FailureView] = []

@@ -208,6 +208,11 @@ class Stream:
         """Records that failed, and are tried again."""
         return len(self._retries)
 
+    @property
+    def parked(self) -> int:
+        """Records that are not tried again, until a person decides."""
+        return len(self._parked)
+
     # What runs next.
 
     @property

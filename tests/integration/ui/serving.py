@@ -25,11 +25,23 @@ from tests.integration.zk.waiting import wait_until
 
 MODULE = "Shown"
 SOURCE = """
-from stretto import Depot, Module, PState
+from typing import Any
+
+from stretto import Depot, Module, PState, query, stream
 
 class Shown(Module):
     events = Depot(partition_by="user")
     counts = PState(dict[str, int])
+
+    @stream(events, retry="none")
+    def count(self, event: dict[str, Any]) -> None:
+        if event["user"] == "unlucky":
+            raise ValueError("no luck")
+        self.counts.increment(str(event["user"]))
+
+    @query(key="user")
+    def seen(self, user: str, extra: int = 0) -> int:
+        return self.counts.get(user, default=0) + extra
 """
 GROUPS = 4
 DEADLINE_SECONDS = 90.0

@@ -163,3 +163,28 @@ def test_records_are_browsed_on_a_narrow_screen(page: Page, served: Served) -> N
     expect(page.get_by_label("Depot or PState")).to_be_visible()
     expect(page.locator("main")).to_contain_text("has offsets", timeout=PATIENCE_MS)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_parked_record_that_was_opened_stays_open(page: Page, served: Served) -> None:
+    where = f"/modules/{MODULE}/depots/events/records"
+    body = {"records": [{"user": "unlucky", "number": 1}]}
+    assert served.send("POST", where, body).status_code == 201
+    go(page, served, f"/modules/{MODULE}/failures")
+    parked = page.locator("details")
+    expect(parked.first).to_be_visible(timeout=PATIENCE_MS)
+    before = parked.count()
+    parked.first.locator("summary").click()
+    expect(parked.first.locator("pre")).to_contain_text("no luck")
+    assert served.send("POST", where, body).status_code == 201
+    expect(parked).to_have_count(before + 1, timeout=PATIENCE_MS)
+    expect(page.locator("details[open]")).to_have_count(1)
+
+
+def test_the_log_of_a_worker_is_read_page_by_page_and_by_level(page: Page, served: Served) -> None:
+    worker = served.get(f"/modules/{MODULE}/groups/0")["leader"]
+    go(page, served, f"/workers/{worker}")
+    page.get_by_role("link", name="Its log").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Log of worker {worker}")
+    expect(page.locator("ol.log")).to_contain_text("worker_started", timeout=PATIENCE_MS)
+    page.get_by_label("Least level").select_option("critical")
+    expect(page.locator("ol.log li.info")).to_have_count(0, timeout=PATIENCE_MS)

@@ -118,3 +118,52 @@ def test_metrics_are_in_the_format_of_prometheus(served: Served) -> None:
     assert text is not None
     assert "# TYPE stretto_replicate_duration_seconds histogram" in text
     assert 'le="+Inf"' in text
+
+
+def test_a_query_is_asked_with_its_arguments(served: Served) -> None:
+    records = [{"user": "asked"}, {"user": "asked"}]
+    path = f"/modules/{MODULE}/depots/events/records"
+    assert served.send("POST", path, {"records": records}).status_code == 201
+    query = f"/modules/{MODULE}/queries/seen"
+    wait_until("both are counted", lambda: served.get(f"{query}?argument=asked") == {"answer": 2}, 60)
+    assert served.get(f"{query}?named=user=asked&named=extra=5") == {"answer": 7}
+    assert refusal(served.send("GET", f"/modules/{MODULE}/queries/sen"))[0] == 404
+    status, why = refusal(served.send("GET", query))
+    assert (status, "needs user" in why) == (400, True)
+    status, why = refusal(served.send("GET", f"{query}?argument=asked&argument=x"))
+    assert (status, "cannot take" in why) == (409, True)
+
+
+def test_logs_are_read_of_every_daemon_page_by_page(served: Served) -> None:
+    worker = served.get(f"/modules/{MODULE}/groups/0")["leader"]
+    node = next(each for each in served.get("/nodes") if each["running"])["node"]
+    for where in (f"/workers/{worker}/log", f"/nodes/{node}/log", "/conductor/log"):
+        newest = served.get(f"{where}?limit=1")
+        assert len(newest["lines"]) == 1
+        assert newest["earlier"] == newest["lines"][0]["position"]
+        [before] = served.get(f"{where}?limit=1&before={newest['earlier']}")["lines"]
+        assert before["position"] < newest["earlier"]
+        assert {line["level"] for line in served.get(f"{where}?level=error")["lines"]} <= {"error", None}
+    started = served.get(f"/workers/{worker}/log?limit=1000")["lines"]
+    assert any(line["event"] == "worker_started" for line in started)
+    assert refusal(served.send("GET", "/workers/nobody/log"))[0] == 404
+
+
+def test_progress_and_failures_of_topologies_are_in_charts_and_metrics(served: Served) -> None:
+    path = f"/modules/{MODULE}/depots/events/records"
+    records = [{"user": "lucky"}, {"user": "unlucky"}]
+    assert served.send("POST", path, {"records": records}).status_code == 201
+
+    def charts() -> Any:
+        told = served.get(f"/charts?minutes=10&module={MODULE}")
+        failing = told["topology_failures"].get("count", [])
+        return told if any(each for each in failing if each) else None
+
+    told = wait_until("the parked record is measured", charts, 60)
+    assert told is not None
+    assert any(told["topology_records"]["count"])
+    assert any(told["function_duration"]["count"]["p99"])
+    assert any(told["lease_left"])
+    text = httpx.get(f"{served.url}/metrics").text
+    assert 'stretto_topology_parked_records{module="Shown"' in text
+    assert "stretto_function_duration_seconds_bucket" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from stretto.errors import UsageError
 from stretto.partition import owner_of
 from stretto.pstate.overlay import NoRows, Overlay, Rows
 from stretto.records import DepotOffset
-from stretto.topology.runner import TaskRunner
+from stretto.topology.runner import SLOW_NS, TaskRunner
 from stretto.topology.work import Calls, Outcome, Records, RowsFailed, StepCall
 from stretto.types import TaskId
 
@@ -468,3 +469,36 @@ def test_keys_that_are_equal_and_not_the_same_are_told_apart() -> None:
     outcome, held = take({"key": 1}, {"key": 1}, {"key": True}, {"key": 1.0}, {"key": 1})
     assert held["numbered"] == {1: 3}
     assert [failure.index for failure in outcome.failures] == [2, 3]
+
+
+class Slow(Module):
+    events = Depot()
+
+    @stream(events)
+    def each(self, seconds: float) -> None:
+        if seconds:
+            time.sleep(seconds)
+            self.after.at(1)()
+
+    @step
+    def after(self) -> None:
+        pass
+
+
+def test_functions_are_timed_and_a_slow_call_by_itself() -> None:
+    runner = TaskRunner(Slow, TaskId(0), 2)
+    records = Records("each", "events", DepotOffset(0), [b"0", b"0.02", b"0"])
+    [timed] = runner.run(records, nothing).times
+    assert timed.function == "each"
+    assert timed.quick + len(timed.slow_ns) == 3
+    assert max(timed.slow_ns) >= 20_000_000
+    assert timed.quick_ns <= timed.quick * SLOW_NS
+    assert len(timed.merged(timed).slow_ns) == 2 * len(timed.slow_ns)
+    calls = Calls("each", [StepCall("after", msgspec.msgpack.encode(()), 0)] * 3)
+    [timed] = runner.run(calls, nothing).times
+    assert (timed.function, timed.quick + len(timed.slow_ns)) == ("after", 3)
+
+
+def test_a_function_that_takes_many_is_timed_as_one_call() -> None:
+    times = run(shouts("a", "b", "c")).times
+    assert [(each.function, each.quick + len(each.slow_ns)) for each in times] == [("shout", 1)]

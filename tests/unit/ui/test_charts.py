@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.telemetry.windows import GroupWindow, Window
+from stretto.telemetry.windows import GroupWindow, TopologyWindow, Window
 from stretto.ui.charts import Charts, charts_of
-from tests.unit.ui.windows import group, kind, looks, window
+from tests.unit.ui.windows import distribution, group, kind, looks, window
 
 STEP = 10_000
 
@@ -72,3 +72,26 @@ def test_nothing_makes_empty_charts() -> None:
     charts = drawn()
     assert not charts.start_ms
     assert charts.replicate_duration == {}
+
+
+def test_topologies_are_summed_over_groups_and_functions_merged() -> None:
+    def one(number: int, lag: int, *seconds: float) -> GroupWindow:
+        progress = TopologyWindow(batches=1, records=100, lag=looks(lag), retrying=looks(1), parked=looks(2))
+        return group(number, topologies={"split": progress}, functions={"split": distribution(*seconds)})
+
+    charts = drawn(window(0, one(0, 5, 0.010), one(1, 7, 1.0)), window(STEP))
+    assert list(charts.topology_lag["split"]) == [12, None]
+    assert list(charts.topology_records["split"]) == [20, None]
+    assert list(charts.topology_batches["split"]) == [0.2, None]
+    assert list(charts.topology_failures["split"]) == [6, None]
+    assert list(charts.function_duration["split"].max) == [1_000, None]
+    assert charts.function_duration["all"].p50[0] == pytest.approx(10, rel=0.05)
+
+
+def test_of_leases_the_shortest_counts_and_of_catchup_the_sum() -> None:
+    charts = drawn(
+        window(0, group(0, lease_left_ms=looks(4_000, 900)), group(1, lease_left_ms=looks(3_000))),
+        window(0, group(0, "far", catchup_left_bytes=700), worker="b"),
+    )
+    assert list(charts.lease_left) == [900]
+    assert list(charts.catchup_left) == [700]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from stretto.telemetry.windows import TopologyWindow
 from stretto.ui.metrics import BOUNDS, COUNTERS, GAUGES, HISTOGRAMS, Metrics
-from tests.unit.ui.windows import group, kind, looks, window
+from tests.unit.ui.windows import distribution, group, kind, looks, window
 
 LINE = re.compile(r'[a-z_]+(\{([a-z]+="([^"\\]|\\.)*",?)*\})? [-+.e0-9a-zA-Z]+')
 
@@ -66,3 +67,19 @@ def test_every_metric_has_help_and_type() -> None:
         assert f"# HELP {name} " in text
         assert f"# TYPE {name} " in text
     assert all(name.endswith("_total") for name in COUNTERS)
+
+
+def test_topologies_and_functions_have_labels_of_their_own() -> None:
+    metrics = Metrics()
+    progress = TopologyWindow(batches=2, records=30, lag=looks(5, 7), parked=looks(1))
+    functions = {"split": distribution(0.002, 4.0)}
+    metrics.add([window(0, group(topologies={"split": progress}, functions=functions))])
+    found = exposed(metrics)
+    of = f'{LABELS},topology="split"'
+    assert found[f"stretto_topology_lag_records{{{of}}}"] == 7
+    assert found[f"stretto_topology_parked_records{{{of}}}"] == 1
+    assert f"stretto_topology_retrying_records{{{of}}}" not in found
+    assert found[f"stretto_topology_batches_total{{{of}}}"] == 2
+    assert found[f"stretto_topology_records_total{{{of}}}"] == 30
+    assert found[f'stretto_function_duration_seconds_bucket{{{LABELS},function="split",le="1"}}'] == 1
+    assert found[f'stretto_function_duration_seconds_count{{{LABELS},function="split"}}'] == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.telemetry.histogram import Histogram
+from stretto.telemetry.histogram import Distribution, Histogram
 from stretto.telemetry.windows import GroupWindow, KindWindow, Looks, Window
 from stretto.types import WorkerId
 from stretto.zk.paths import GroupKey
@@ -17,11 +17,15 @@ def looks(*values: float) -> Looks:
     return found
 
 
-def kind(entries: int = 10, *seconds: float, **more: Any) -> KindWindow:
+def distribution(*seconds: float) -> Distribution:
     histogram = Histogram()
     for each in seconds:
         histogram.add(each)
-    told = histogram.told() if seconds else None
+    return histogram.told()
+
+
+def kind(entries: int = 10, *seconds: float, **more: Any) -> KindWindow:
+    told = distribution(*seconds) if seconds else None
     return KindWindow(entries=entries, bytes=entries * 100, replicate=told, apply=told, **more)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stretto.replog.frame import Frame, Header, Kind, encode
+from stretto.telemetry.histogram import Histogram
 from stretto.telemetry.windows import NO_LOOKS, GroupWindow
+from stretto.topology.work import Timed
 from stretto.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker.telemetry import STORY_LINES, Meter
 from stretto.zk.paths import GroupKey
@@ -81,3 +85,41 @@ def test_the_story_is_bounded_and_newest_last() -> None:
         meter.noted("leads", {"epoch": epoch})
     assert len(meter.story) == STORY_LINES
     assert meter.story[-1].fields == {"epoch": STORY_LINES + 4}
+
+
+def test_batches_and_looks_of_a_topology_are_told_together() -> None:
+    meter = Meter()
+    meter.ran("split", 10)
+    meter.ran("split", 5)
+    for lag in (4, 8):
+        meter.look_at_topology("split", lag=lag, retrying=1, parked=None)
+    told = taken(meter).topologies["split"]
+    assert (told.batches, told.records) == (2, 15)
+    assert (told.lag.average, told.lag.max, told.retrying.max) == (6, 8, 1)
+    assert told.parked == NO_LOOKS
+    assert taken(meter).topologies == {}
+
+
+def test_a_slow_call_among_many_quick_ones_is_seen() -> None:
+    meter = Meter()
+    meter.called([Timed("split", 999, 999 * 2_000, (3_000_000_000,)), Timed("count", 1, 5_000)])
+    meter.called([Timed("split", 1, 2_000)])
+    functions = taken(meter).functions
+    assert set(functions) == {"split", "count"}
+    split = Histogram((functions["split"],))
+    assert split.count == 1_001
+    assert split.max == pytest.approx(3.0)
+    assert split.quantile(0.5) == pytest.approx(2e-6, rel=0.05)
+
+
+def test_windows_of_topologies_and_functions_are_merged() -> None:
+    meter = Meter()
+    windows = []
+    for _ in range(2):
+        meter.ran("split", 10)
+        meter.look_at_topology("split", lag=3, retrying=0, parked=2)
+        meter.called([Timed("split", 10, 10_000)])
+        windows.append(taken(meter))
+    merged = windows[0].merged(windows[1])
+    assert (merged.topologies["split"].records, merged.topologies["split"].parked.max) == (20, 2)
+    assert merged.functions["split"].count == 20

@@ -148,7 +148,7 @@ def test_a_function_that_never_ends_is_killed_and_who_waited_behind_it_is_told(h
     host.append("hang", "a")
     first, second = replies(host, host.run(1, records_max=1), host.run(2, 1, applied=1))
     assert isinstance(first, Lost)
-    assert first == Lost(Why.TIME_OUT, "ran longer than 0.5 s, and was killed")
+    assert first == Lost(Why.TIME_OUT, "ran longer than 0.5 s, and was killed", ran_ms=500)
     assert isinstance(second, Lost)
     assert second.why is Why.BYSTANDER
     ran, (changes,) = host.ran(host.run(3, 1, lane=host.lane(attempt=2)))
