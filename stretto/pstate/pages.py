@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 PAGE_BYTES = 1024 * 1024
 """Of keys and values; a page is larger only if its last row is."""
 _RUN_ROWS = 64
-_RUN_ROWS_MAX = 4_096
+_RUN_ROWS_MAX = 1_024
 """What a run takes stays in the processor's cache."""
+
+_Sizes: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 _first = itemgetter(0)
 
@@ -82,8 +84,7 @@ def read_page(
     if not found:
         return NO_ROWS, False
     rows = cursor.iternext()
-    keys: list[bytes] = []
-    values: list[bytes] = []
+    gathered = _Gathered()
     left_bytes, run_rows, more = max_bytes, _RUN_ROWS, True
     while more and left_bytes > 0:
         run = list(islice(rows, run_rows))
@@ -93,27 +94,55 @@ def read_page(
             more = False
         if not run:
             break
-        run_keys, run_values = zip(*run, strict=True)
-        sizes = np.cumsum(_lengths(run_keys) + _lengths(run_values))
+        keys, values = zip(*run, strict=True)
+        key_sizes, value_sizes = _sizes(keys), _sizes(values)
+        sizes = np.cumsum(key_sizes + value_sizes)
         if sizes[-1] > left_bytes:
             # One row that does not fit is taken, so that there is always one.
             fits = int(np.searchsorted(sizes, left_bytes)) + 1
             more = more or fits < len(run)
-            run_keys, run_values = run_keys[:fits], run_values[:fits]
+            keys, values, key_sizes, value_sizes = (
+                keys[:fits],
+                values[:fits],
+                key_sizes[:fits],
+                value_sizes[:fits],
+            )
             left_bytes = 0
-        else:
-            left_bytes -= int(sizes[-1])
-        keys += run_keys
-        values += run_values
+        left_bytes -= int(sizes[-1])
+        gathered.add(keys, values, key_sizes, value_sizes)
         run_rows = min(4 * run_rows, _RUN_ROWS_MAX)
-    if not keys:
-        return NO_ROWS, False
-    return Page(len(keys), b"".join(keys), _ends(keys), b"".join(values), _ends(values)), more
+    return gathered.page(), more
 
 
-def _lengths(parts: list[bytes] | tuple[bytes, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
+class _Gathered:
+    """Runs that become a page."""
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._key_sizes: list[_Sizes] = []
+        self._value_sizes: list[_Sizes] = []
+        self._count = 0
+
+    def add(
+        self, keys: tuple[bytes, ...], values: tuple[bytes, ...], key_sizes: _Sizes, value_sizes: _Sizes
+    ) -> None:
+        self._keys.append(b"".join(keys))
+        self._values.append(b"".join(values))
+        self._key_sizes.append(key_sizes)
+        self._value_sizes.append(value_sizes)
+        self._count += len(keys)
+
+    def page(self) -> Page:
+        if not self._count:
+            return NO_ROWS
+        key_ends, value_ends = _ends(self._key_sizes), _ends(self._value_sizes)
+        return Page(self._count, b"".join(self._keys), key_ends, b"".join(self._values), value_ends)
+
+
+def _sizes(parts: tuple[bytes, ...]) -> _Sizes:
     return np.fromiter(map(len, parts), np.int64, len(parts))
 
 
-def _ends(parts: list[bytes]) -> bytes:
-    return np.cumsum(_lengths(parts)).astype("<u4").tobytes()
+def _ends(sizes: list[_Sizes]) -> bytes:
+    return np.cumsum(np.concatenate(sizes)).astype("<u4").tobytes()
