@@ -116,6 +116,16 @@ class Release(msgspec.Struct, frozen=True, tag="release", gc=False):
     pin: str
 
 
+class PartRead(msgspec.Struct, frozen=True, tag="part_read", gc=False):
+    """One of the parts that a read of the pin consists of is read to its end. Once all of them are, the pin
+    is kept for a moment only, for those that are read again. Answered with Released."""
+
+    request: int
+    pin: str
+    part: int
+    parts: int
+
+
 # Replies.
 
 
@@ -171,7 +181,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", gc=False):
     why: str
 
 
-ToScans: TypeAlias = ReadPage | FindSplits | FindSizes | ReadBatches | FindBounds | Release
+ToScans: TypeAlias = ReadPage | FindSplits | FindSizes | ReadBatches | FindBounds | PartRead | Release
 FromScans: TypeAlias = (
     PageRead | SplitsFound | SizesFound | BatchesRead | BoundsFound | Released | Lost | Refused
 )

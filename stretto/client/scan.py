@@ -292,6 +292,12 @@ class Scanner:
         message = scans.FindBounds(number, self.pinned.pin, task, depot, timestamp_ms)
         return self._connection.call(message, scans.BoundsFound)
 
+    def part_read(self, part: int, parts: int) -> None:
+        """Part ``part`` of ``parts`` is read to its end. Once all are, the pin does not wait for its
+        time-out: it is kept for a few seconds, for parts that are read again."""
+        number = self._connection.next_number()
+        self._connection.call(scans.PartRead(number, self.pinned.pin, part, parts), scans.Released)
+
     def release(self) -> None:
         """Nobody reads the pin any more, anywhere."""
         self._connection.call(scans.Release(self._connection.next_number(), self.pinned.pin), scans.Released)

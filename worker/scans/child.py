@@ -191,6 +191,9 @@ class ScanProcess:
             pin = self._pins.find(message.pin, boot_time_ms())
         except NoPin as error:
             return scans.Lost(message.request, str(error)), ()
+        if isinstance(message, scans.PartRead):
+            pin.part_read(message.part, message.parts)
+            return scans.Released(message.request), ()
         try:
             reply, bodies = _read(pin, message)
         except StrettoError as error:

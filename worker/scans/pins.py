@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 MAP_BYTES = 64 << 30
 GROWTH = 16
 """How often as large as it is now a file may become while it is pinned."""
-PINS_MAX = 64
+PINS_MAX = 128
 """Of one group: each takes a reader's slot in the files of its tasks."""
+READ_MS = 15_000
+"""How long a pin is kept all of whose parts were read: some may be read again."""
 ENDED_MAX = 1_000
 
 
@@ -63,6 +65,14 @@ class Pin:
     opened_at: int
     used_at: int
     sent_bytes: int = 0
+    parts: set[int] = field(default_factory=set)
+    """Those that were read to their end."""
+    is_read: bool = False
+    """All of them were."""
+
+    def part_read(self, part: int, parts: int) -> None:
+        self.parts.add(part)
+        self.is_read = self.is_read or len(self.parts) >= parts
 
     def task(self, number: int) -> PinnedTask:
         found = self.tasks.get(number)
@@ -74,13 +84,16 @@ class Pin:
 
     @property
     def ends_at(self) -> int:
-        return min(self.used_at + self.opened.idle_ms, self.opened_at + self.opened.max_age_ms)
+        idle_ms = min(READ_MS, self.opened.idle_ms) if self.is_read else self.opened.idle_ms
+        return min(self.used_at + idle_ms, self.opened_at + self.opened.max_age_ms)
 
     def why_it_ends(self, now: int) -> str:
         if now >= self.opened_at + self.opened.max_age_ms:
             return (
                 f"it was kept for {self.opened.max_age_ms / 1_000:g} s, as long as pin.max.age.millis allows"
             )
+        if self.is_read:
+            return f"all its parts were read, the last one {(now - self.used_at) / 1_000:.0f} s ago"
         return (
             f"nobody read it for {self.opened.idle_ms / 1_000:g} s, as long as pin.idle.timeout.millis allows"
         )
@@ -126,7 +139,7 @@ class Pins:
         """Raises StorageError."""
         self.prepare(message.group, message.folder, message.tasks)
         group = self._groups[message.group]
-        if len(group.pins) >= PINS_MAX:
+        if len(group.pins) >= PINS_MAX and not self._make_room(group):
             raise StorageError(f"group {message.group} has {PINS_MAX} pins here, and takes no other")
         tasks: dict[int, PinnedTask] = {}
         try:
@@ -138,6 +151,13 @@ class Pins:
             raise
         self._pins[message.pin] = Pin(message, tasks, now, now)
         group.pins.add(message.pin)
+
+    def _make_room(self, group: _Group) -> bool:
+        read = [self._pins[pin] for pin in group.pins if self._pins[pin].is_read]
+        if read:
+            oldest = min(read, key=lambda pin: pin.used_at)
+            self.close(oldest.opened.pin, "all its parts were read, and others came")
+        return bool(read)
 
     def find(self, pin: str, now: int) -> Pin:
         """For somebody who reads it, which renews it. Raises NoPin."""

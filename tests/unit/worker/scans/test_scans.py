@@ -21,7 +21,7 @@ from stretto.keys import ClusterKey
 from stretto.pstate.changes import Changes
 from stretto.records import RecordBatch
 from stretto.scans import Size
-from stretto.worker.scans.pins import NoPin, Pins
+from stretto.worker.scans.pins import PINS_MAX, READ_MS, NoPin, Pins
 from stretto.worker.scans.process import ScanProcess
 from stretto.worker.scans.protocol import Open
 from stretto.worker.state import AppliedState
@@ -179,6 +179,7 @@ def test_a_scan_that_is_given_up_leaves_the_connection_usable(start: Callable[..
         scan = scanner.rows(0, "counts")
         assert next(scan).count > 1
         assert scanner.bounds(0, "events") == (0, 0)
+        scanner.part_read(0, 2)
         assert next(scan).count > 1
         del scan
         assert len(rows(scanner, 0, "counts")) == 10_000
@@ -216,6 +217,43 @@ def test_an_old_pin_ends_although_it_is_read(start: Callable[..., Replica]) -> N
 
         with pytest.raises(PinLost, match=r"it was kept for 1 s, as long as pin\.max\.age\.millis allows"):
             read_on()
+
+
+def test_a_pin_whose_parts_were_all_read_ends_soon(tmp_path: Path) -> None:
+    AppliedState.open(tmp_path, TASKS).close()
+    pins = Pins()
+
+    def opened(name: str) -> Open:
+        return Open(0, name, "m/1/0", str(tmp_path), TASKS, 0, "a test", LONG_MS, LONG_MS)
+
+    pins.open(opened("read"), now=0)
+    pins.open(opened("begun"), now=0)
+    for part in (0, 1, 1):
+        pins.find("read", 1_000).part_read(part, 2)
+        pins.find("begun", 1_000).part_read(0, 2)
+    assert pins.expire(1_000 + READ_MS - 1) == []
+    [(ended, why)] = pins.expire(1_000 + READ_MS)
+    assert (ended.opened.pin, why) == ("read", "all its parts were read, the last one 15 s ago")
+    assert pins.find("begun", LONG_MS - 1).opened.pin == "begun"
+
+
+def test_when_there_are_too_many_pins_only_those_that_were_read_give_way(tmp_path: Path) -> None:
+    AppliedState.open(tmp_path, TASKS).close()
+    pins = Pins()
+
+    def open_(number: int) -> None:
+        name = f"p{number}"
+        pins.open(Open(0, name, "m/1/0", str(tmp_path), TASKS, 0, "", LONG_MS, LONG_MS), now=0)
+
+    for number in range(PINS_MAX):
+        open_(number)
+    with pytest.raises(StrettoError, match=f"group m/1/0 has {PINS_MAX} pins here, and takes no other"):
+        open_(PINS_MAX)
+    pins.find("p7", 1).part_read(0, 1)
+    open_(PINS_MAX)
+    with pytest.raises(NoPin, match="all its parts were read, and others came"):
+        pins.find("p7", 2)
+    assert len(pins) == PINS_MAX
 
 
 def test_a_pin_that_was_released_or_never_was_is_named(start: Callable[..., Replica]) -> None:
