@@ -55,6 +55,15 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     supervisors: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlace:
+    """Where a node listens, where others reach it, and how it reaches ZooKeeper."""
+
+    host: str
+    advertised: str
+    zookeeper: str
+
+
 @dataclass(slots=True)
 class _Daemon:
     name: str
@@ -73,10 +82,13 @@ class LocalCluster:
         port: int | None = None,
         key: Path | None = None,
         ui_port: int | None = None,
+        place: Callable[[str, Ports], NodePlace] | None = None,
+        session_timeout_ms: int | None = None,
     ) -> None:
         """``port`` is where the conductor listens; 0 takes a free one, None the one it had before.
 
         ``key`` is the cluster key's file. ``ui_port`` is where the UI listens; there is none without it.
+        ``place`` puts each node somewhere else than all others; ``session_timeout_ms`` is of every daemon.
         """
         if nodes < 1:
             raise UsageError(f"a cluster cannot have {nodes} nodes; ask for at least 1")
@@ -92,6 +104,12 @@ class LocalCluster:
         #: The conductor that runs there listens elsewhere.
         self._has_moved = False
         self.ports = self._remembered(nodes, port)
+        everywhere = NodePlace(host=HOST, advertised=HOST, zookeeper=self.zookeeper)
+        self._places = {
+            f"node-{number}": everywhere if place is None else place(f"node-{number}", self.ports)
+            for number in range(1, nodes + 1)
+        }
+        self._session_timeout_ms = session_timeout_ms
         self._ui_port = free_ports(1)[0] if ui_port == 0 else ui_port
         self._loop = Loop()
         self._children = Children(self._loop, folder / "run", self._exited)
@@ -105,8 +123,8 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> tuple[str, ...]:
-        ports = (self.ports.conductor, *self.ports.supervisors)
-        return tuple(f"{HOST}:{port}" for port in ports)
+        nodes = zip(self._places.values(), self.ports.supervisors, strict=True)
+        return (f"{HOST}:{self.ports.conductor}", *(f"{place.advertised}:{port}" for place, port in nodes))
 
     @property
     def zookeeper(self) -> str:
@@ -150,9 +168,11 @@ class LocalCluster:
         """In the order in which they are started."""
         this = [sys.executable, "-m", "stretto"]
         folder = self.folder
-        shared = ["--zookeeper", self.zookeeper]
+        shared = []
         if self._key_file is not None:
             shared += ["--key", str(self._key_file.absolute())]
+        if self._session_timeout_ms is not None:
+            shared += ["--session-timeout-millis", str(self._session_timeout_ms)]
         daemons = [
             _Daemon(
                 "zookeeper",
@@ -166,12 +186,23 @@ class LocalCluster:
                 ],
             ),
             _Daemon(
-                "conductor", [*this, "conductor", *shared, "--address", f"{HOST}:{self.ports.conductor}"]
+                "conductor",
+                [
+                    *this,
+                    "conductor",
+                    *shared,
+                    "--zookeeper",
+                    self.zookeeper,
+                    "--address",
+                    f"{HOST}:{self.ports.conductor}",
+                ],
             ),
         ]
-        for number, port in enumerate(self.ports.supervisors, start=1):
-            node = f"node-{number}"
-            own = ["--node", node, "--data-dir", str(folder / node), "--address", f"{HOST}:{port}"]
+        for (node, place), port in zip(self._places.items(), self.ports.supervisors, strict=True):
+            own = ["--node", node, "--data-dir", str(folder / node), "--address", f"{place.host}:{port}"]
+            own += ["--zookeeper", place.zookeeper]
+            if place.advertised != place.host:
+                own += ["--advertise", place.advertised]
             daemons.append(_Daemon(node, [*this, "supervisor", *shared, *own]))
         if self._ui_port is not None:
             key = ["--key", str(self._key_file.absolute())] if self._key_file is not None else []

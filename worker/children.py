@@ -249,6 +249,32 @@ class Children:
         return self._folder / f"{worker}{_SUFFIX}"
 
 
+def read_run_files(folder: Path) -> dict[WorkerId, RunFile]:
+    """As they are now, for who watches from another process."""
+    found = {}
+    for path in folder.glob(f"*{_SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+            file = msgspec.json.decode(path.read_bytes(), type=RunFile)
+            found[file.worker] = file
+    return found
+
+
+def signal_process(file: RunFile, number: int) -> bool:
+    """Send a signal to the very process that the file is about, 0 to look; False if it is dead."""
+    pidfd = _open(file.pid) if file.pid else None
+    if pidfd is None:
+        return False
+    try:
+        if _start_time(file.pid) != file.start_time:
+            return False
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
 def _open(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)

@@ -1,0 +1,494 @@
+"""A real cluster on this machine for tests of modules, and what can happen to it, on demand.
+
+ZooKeeper, a conductor and a supervisor for each node run as they do under ``stretto up``
+(:mod:`stretto.local`), in a folder that goes away at the end. Workers are real processes and so is what
+befalls them: they are killed, frozen by a signal, or cut off by the roads between the nodes
+(:mod:`stretto.testing.roads`). Whatever was done, :meth:`ClusterUnderTest.heal` undoes it and waits until
+every task group has all its replicas in sync.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from stretto import admin, artifact
+from stretto.client.api import Client
+from stretto.client.cluster import Cluster
+from stretto.client.failures import find_failures
+from stretto.client.network import Network
+from stretto.client.producer import Producer
+from stretto.client.pstate import PStateReader
+from stretto.client.status import GroupState, GroupStatus, group_statuses, newest_groups
+from stretto.client.upload import upload
+from stretto.client.verify import all_equal, verify
+from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.local import LocalCluster, NodePlace, Ports
+from stretto.module import Depot, Module, declarations
+from stretto.nearest import did_you_mean
+from stretto.partition import Partitioner, owner_of
+from stretto.testing.roads import Roads
+from stretto.types import TaskId, WorkerId
+from stretto.worker.children import RunFile, read_run_files, signal_process
+from stretto.zk.records import ModuleState
+
+T = TypeVar("T")
+
+READY_SECONDS = 120.0
+SETTLE_SECONDS = 120.0
+LOOK_SECONDS = 0.1
+SESSION_TIMEOUT_SECONDS = 4.0
+
+
+@contextmanager
+def cluster(
+    *,
+    replication_factor: int = 3,
+    nodes: int | None = None,
+    session_timeout: float = SESSION_TIMEOUT_SECONDS,
+    folder: Path | None = None,
+) -> Iterator[ClusterUnderTest]:
+    """A cluster with nothing on it.
+
+    It has as many nodes as a module has replicas, or ``nodes``. ``session_timeout`` is how many seconds a
+    worker that is frozen or cut off stays a member; one that is killed is noticed at once. Its files are in
+    ``folder``, which is kept, or in one that goes away.
+    """
+    count = replication_factor if nodes is None else nodes
+    if replication_factor < 1 or count < replication_factor:
+        raise UsageError(
+            f"{replication_factor} replicas need as many nodes at least, and one at least; "
+            f"there would be {count}"
+        )
+    kept = folder
+    place = Path(tempfile.mkdtemp(prefix="stretto-test-")) if kept is None else kept
+    try:
+        with ExitStack() as closing:
+            made = ClusterUnderTest(
+                place, count, replication_factor=replication_factor, session_timeout=session_timeout
+            )
+            closing.callback(made.close)
+            made.start()
+            yield made
+    finally:
+        if kept is None:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+class ClusterUnderTest:
+    """Faults are done to workers (``kill``, ``pause``) and to nodes (``kill_node``, ``partition``)."""
+
+    def __init__(self, folder: Path, nodes: int, *, replication_factor: int, session_timeout: float) -> None:
+        self.folder = folder
+        self.replication_factor = replication_factor
+        self.nodes = tuple(f"node-{number}" for number in range(1, nodes + 1))
+        self._roads = Roads(self.nodes, self._pids)
+        try:
+            self._local = LocalCluster(
+                folder, nodes, port=0, place=self._place, session_timeout_ms=int(session_timeout * 1_000)
+            )
+        except BaseException:
+            self._roads.close()
+            raise
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="cluster-under-test", daemon=True)
+        self._network = Network(self._local.bootstrap, None)
+        self._asked = Cluster(self._network, self._local.bootstrap)
+        self._clients: list[Client] = []
+        self._modules: dict[str, LaunchedModule] = {}
+        self._paused: set[str] = set()
+        self._down: set[str] = set()
+
+    def _place(self, node: str, ports: Ports) -> NodePlace:
+        return NodePlace(
+            host=self._roads.hosts[node],
+            advertised=self._roads.advertised[node],
+            zookeeper=self._roads.zookeeper(node, ports.zookeeper),
+        )
+
+    # Life.
+
+    @property
+    def bootstrap(self) -> list[str]:
+        """For :func:`stretto.connect`, ``--bootstrap`` and Spark."""
+        return list(self._local.bootstrap)
+
+    def start(self) -> None:
+        """Returns when all nodes are registered."""
+        self._thread.start()
+        try:
+            self._local.await_ready(self._network, threading.Event(), READY_SECONDS)
+        except StrettoError:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+    def _run(self) -> None:
+        try:
+            self._local.run()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self._failure = error
+
+    def close(self) -> None:
+        """By force; nothing is left but the folder."""
+        for client in self._clients:
+            # Not by its own close(), which waits for what it has under way.
+            client._network.close()  # noqa: SLF001
+        self._network.close()
+        if self._thread.ident is not None:
+            workers = list(self._workers().values())
+            self._local.stop(hurry=True)
+            self._thread.join()
+            for worker in workers:
+                signal_process(worker, signal.SIGKILL)
+            eventually(lambda: not any(signal_process(each, 0) for each in workers), what="workers are dead")
+        self._roads.close()
+
+    def connect(self) -> Client:
+        """As :func:`stretto.connect`; closed with the cluster at the latest."""
+        client = Client(Network(self._local.bootstrap, None))
+        self._clients.append(client)
+        client.refresh(READY_SECONDS)
+        return client
+
+    def launch(
+        self,
+        of: type[Module],
+        *,
+        tasks: int = 4,
+        threads: int = 2,
+        workers: int = 1,
+        replication_factor: int | None = None,
+        name: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> LaunchedModule:
+        """Returns when every task group is led, and all replicas are in sync.
+
+        The module's file, or the whole package that it is in, goes to the nodes, as with ``stretto deploy
+        launch``. Options are those of the module, by name.
+        """
+        called = name or declarations(of).name
+        source = inspect.getsourcefile(of)
+        if source is None:
+            raise UsageError(f"{called} has no file that could be sent to nodes; define it in one")
+        factor = self.replication_factor if replication_factor is None else replication_factor
+        with tempfile.TemporaryDirectory(prefix="stretto-") as folder:
+            packed, manifest = artifact.load(f"{source}:{of.__name__}", Path(folder))
+            supervisors = [
+                node.address for node in self._asked.ask(admin.Nodes()) if node.address is not None
+            ]
+            upload(self._network, supervisors, packed, copies=factor)
+        self._asked.ask(
+            admin.Launch(
+                module=called,
+                artifact=packed.digest,
+                manifest=manifest,
+                tasks=tasks,
+                threads=threads,
+                workers=workers,
+                replication_factor=factor,
+                options=dict(options or {}),
+            )
+        )
+        launched = LaunchedModule(self, of, called, tasks)
+        self._modules[called] = launched
+        launched.wait_in_sync()
+        launched.client.refresh(READY_SECONDS)
+        return launched
+
+    def destroy(self, module: str) -> None:
+        """Returns when it is gone."""
+        self._modules.pop(module, None)
+        self._asked.ask(admin.Destroy(module=module))
+        eventually(
+            lambda: module not in {each.module for each in self._asked.ask(admin.Modules())},
+            what=f"{module} is gone",
+        )
+
+    # Faults.
+
+    def kill(self, worker: str) -> None:
+        """SIGKILL. Its supervisor starts it again at once; :meth:`kill_node` keeps it down."""
+        signal_process(self._process(worker), signal.SIGKILL)
+        self._paused.discard(worker)
+
+    def restart(self, worker: str) -> None:
+        """SIGTERM: its leaders hand over first. Returns when another process has its place."""
+        before = self._process(worker)
+        signal_process(before, signal.SIGTERM)
+        eventually(lambda: self._has_followed(worker, before), what=f"{worker} is started again")
+
+    def _has_followed(self, worker: str, before: RunFile) -> bool:
+        now = self._workers().get(WorkerId(worker))
+        return now is not None and now.pid not in (0, before.pid)
+
+    def pause(self, worker: str) -> None:
+        """SIGSTOP: it lives, and does nothing until :meth:`resume`."""
+        signal_process(self._process(worker), signal.SIGSTOP)
+        self._paused.add(worker)
+
+    def resume(self, worker: str) -> None:
+        signal_process(self._process(worker), signal.SIGCONT)
+        self._paused.discard(worker)
+
+    def partition(self, node: str, *others: str) -> None:
+        """Nothing passes between this node and those, in either direction, and nobody is told.
+
+        Without ``others`` it is alone: cut off from all nodes, from ZooKeeper and from clients.
+        """
+        for each in (node, *others):
+            self._check_node(each)
+        if not others:
+            self._roads.isolate(node)
+        for other in others:
+            self._roads.separate(node, other)
+
+    def kill_node(self, node: str) -> None:
+        """Its supervisor and all its workers, as if the machine had lost power; down until :meth:`heal`."""
+        self._check_node(node)
+        self._local.hold(node)
+        self._down.add(node)
+        # The supervisor first: it would start the workers again.
+        supervisor = read_run_files(self.folder / "run").get(WorkerId(node))
+        if supervisor is not None:
+            signal_process(supervisor, signal.SIGKILL)
+            eventually(lambda: not signal_process(supervisor, 0), what=f"the supervisor of {node} is dead")
+        for worker in read_run_files(self.folder / node / "run").values():
+            signal_process(worker, signal.SIGKILL)
+
+    def heal(self) -> None:
+        """Undo all of it, and wait until every group is led and has all its replicas in sync."""
+        self._roads.heal()
+        for worker in list(self._paused):
+            self.resume(worker)
+        for node in list(self._down):
+            self._down.discard(node)
+            self._local.release(node)
+        for module in self._modules.values():
+            module.wait_in_sync()
+
+    def reset(self) -> None:
+        """Heal it, and destroy what was launched."""
+        self.heal()
+        for module in list(self._modules):
+            self.destroy(module)
+
+    # Looking.
+
+    @property
+    def workers(self) -> dict[str, str]:
+        """The node of each."""
+        return {
+            str(worker): node for node in self.nodes for worker in read_run_files(self.folder / node / "run")
+        }
+
+    def log_of(self, worker_or_node: str) -> Path:
+        node = self.workers.get(worker_or_node)
+        if node is not None:
+            return self.folder / node / "logs" / f"{worker_or_node}.log"
+        self._check_node(worker_or_node)
+        return self._local.log_of(worker_or_node)
+
+    def _workers(self) -> dict[WorkerId, RunFile]:
+        found: dict[WorkerId, RunFile] = {}
+        for node in self.nodes:
+            found |= read_run_files(self.folder / node / "run")
+        return found
+
+    def _process(self, worker: str) -> RunFile:
+        workers = self._workers()
+        if worker not in workers:
+            raise UsageError(f"there is no worker {worker}; {did_you_mean(worker, workers)}")
+        return workers[WorkerId(worker)]
+
+    def _check_node(self, node: str) -> None:
+        if node not in self.nodes:
+            raise UsageError(f"there is no node {node}; {did_you_mean(node, self.nodes)}")
+
+    def _pids(self) -> dict[str, set[int]]:
+        """Of supervisors and workers, by node."""
+        supervisors = read_run_files(self.folder / "run")
+        return {
+            node: {
+                file.pid
+                for name, file in (supervisors | read_run_files(self.folder / node / "run")).items()
+                if file.pid and (name == node or name not in supervisors)
+            }
+            for node in self.nodes
+        }
+
+    def _groups(self, module: str) -> list[GroupStatus]:
+        return group_statuses(self._network, self._asked.metadata(), module)
+
+
+class LaunchedModule:
+    """A module that runs. Its PStates are attributes, as in :class:`stretto.testing.ModuleUnderTest`."""
+
+    def __init__(self, on: ClusterUnderTest, of: type[Module], name: str, tasks: int) -> None:
+        self.cluster = on
+        self.name = name
+        #: Its own, because one that knew an earlier module of that name would look for its leaders.
+        self.client = Client(Network(on.bootstrap, None))
+        on._clients.append(self.client)  # noqa: SLF001 - it is a part of it
+        self._declared = declarations(of)
+        self._tasks = tasks
+        self._producers: dict[str, Producer] = {}
+        self._readers: dict[str, PStateReader] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Destroyed, with all its data."""
+        self.cluster.destroy(self.name)
+
+    # What a client does.
+
+    def append(
+        self, depot: str | Depot, *values: Any, task: int | None = None, timeout: float = 60.0
+    ) -> None:
+        """Returns when all are appended and streams have taken them; raises what failed.
+
+        Each goes to the task that its depot's partitioning chooses, or to ``task``. A value is what JSON can
+        say, or a dataclass or struct; ``bytes`` are a record as it is.
+        """
+        name = depot.name if isinstance(depot, Depot) else depot
+        if name not in self._declared.depots:
+            raise UsageError(f"{self.name} has no depot {name}; {did_you_mean(name, self._declared.depots)}")
+        producer = self._producers.get(name)
+        if producer is None:
+            producer = self._producers[name] = self.client.producer(self.name, name, ack="all")
+        place = Partitioner(self._declared.depots[name], self._tasks).place
+        acks = []
+        for value in values:
+            record, chosen = (value, None) if isinstance(value, bytes) else place(value)
+            acks.append(producer.append(record, task=chosen if task is None else TaskId(task)))
+        producer.flush()
+        deadline = time.monotonic() + timeout
+        for ack in acks:
+            ack.result(max(0.0, deadline - time.monotonic()))
+
+    def pstate(self, name: str) -> PStateReader:
+        if name not in self._declared.pstates:
+            raise UsageError(
+                f"{self.name} has no PState {name}; {did_you_mean(name, self._declared.pstates)}"
+            )
+        reader = self._readers.get(name)
+        if reader is None:
+            annotation = self._declared.pstates[name].annotation
+            reader = self._readers[name] = self.client.pstate(self.name, name, of=annotation)
+        return reader
+
+    def __getattr__(self, name: str) -> PStateReader:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self.pstate(name)
+        except UsageError as error:
+            raise AttributeError(str(error)) from None
+
+    def query(self, name: str, /, *args: Any, **named: Any) -> Any:
+        return self.client.query(self.name, name, *args, **named)
+
+    # Waiting.
+
+    def settle(self, timeout: float = SETTLE_SECONDS) -> None:
+        """Wait until every topology has taken every record that is visible."""
+        eventually(self._is_settled, timeout=timeout, what=f"all topologies of {self.name} are done")
+
+    def _is_settled(self) -> bool:
+        asked = self.cluster._asked  # noqa: SLF001 - it is a part of it
+        streams = find_failures(asked, self.name, lambda _: False).streams
+        kinds = [each.declared.kind for each in self._declared.functions.topologies.values()]
+        if len(streams) < kinds.count("stream") * self._tasks or any(each.lag for each in streams):
+            return False
+        if "microbatch" not in kinds:
+            return True
+        metadata = asked.metadata()
+        first = next(each for each in newest_groups(metadata, self.name) if TaskId(0) in each.tasks)
+        address = metadata.addresses.get(first.leader) if first.leader is not None else None
+        if address is None:
+            return False
+        told = asked.ask_worker(address, admin.Microbatches(module=self.name))
+        return len(told) == kinds.count("microbatch") and all(each.lag == 0 for each in told)
+
+    def wait_in_sync(self, timeout: float = READY_SECONDS) -> None:
+        """Wait until every group is led and has all its replicas in its ISR."""
+        eventually(self._is_in_sync, timeout=timeout, what=f"all replicas of {self.name} are in sync")
+
+    def _is_in_sync(self) -> bool:
+        [view] = self.cluster._asked.ask(admin.Modules(module=self.name))  # noqa: SLF001
+        groups = self.groups()
+        return view.state == ModuleState.RUNNING and all(
+            each.state is GroupState.RUNNING and not each.osr for each in groups
+        )
+
+    # Looking.
+
+    def groups(self) -> list[GroupStatus]:
+        """By their replicas' own word."""
+        return self.cluster._groups(self.name)  # noqa: SLF001
+
+    def group_of(self, key: Any) -> int:
+        """The task group that has what is under this key of a PState, or the records that name it."""
+        task = owner_of(key, self._tasks)
+        return next(each.group.group for each in self.groups() if task in each.tasks)
+
+    def leader(self, group: int = 0) -> str:
+        """The worker that leads a group, once there is one."""
+        return eventually(lambda: self._leader(group), what=f"group {group} of {self.name} is led")
+
+    def _leader(self, group: int) -> str | None:
+        status = self._group(group)
+        return status.leader if status.state in _SERVING else None
+
+    def followers(self, group: int = 0) -> list[str]:
+        status = self._group(group)
+        return [each.worker for each in status.replicas if each.worker != status.leader]
+
+    def _group(self, group: int) -> GroupStatus:
+        groups = self.groups()
+        if not 0 <= group < len(groups):
+            raise UsageError(f"{self.name} has no group {group}; its groups are 0 to {len(groups) - 1}")
+        return groups[group]
+
+    def kill_leader(self, group: int = 0) -> str:
+        """Kill the worker that leads a group; returns which it was."""
+        worker = self.leader(group)
+        self.cluster.kill(worker)
+        return worker
+
+    def check_replicas_agree(self, timeout: float = SETTLE_SECONDS) -> None:
+        """That all replicas of every task hold the same."""
+        metadata = self.cluster._asked.metadata()  # noqa: SLF001
+        self.client.refresh()
+        verdicts = verify(self.client._network, metadata, self.name, timeout=timeout)  # noqa: SLF001
+        if not all_equal(verdicts):
+            raise AssertionError(f"replicas of {self.name} differ, or are missing: {verdicts}")
+
+
+_SERVING = (GroupState.RUNNING, GroupState.CATCHING_UP, GroupState.PAUSED)
+
+
+def eventually(condition: Callable[[], T | None], *, timeout: float = 60.0, what: str = "the condition") -> T:
+    """The first true value of ``condition``, through moments in which nobody answers."""
+    deadline = time.monotonic() + timeout
+    while True:
+        trouble = ""
+        try:
+            value = condition()
+            if value:
+                return value
+        except RetriableError as error:
+            trouble = f" ({error})"
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout:g} s: {what}{trouble}")
+        time.sleep(LOOK_SECONDS)
