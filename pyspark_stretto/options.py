@@ -36,6 +36,7 @@ OPTIONS: Final = {
     "split.bytes": "a task with more than this is read in several partitions",
     "report": "file of the driver that is to tell what was read, at which offsets",
     "records.max.per.trigger": "most records that a micro-batch takes",
+    "write.id": "a name of a write's own: one that is repeated under it adds nothing twice",
 }
 #: What Spark itself adds to the options of a stream.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
@@ -60,6 +61,7 @@ class Options:
     split_bytes: int = SPLIT_BYTES
     report: str | None = None
     records_max: int | None = None
+    write_id: str | None = None
 
     @property
     def object(self) -> str:
@@ -93,6 +95,7 @@ def parse(given: Mapping[str, str]) -> Options:
         split_bytes=_positive(options, "split.bytes") or SPLIT_BYTES,
         report=options.get("report"),
         records_max=_positive(options, "records.max.per.trigger"),
+        write_id=options.get("write.id"),
     )
 
 

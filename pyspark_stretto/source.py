@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_stretto.errors import plainly
@@ -28,3 +33,20 @@ class DefaultSource(DataSource):
         with plainly():
             check_reads(self._parsed)
         return DEPOT_SCHEMA
+
+    # What Spark asks for is imported when it asks: a task that reads has no use for what writes.
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from pyspark_stretto.streaming import DepotStream  # noqa: PLC0415
+
+        return DepotStream(self._parsed, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_stretto.sink import BatchSink  # noqa: PLC0415
+
+        return BatchSink(self._parsed, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from pyspark_stretto.sink import StreamSink  # noqa: PLC0415
+
+        return StreamSink(self._parsed, schema, overwrite)

@@ -17,6 +17,7 @@ from stretto.client.producer import Ack, Producer
 from stretto.client.pstate import PStateReader
 from stretto.client.queries import Asking
 from stretto.client.reader import Reader, Record, Slice
+from stretto.client.rounds import NamedWriter
 from stretto.errors import RetriableError
 from stretto.keys import ClusterKey
 from stretto.wire import GroupView
@@ -45,6 +46,18 @@ class Client:
         producer = Producer(self._network, module, depot, **options)
         self._producers.append(producer)
         return producer
+
+    def named_writer(
+        self, module: str, depot: str, name: str, part: int = 0, *, lasting: bool = True
+    ) -> NamedWriter:
+        """For rounds of records that are stored once, whoever writes them and however often."""
+        self._look_for(module)
+        return NamedWriter(self._network, module, depot, name, part, lasting=lasting)
+
+    def describe(self, module: str) -> ModuleDescription:
+        """Its tasks, and what is declared in it."""
+        self._look_for(module)
+        return describe(self._network, module)
 
     def reader(self, module: str, depot: str, *, timeout: float = 30.0) -> Reader:
         self._look_for(module)

@@ -10,7 +10,7 @@ from stretto.client.calls import ask
 from stretto.client.network import Network
 from stretto.errors import RetriableError, UsageError
 from stretto.nearest import did_you_mean
-from stretto.zk.records import PStateSpec
+from stretto.zk.records import DepotSpec, PStateSpec
 
 ASK_SECONDS = 2.0
 
@@ -29,6 +29,16 @@ def describe(network: Network, module: str) -> admin.ModuleDescription:
         except RetriableError:
             continue
     raise RetriableError(f"no worker of module {module} answers; see 'stretto module-status {module}'")
+
+
+def find_depot(module: str, description: admin.ModuleDescription, name: str) -> DepotSpec:
+    if description.depots is None:
+        return DepotSpec(name=name)
+    for depot in description.depots:
+        if depot.name == name:
+            return depot
+    nearest = did_you_mean(name, [depot.name for depot in description.depots])
+    raise UsageError(f"module {module} has no depot {name}; {nearest}")
 
 
 def find_pstate(module: str, description: admin.ModuleDescription, name: str) -> PStateSpec:

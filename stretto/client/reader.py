@@ -8,16 +8,18 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from stretto import wire
 from stretto.client.followers import Followers
 from stretto.client.network import Network, patience_ms
 from stretto.errors import OffsetTrimmed, RetriableError, UsageError
-from stretto.records import RecordBatch
+from stretto.records import DepotOffset, RecordBatch
+from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Buffer
 from stretto.types import TaskId
+from stretto.worker.depot import DepotBatch
 from stretto.zk.paths import GroupKey
 
 READ_BYTES = 1 << 20
@@ -64,6 +66,25 @@ class Reader:
         """
         return self._slice(task, offset, self._reading(task, offset, max_bytes, committed))
 
+    def batches(self, task: int, start: int, end: int) -> Iterator[DepotBatch]:
+        """The stored batches that hold the records ``[start, end)``, all of which are visible; the first and
+        the last may hold more. No object is made for a record, and the next answer is on its way while this
+        one is used. Raises OffsetTrimmed as :meth:`read`."""
+        question = self._reading(task, start, READ_BYTES, committed=True)
+        at = start
+        while at < end:
+            reply, bodies = self._stored(task, at, question)
+            if reply.end <= at:
+                raise UsageError(
+                    f"depot {self._depot} of {self._module} ends at offset {at} on task {task}, before {end}"
+                )
+            at = reply.end
+            if at < end:
+                question = self._reading(task, at, READ_BYTES, committed=True)
+            for base, timestamp_ms, body in zip(reply.bases, reply.timestamps_ms, bodies, strict=True):
+                if base < end:
+                    yield DepotBatch(DepotOffset(base), timestamp_ms, bytes(body))
+
     def _reading(
         self, task: int, offset: int, max_bytes: int, committed: bool, wait_ms: int = 0, **options: Any
     ) -> Question:
@@ -77,12 +98,18 @@ class Reader:
 
         return self._ask(task, message, wait_ms=wait_ms, **options)
 
-    def _slice(self, task: int, offset: int, question: Question) -> Slice:
+    def _stored(
+        self, task: int, offset: int, question: Question
+    ) -> tuple[wire.DepotBatches, list[memoryview]]:
         reply, bodies = question.wait()
         if not isinstance(reply, wire.DepotBatches):
             raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
         if reply.start > offset:
             raise OffsetTrimmed(self._depot, task, offset, reply.start)
+        return reply, bodies
+
+    def _slice(self, task: int, offset: int, question: Question) -> Slice:
+        reply, bodies = self._stored(task, offset, question)
         records = []
         for base, timestamp_ms, body in zip(reply.bases, reply.timestamps_ms, bodies, strict=True):
             batch = RecordBatch.parse(body)
@@ -97,6 +124,11 @@ class Reader:
         """First offset and end of the depot on this task."""
         offsets = self._offsets(task, None)
         return offsets.start, offsets.end
+
+    def all_bounds(self) -> dict[int, tuple[int, int]]:
+        """The bounds of all tasks, which are asked at once."""
+        questions = {int(task): self._asking_offsets(task, None) for task in self.tasks}
+        return {task: (found.start, found.end) for task, found in _waited(questions)}
 
     def offset_at(self, task: int, timestamp_ms: int) -> int:
         """The first offset whose batch was appended at or after that time; the end if there is none."""
@@ -157,19 +189,28 @@ class Reader:
     # Asking.
 
     def _offsets(self, task: int, timestamp_ms: int | None) -> wire.DepotOffsets:
+        ((_, found),) = _waited({task: self._asking_offsets(task, timestamp_ms)})
+        return found
+
+    def _asking_offsets(self, task: int, timestamp_ms: int | None) -> Question:
         def message(number: int, group: GroupKey) -> wire.ToWorker:
             return wire.FindOffset(number, group, TaskId(task), self._depot, timestamp_ms)
 
-        reply, _ = self._ask(task, message).wait()
-        if not isinstance(reply, wire.DepotOffsets):
-            raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
-        return reply
+        return self._ask(task, message)
 
     def _ask(self, task: int, message: Callable[[int, GroupKey], wire.ToWorker], **options: Any) -> Question:
         if (self._module, task) not in self._network.view.of_task:
             raise UsageError(f"module {self._module} has no task {task}")
         question = Question(self._network, self._module, TaskId(task), message, self._timeout, **options)
         return question.begin()
+
+
+def _waited(questions: Mapping[int, Question]) -> Iterator[tuple[int, wire.DepotOffsets]]:
+    for task, question in questions.items():
+        reply, _ = question.wait()
+        if not isinstance(reply, wire.DepotOffsets):
+            raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
+        yield task, reply
 
 
 class Question:
@@ -188,10 +229,12 @@ class Question:
         delay_ms: int = 0,
         then: Callable[[Question], None] | None = None,
         followers: Followers | None = None,
+        final: Collection[Refusal] = (),
     ) -> None:
         """``message`` is made for the group that holds the task; None ends the question (``has_moved``).
         ``wait_ms``: how long the worker may hold back the answer. ``then`` runs on the client's thread.
-        ``followers``, if they may answer, are asked before the leader."""
+        ``followers``, if they may answer, are asked before the leader. Refusals for ``final`` reasons are
+        answers."""
         self._network = network
         self._module = module
         self._task = task
@@ -213,6 +256,7 @@ class Question:
         self.took_ms = 0
         self.has_moved = False
         self._followers = followers
+        self._final = final
         #: Of the latest request.
         self._number: int | None = None
         self._delay_ms = delay_ms
@@ -292,7 +336,8 @@ class Question:
         epoch = self._network.view.epoch(group)
 
         def heard(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
-            if reply is None or isinstance(reply, wire.Refused | wire.Unknown):
+            is_refused = isinstance(reply, wire.Refused) and reply.reason not in self._final
+            if reply is None or is_refused or isinstance(reply, wire.Unknown):
                 self._last = reply
                 again()
             else:

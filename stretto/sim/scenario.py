@@ -12,6 +12,7 @@ Nothing goes wrong that the script does not say. At its end everything is healed
 ``nap MS``                             the producer neither sends nor hears for a while
 ``late-open``                          a copy of the request that admitted the producer arrives now
 ``new-producer``                       the producer gives up its id and opens another
+``round N NAME...``                    under a lasting name somebody writes these as round N
 ``read WORKER``                        a reader asks; its answer is what ``expect read`` looks at
 ``read-stale WORKER MS``               another reader asks, who accepts an answer that is so old, and
                                        remembers what it has seen
@@ -286,6 +287,10 @@ class Scenario:
     def _do_new_producer(self) -> None:
         self.simulation.workload.reopen(self.producer)
         self._open_producer()
+
+    def _do_round(self, number: str, *names: str) -> None:
+        contents = [(TaskId(0), 1, name.encode()) for name in names]
+        self.simulation.workload.sink.attempt(int(number), contents)
 
     def _do_metastore(self, worker: str, state: str) -> None:
         node = self._node(worker)

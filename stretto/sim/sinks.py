@@ -78,19 +78,22 @@ class Sink:
             self._begin_attempt(self._round - 1, world.random.randrange(COMPUTATIONS))
 
     def _begin_attempt(self, round_: int, computation: int) -> None:
-        if round_ == self._round:
-            computed = self._computed[computation]
-        else:
-            computed = self._computed_before[computation]
+        computed = self._computed if round_ == self._round else self._computed_before
+        contents = [
+            (task, count, f"sink-{round_}-{computation}-{number}".encode())
+            for number, (task, count) in enumerate(computed[computation])
+        ]
+        self.attempt(round_, contents, computation)
+
+    def attempt(self, round_: int, contents: list[tuple[TaskId, int, bytes]], computation: int = 0) -> None:
+        """Claim the round, and write it if that is granted."""
         batches, ends = [], dict.fromkeys(range(TASKS), 0)
-        for number, (task, count) in enumerate(computed):
-            content = f"sink-{round_}-{computation}-{number}".encode()
-            batches.append(
-                Batch(Kind.DEPOT, task, sequence_in(round_, ends[task]), count, content, producer=_RECORDS)
-            )
+        for task, count, content in contents:
+            sequence = sequence_in(round_, ends[task])
+            batches.append(Batch(Kind.DEPOT, task, sequence, count, content, producer=_RECORDS))
             ends[task] += count
             self.workload.simulation.checkers.submitted_in(round_, computation, content)
-        digest = zlib.crc32(repr((computation, computed)).encode()) >> (32 - DIGEST_BITS)
+        digest = zlib.crc32(repr(contents).encode()) >> (32 - DIGEST_BITS)
         claim = Batch(Kind.CLAIM, HOME, sequence_in(round_, digest), 1, b"", producer=_CLAIMS)
         leader = self.world.random.choice(self.workload.simulation.workers)
         attempt = Attempt(f"sink@{round_}", leader, _RECORDS, round=round_, batches=tuple(batches))

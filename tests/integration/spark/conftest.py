@@ -1,6 +1,6 @@
 """What the tests with Spark share: one session for all tests of a pytest process, and clusters.
 
-Spark is small here: two threads, two partitions after a shuffle, no UI.
+Spark is small here: two threads, two attempts for a task, two partitions after a shuffle, no UI.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("stretto")
+    builder = SparkSession.builder.master("local[2,2]").appName("stretto")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.local.dir", str(folder / "local"))

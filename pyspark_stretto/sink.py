@@ -1,0 +1,208 @@
+"""Rows that become records of a depot, once, however often Spark computes them.
+
+A partition of a write is written under a name (:mod:`stretto.client.rounds`): that of the write, or of the
+query, and the number of the partition; the round is the micro-batch. A task that Spark runs again, twice at
+once, or for a micro-batch that it repeats after a restart, is recognized by the workers. Nothing is sent
+before a partition is computed to its end, so a task that fails in its own code has written nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, IntegralType, StringType, StructType
+
+from pyspark_stretto.connecting import client_of
+from pyspark_stretto.errors import plainly
+from pyspark_stretto.options import Options
+from pyspark_stretto.schema import TASK, VALUE
+from stretto.client.modules import find_depot
+from stretto.client.rounds import RoundClaimed
+from stretto.errors import StrettoError, UsageError
+from stretto.partition import Partitioner
+from stretto.zk.records import DepotSpec
+
+LIFE_SECONDS = 3 * 24 * 3600
+"""Of a write that is no stream: the workers remember it for longer."""
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+_from_json = msgspec.json.Decoder().decode
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    rows: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """The depot, and how rows become its records. Found out in the driver, and sent to every task."""
+
+    options: Options
+    module: str
+    depot: DepotSpec
+    tasks: int
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, options: Options, schema: StructType, overwrite: bool) -> Target:
+        """Raises UsageError if the rows cannot be written there."""
+        if overwrite:
+            raise UsageError('a depot is only ever appended to; write with .mode("append")')
+        if options.pstate is not None or options.depot is None or options.module is None:
+            raise UsageError(
+                'rows are appended to a depot: give .option("module", ...) and .option("depot", ...)'
+            )
+        description = client_of(options).describe(options.module)
+        depot = find_depot(options.module, description, options.depot)
+        target = cls(options, options.module, depot, description.tasks, tuple(schema.fieldNames()))
+        target.check(schema)
+        return target
+
+    @property
+    def is_plain(self) -> bool:
+        """The column ``value`` is the record, and no field of one."""
+        return set(self.names) - {TASK} == {VALUE}
+
+    @property
+    def chooses_task(self) -> bool:
+        return TASK in self.names
+
+    def check(self, schema: StructType) -> None:
+        """Raises UsageError unless such rows can be records of the depot."""
+        types = {field.name: field.dataType for field in schema.fields}
+        if not types.keys() - {TASK}:
+            raise UsageError("there are no columns to write but _task")
+        if self.is_plain and not isinstance(types[VALUE], StringType | BinaryType):
+            raise UsageError(
+                f"the column value is the record when it is alone, as text or bytes; it is "
+                f"{types[VALUE].simpleString()} here: give it another name to write it as a field"
+            )
+        if self.chooses_task:
+            if not isinstance(types[TASK], IntegralType):
+                raise UsageError(f"the column {TASK} is a number, not {types[TASK].simpleString()}")
+            return
+        if self.depot.rule == "custom":
+            raise UsageError(
+                f"a function of its module chooses the tasks of depot {self.depot.name}, and Spark does not "
+                f"have it; add a column {TASK} with the task of each row"
+            )
+        by = self.depot.partition_by
+        for field in () if by is None or self.is_plain else (by,) if isinstance(by, str) else by:
+            if field not in types:
+                raise UsageError(
+                    f"depot {self.depot.name} is partitioned by {field!r}, and the rows have no such column; "
+                    f"they have {', '.join(types)}"
+                )
+
+    def records(self, batches: Iterable[pa.RecordBatch], home: int) -> dict[int, list[bytes]]:
+        """By task; ``home`` is that of records which may be anywhere."""
+        found: dict[int, list[bytes]] = {}
+        partitioner = Partitioner(self.depot, self.tasks)
+        for batch in batches:
+            rows = _plain_rows(batch)
+            chosen = [row.pop(TASK) for row in rows] if self.chooses_task else [None] * len(rows)
+            for row, task in zip(rows, chosen, strict=True):
+                if self.is_plain:
+                    record, placed = self._record(row[VALUE], partitioner, is_chosen=self.chooses_task)
+                elif self.chooses_task:
+                    record, placed = msgspec.json.encode(row), None
+                else:
+                    record, placed = partitioner.place(row)
+                at = task if self.chooses_task else home if placed is None else placed
+                if type(at) is not int or not 0 <= at < self.tasks:
+                    raise UsageError(
+                        f"{TASK} is {at} in a row, and {self.module} has tasks 0 to {self.tasks - 1}"
+                    )
+                found.setdefault(at, []).append(record)
+        return found
+
+    def _record(
+        self, value: str | bytes | None, partitioner: Partitioner, *, is_chosen: bool
+    ) -> tuple[bytes, int | None]:
+        if value is None:
+            raise UsageError("value is null in a row, and no record is; leave such rows out")
+        record = value.encode() if isinstance(value, str) else value
+        if is_chosen or (self.depot.partition_by is None and self.depot.rule != "global"):
+            return record, None
+        try:
+            decoded = _from_json(record)
+        except msgspec.DecodeError as error:
+            raise UsageError(
+                f"depot {self.depot.name} places records by what is in them, and a value is no JSON: {error}"
+            ) from None
+        return record, partitioner.place(decoded).task
+
+    def write(
+        self, batches: Iterator[pa.RecordBatch], *, name: str, round_: int, lasting: bool
+    ) -> WriterCommitMessage:
+        """All of one partition."""
+        context = TaskContext.get()
+        part = 0 if context is None else context.partitionId()
+        writer = client_of(self.options).named_writer(
+            self.module, self.depot.name, name, part, lasting=lasting
+        )
+        records = self.records(batches, writer.home)
+        try:
+            writer.write(round_, records)
+        except RoundClaimed:
+            raise StrettoError(
+                f"partition {part} of {name}, batch {round_}, was begun with other rows than those computed "
+                "now, so it cannot be completed; compute the same rows again, in the same partitions"
+            ) from None
+        return Written(sum(map(len, records.values())))
+
+
+class BatchSink(DataSourceArrowWriter):
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        with plainly():
+            self._target = Target.of(options, schema, overwrite)
+        self._name = f"write {options.write_id or secrets.token_hex(16)}"
+        self._began = time.time()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with plainly():
+            if time.time() - self._began > LIFE_SECONDS:
+                raise StrettoError(
+                    "the write began days ago, and what it wrote may be forgotten; begin it anew"
+                )
+            return self._target.write(iterator, name=self._name, round_=0, lasting=False)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        with plainly():
+            self._target = Target.of(options, schema, overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with plainly():
+            context = TaskContext.get()
+            query = context.getLocalProperty(_QUERY_ID) if context is not None else None
+            batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
+            if query is None or batch is None:
+                raise StrettoError(
+                    "Spark did not tell which query and batch this is, so it cannot be written once"
+                )
+            return self._target.write(iterator, name=f"query {query}", round_=int(batch), lasting=True)
+
+
+def _plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """As JSON has them; times in UTC, whatever the session's zone."""
+    arrays = [
+        column.cast(pa.timestamp("us", "UTC"))
+        if pa.types.is_timestamp(column.type) and column.type.tz
+        else column
+        for column in batch.columns
+    ]
+    table = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+    rows = table.to_pylist(maps_as_pydicts="strict")
+    keeps_bytes = batch.schema.names in ([VALUE], [VALUE, TASK], [TASK, VALUE])
+    return rows if keeps_bytes else msgspec.to_builtins(rows)  # type: ignore[no-any-return]

@@ -1,0 +1,178 @@
+"""Depots as streams: each micro-batch is exactly the records between two offsets of every task.
+
+Only what is committed is read, and that never changes: a batch that Spark repeats, after a restart or while
+another leader takes over, has the same records. How far a query has come is in its checkpoint and nowhere
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_stretto.connecting import client_of
+from pyspark_stretto.errors import plainly
+from pyspark_stretto.options import Options
+from pyspark_stretto.records import Records
+from stretto.client import Reader
+from stretto.client.modules import find_depot
+from stretto.errors import OffsetTrimmed, StrettoError, UsageError
+
+Offsets: TypeAlias = dict[str, int]
+"""By task, ascending: Spark compares them as text."""
+
+
+@dataclass(frozen=True)
+class RecordRange(InputPartition):
+    """Records ``[start, end)`` of one task."""
+
+    task: int
+    start: int
+    end: int
+
+
+class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        #: The latest ends that were heard of.
+        self._ends: dict[int, int] | None = None
+        #: With Trigger.AvailableNow: where the query ends.
+        self._target: dict[int, int] | None = None
+        with plainly():
+            if options.end is not None or options.end_ms is not None:
+                raise UsageError("a stream has no end; take end and end.time away, or read without a stream")
+            if options.depot is None or options.module is None:
+                raise UsageError(
+                    'a stream is of a depot: give .option("module", ...) and .option("depot", ...)'
+                )
+            self._module = options.module
+            self._depot = options.depot
+            find_depot(self._module, client_of(options).describe(self._module), self._depot)
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        with plainly():
+            reader = self._reader()
+            bounds = reader.all_bounds()
+            if self._options.start_ms is not None:
+                at_ms = self._options.start_ms
+                return _told({task: reader.offset_at(task, at_ms) for task in bounds})
+            return _told(beginning(self._options, bounds))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._options.records_max
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        with plainly():
+            bounds = self._reader().all_bounds()
+            self._ends = {task: end for task, (_, end) in bounds.items()}
+            at = _offsets(start)
+            check_reachable(self._options, at, bounds)
+            most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            return _told(admitted(at, self._target or self._ends, most))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with plainly():
+            self._target = {task: end for task, (_, end) in self._reader().all_bounds().items()}
+
+    def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
+        return None if self._ends is None else _told(self._ends)
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[RecordRange]:
+        begins = _offsets(start)
+        return [
+            RecordRange(task, begins.get(task, 0), stop)
+            for task, stop in sorted(_offsets(end).items())
+            if begins.get(task, 0) < stop
+        ]
+
+    def read(self, partition: RecordRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        with plainly():
+            task, start, end = partition.task, partition.start, partition.end
+            stored = self._reader().batches(task, start, end)
+            try:
+                yield from Records(self._schema).batches(stored, task=task, start=start, end=end)
+            except OffsetTrimmed as trimmed:
+                raise _lost(self._options, task, start, trimmed.start) from None
+
+    def _reader(self) -> Reader:
+        return client_of(self._options).reader(self._module, self._depot)
+
+
+def beginning(options: Options, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """Where a query begins that has no checkpoint: at the beginning, if it does not say where."""
+    given = options.start
+    if isinstance(given, dict):
+        for task in given:
+            if task not in bounds:
+                raise UsageError(
+                    f"option start names task {task}, and {options.module} has {len(bounds)} tasks"
+                )
+    found = {}
+    for task, (start, end) in bounds.items():
+        at = start if given is None else given if isinstance(given, int) else given.get(task, start)
+        if given is not None and not start <= at <= end:
+            raise UsageError(
+                f"option start is {at} on task {task}, where depot {options.depot} has {start} to {end}"
+            )
+        found[task] = at
+    return found
+
+
+def check_reachable(options: Options, at: Mapping[int, int], bounds: Mapping[int, tuple[int, int]]) -> None:
+    """Raises a StrettoError if records were never there or are no longer."""
+    if at.keys() != bounds.keys():
+        raise UsageError(
+            f"the checkpoint is of {len(at)} tasks, and {options.module} has {len(bounds)}; begin "
+            "with a new checkpoint"
+        )
+    for task, (start, end) in bounds.items():
+        if at[task] > end:
+            raise UsageError(
+                f"the checkpoint is at offset {at[task]} of task {task}, where depot {options.depot} ends at "
+                f"{end}: {options.module} was launched anew or restored; begin with a new checkpoint"
+            )
+        if at[task] < start:
+            raise _lost(options, task, at[task], start)
+
+
+def _lost(options: Options, task: int, at: int, start: int) -> StrettoError:
+    return StrettoError(
+        f"records {at} to {start} of task {task} were removed by the retention of depot {options.depot} "
+        "before they were read; keep more of them, and begin with a new checkpoint"
+    )
+
+
+def admitted(at: Mapping[int, int], ends: Mapping[int, int], most: int | None) -> dict[int, int]:
+    """Where a micro-batch ends: everywhere, or ``most`` records further, shared by how much each task has."""
+    waiting = {task: max(0, ends[task] - start) for task, start in at.items()}
+    total = sum(waiting.values())
+    if most is None or total <= most:
+        return {task: start + waiting[task] for task, start in at.items()}
+    shares = {task: count * most // total for task, count in waiting.items()}
+    left = most - sum(shares.values())
+    for task in sorted(waiting, key=lambda task: shares[task] - waiting[task] * most / total):
+        if left and shares[task] < waiting[task]:
+            shares[task] += 1
+            left -= 1
+    return {task: start + shares[task] for task, start in at.items()}
+
+
+def _told(offsets: Mapping[int, int]) -> Offsets:
+    return {str(task): offset for task, offset in sorted(offsets.items())}
+
+
+def _offsets(told: Offsets) -> dict[int, int]:
+    return {int(task): offset for task, offset in told.items()}

@@ -1,0 +1,190 @@
+"""Streams of a depot and into a depot: what Spark repeats, whatever fails, is read and written once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import col, concat, lit
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pyspark_stretto.errors import sentence_of
+from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.records import DepotSpec
+from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
+from tests.integration.zk.waiting import wait_until
+
+DEPOTS = {"events": None, "results": "word", "numbers": None, "retried": "word", "named": "word", "few": None}
+PATIENCE_SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    depots = tuple(DepotSpec(name=name, partition_by=by) for name, by in DEPOTS.items())
+    with Cluster(folder, zookeeper.address, workers=3, tasks=2, groups=2, depots=depots) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared: Cluster) -> Cluster:
+    """As new, but for what is in its depots: each test has depots of its own."""
+    for worker in shared.workers.values():
+        if not worker.is_running:
+            worker.start()
+    shared.wait_healed()
+    return shared
+
+
+def options(cluster: Cluster, depot: str) -> dict[str, str]:
+    return {"bootstrap": ",".join(cluster.addresses()), "module": MODULE, "depot": depot}
+
+
+def produce(cluster: Cluster, numbers: range, depot: str = "events") -> None:
+    client = cluster.connect()
+    with client.producer(MODULE, depot) as producer:
+        acks = [producer.append(json.dumps({"n": n}).encode(), task=n % 2) for n in numbers]
+    for ack in acks:
+        ack.result(PATIENCE_SECONDS)
+
+
+def stored(cluster: Cluster, depot: str) -> list[Any]:
+    return [json.loads(record.data) for record in cluster.connect().reader(MODULE, depot).read_all()]
+
+
+def finish(query: StreamingQuery) -> list[int]:
+    """Rows of each micro-batch."""
+    assert query.awaitTermination(int(PATIENCE_SECONDS)), "the query hangs"
+    return [progress["numInputRows"] for progress in query.recentProgress]
+
+
+def test_a_stream_goes_from_depot_to_depot_once_over_restarts_and_fail_overs(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    produce(cluster, range(100))
+    words = (
+        spark.readStream.format("stretto")
+        .options(**options(cluster, "events"))
+        .option("records.max.per.trigger", "40")
+        .schema("n LONG")
+        .load()
+        .select(concat(lit("w"), (col("n") % 7).cast("string")).alias("word"), "n")
+    )
+
+    def begin() -> StreamingQuery:
+        writing = words.writeStream.format("stretto").options(**options(cluster, "results"))
+        return (
+            writing.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    assert finish(begin()) == [40, 40, 20]
+    assert Counter(each["n"] for each in stored(cluster, "results")) == Counter(range(100))
+
+    # The last batch again, as after a crash between the writing and Spark's note of it.
+    (tmp_path / "checkpoint" / "commits" / "2").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".2.crc").unlink()
+    cluster.leader().kill()
+    produce(cluster, range(100, 150))
+    assert sum(finish(begin())) == 20 + 50
+    assert Counter(each["n"] for each in stored(cluster, "results")) == Counter(range(150))
+    by_word: dict[str, set[int]] = {}
+    for record in cluster.connect().reader(MODULE, "results").read_all():
+        by_word.setdefault(json.loads(record.data)["word"], set()).add(record.task)
+    assert all(len(tasks) == 1 for tasks in by_word.values())
+
+
+@pytest.mark.soak
+def test_a_leader_that_dies_while_a_stream_reads_costs_no_record(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    produce(cluster, range(200), "numbers")
+    reading = spark.readStream.format("stretto").options(**options(cluster, "numbers"))
+    query = (
+        reading.option("records.max.per.trigger", "30")
+        .load()
+        .writeStream.format("memory")
+        .queryName("seen")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+
+        def seen() -> list[Row]:
+            return spark.sql("SELECT _task, offset, value FROM seen").collect()
+
+        wait_until("30 rows were read", lambda: len(seen()) >= 30, PATIENCE_SECONDS)
+        cluster.leader().kill()
+        produce(cluster, range(200, 260), "numbers")
+        wait_until("260 rows were read", lambda: len(seen()) >= 260, PATIENCE_SECONDS)
+        assert Counter(json.loads(row.value)["n"] for row in seen()) == Counter(range(260))
+        assert {(row._task, row.offset) for row in seen()} == {
+            (record.task, record.offset) for record in cluster.connect().reader(MODULE, "numbers").read_all()
+        }
+    finally:
+        query.stop()
+
+
+def test_tasks_that_fail_and_run_again_write_their_rows_once(spark: SparkSession, cluster: Cluster) -> None:
+    attempts = spark.sparkContext.accumulator(0)
+
+    def fail_at_first(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        yield from batches
+        attempts.add(1)
+        if context.attemptNumber() == 0 and context.partitionId() == 1:
+            raise RuntimeError("injected")
+
+    rows = spark.range(0, 60, 1, 3).select(lit("w").alias("word"), col("id").alias("n"))
+    failing = rows.mapInArrow(fail_at_first, "word STRING, n LONG")
+    failing.write.format("stretto").options(**options(cluster, "retried")).mode("append").save()
+    assert attempts.value == 4
+    assert Counter(each["n"] for each in stored(cluster, "retried")) == Counter(range(60))
+
+
+def test_a_write_that_is_repeated_under_its_name_adds_nothing_and_other_rows_are_refused(
+    spark: SparkSession, cluster: Cluster
+) -> None:
+    def write(rows: DataFrame) -> None:
+        writing = rows.write.format("stretto").options(**options(cluster, "named"))
+        writing.option("write.id", "nightly").mode("append").save()
+
+    rows = spark.range(0, 20, 1, 2).select(lit("w").alias("word"), col("id").alias("n"))
+    write(rows)
+    write(rows.sortWithinPartitions(col("n").desc()))
+    assert Counter(each["n"] for each in stored(cluster, "named")) == Counter(range(20))
+    with pytest.raises(PySparkException) as caught:
+        write(rows.select("word", (col("n") + 1).alias("n")))
+    assert "was begun with other rows than those computed now" in (sentence_of(caught.value) or "")
+    assert len(stored(cluster, "named")) == 20
+
+
+def test_what_cannot_be_written_or_read_is_told_in_the_driver(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    rows = spark.range(0, 2).select(col("id").alias("n"))
+
+    def refusal(depot: str, mode: str = "append") -> str:
+        with pytest.raises(PySparkException) as caught:
+            rows.write.format("stretto").options(**options(cluster, depot)).mode(mode).save()
+        return sentence_of(caught.value) or str(caught.value)
+
+    assert refusal("result") == f"module {MODULE} has no depot result; did you mean results?"
+    assert "is partitioned by 'word', and the rows have no such column; they have n" in refusal("results")
+    assert 'write with .mode("append")' in refusal("few", "overwrite")
+    produce(cluster, range(4), "few")
+    reading = spark.readStream.format("stretto").options(**options(cluster, "few")).option("start", "3")
+    query = reading.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(int(DEADLINE_SECONDS))
+    assert "option start is 3 on task 0, where depot few has 0 to 2" in str(caught.value)

@@ -1,0 +1,147 @@
+"""Records as rows, and rows as records."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_stretto.options import Options
+from pyspark_stretto.records import Records, check_schema
+from pyspark_stretto.schema import DEPOT_SCHEMA
+from pyspark_stretto.sink import Target
+from stretto.errors import UsageError
+from stretto.partition import task_of
+from stretto.records import DepotOffset, pack
+from stretto.worker.depot import DepotBatch
+from stretto.zk.records import DepotSpec
+
+INT, TEXT, BINARY = IntegerType(), StringType(), BinaryType()
+
+
+def schema_of(**types: DataType) -> StructType:
+    return StructType([StructField(name, type_) for name, type_ in types.items()])
+
+
+def stored(base: int, *records: bytes, at_ms: int = 1_000) -> DepotBatch:
+    return DepotBatch(DepotOffset(base), at_ms, pack("events", records))
+
+
+def rows(
+    schema: StructType, *batches: DepotBatch, start: int = 0, end: int = 1 << 40
+) -> list[dict[str, Any]]:
+    found = Records(schema).batches(batches, task=3, start=start, end=end)
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def test_a_row_has_place_time_and_the_record_and_nothing_outside_the_range() -> None:
+    found = rows(DEPOT_SCHEMA, stored(5, b"a", b"bc"), stored(7, b"", b"d", at_ms=2_000), start=6, end=8)
+    assert found == [
+        {"_task": 3, "offset": 6, "timestamp": datetime.fromtimestamp(1, UTC), "value": "bc"},
+        {"_task": 3, "offset": 7, "timestamp": datetime.fromtimestamp(2, UTC), "value": ""},
+    ]
+
+
+def test_with_a_schema_fields_of_the_record_are_columns() -> None:
+    schema = schema_of(
+        offset=LongType(),
+        n=INT,
+        at=TimestampType(),
+        day=DateType(),
+        sum=DecimalType(10, 2),
+        tags=ArrayType(TEXT),
+        by=MapType(TEXT, INT),
+        p=schema_of(x=DoubleType(), y=INT),
+        rest=TEXT,
+    )
+    record = (
+        b'{"n":1,"at":"2026-01-31T12:00:00Z","day":"2026-01-31","sum":"1.50","tags":["a",null],"by":{"k":2},'
+        b'"p":{"x":1.5,"z":0},"rest":{"any":[1]},"other":0}'
+    )
+    first, second = rows(schema, stored(0, record, b'{"n":null}'))
+    assert first == {
+        "offset": 0,
+        "n": 1,
+        "at": datetime(2026, 1, 31, 12, tzinfo=UTC),
+        "day": date(2026, 1, 31),
+        "sum": Decimal("1.50"),
+        "tags": ["a", None],
+        "by": [("k", 2)],
+        "p": {"x": 1.5, "y": None},
+        "rest": '{"any":[1]}',
+    }
+    assert set(second.values()) == {1, None}
+
+
+def test_a_record_that_does_not_fit_is_named() -> None:
+    with pytest.raises(UsageError, match="the record at offset 8 of task 3 does not fit the schema given"):
+        rows(schema_of(n=INT), stored(7, b'{"n":1}', b'{"n":"x"}'))
+    with pytest.raises(UsageError, match="the record at offset 7 of task 3 is no text"):
+        rows(DEPOT_SCHEMA, stored(7, b"\xff"))
+    assert rows(schema_of(value=BINARY), stored(7, b"\xff")) == [{"value": b"\xff"}]
+    with pytest.raises(UsageError, match="column offset of depot events is bigint, not int"):
+        check_schema("depot events", schema_of(offset=INT))
+
+
+# The other way.
+
+
+def target(schema: StructType, **depot: Any) -> Target:
+    found = Target(Options(), "Counts", DepotSpec(name="events", **depot), 4, tuple(schema.fieldNames()))
+    found.check(schema)
+    return found
+
+
+def test_rows_become_objects_on_the_task_that_their_field_chooses() -> None:
+    batch = pa.RecordBatch.from_pylist(
+        [{"word": "a", "at": datetime(2026, 1, 31, tzinfo=UTC)}, {"word": "b", "at": None}],
+        pa.schema([("word", pa.string()), ("at", pa.timestamp("us", "Europe/Zurich"))]),
+    )
+    found = target(schema_of(word=TEXT, at=TimestampType()), partition_by="word").records([batch], home=2)
+    expected: dict[int, list[bytes]] = {}
+    expected.setdefault(task_of("a", 4), []).append(b'{"word":"a","at":"2026-01-31T00:00:00Z"}')
+    expected.setdefault(task_of("b", 4), []).append(b'{"word":"b","at":null}')
+    assert found == expected
+
+
+def test_the_value_alone_is_the_record_as_it_is() -> None:
+    text = pa.RecordBatch.from_pylist([{"value": '{"word": "a"}'}])
+    assert target(schema_of(value=TEXT)).records([text], home=2) == {2: [b'{"word": "a"}']}
+    keyed = target(schema_of(value=TEXT), partition_by="word").records([text], home=2)
+    assert keyed == {task_of("a", 4): [b'{"word": "a"}']}
+    binary = pa.RecordBatch.from_pylist([{"value": b"\xff", "_task": 1}])
+    assert target(schema_of(value=BINARY, _task=INT)).records([binary], home=2) == {1: [b"\xff"]}
+
+
+def test_rows_that_are_no_records_of_the_depot_are_refused() -> None:
+    with pytest.raises(
+        UsageError, match="partitioned by 'word', and the rows have no such column; they have n"
+    ):
+        target(schema_of(n=INT), partition_by="word")
+    with pytest.raises(UsageError, match="add a column _task"):
+        target(schema_of(n=INT), rule="custom")
+    with pytest.raises(UsageError, match="give it another name"):
+        target(schema_of(value=INT))
+    outside = pa.RecordBatch.from_pylist([{"n": 1, "_task": 4}])
+    with pytest.raises(UsageError, match="_task is 4 in a row, and Counts has tasks 0 to 3"):
+        target(schema_of(n=INT, _task=INT), rule="custom").records([outside], home=0)
+    with pytest.raises(UsageError, match="value is null in a row"):
+        target(schema_of(value=TEXT)).records([pa.RecordBatch.from_pylist([{"value": None}])], home=0)
