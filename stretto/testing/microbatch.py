@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
+from stretto.errors import UsageError
 from stretto.pstate.overlay import Overlay
 from stretto.records import DepotOffset
 from stretto.topology.bound import RowsOf
 from stretto.topology.runner import TaskRunner
 from stretto.topology.work import Calls, Failure, Records, StepCall, Work
 from stretto.types import TaskId
+
+ROUNDS_MAX = 1_000
+"""As on a cluster: calls that hop in more rounds are taken to hop for ever."""
 
 T = TypeVar("T")
 
@@ -73,12 +77,18 @@ class Microbatch:
         self.overlays = [{} for _ in self._runners]
         failed: dict[Source, Failure] = {}
         units = list(self._records())
-        while units and not failed:
+        for _ in range(ROUNDS_MAX + 1):
+            if not units or failed:
+                return failed
             hops: dict[TaskId, list[tuple[StepCall, Source]]] = {}
             for unit in units if self._chance is None else self._chance.sample(units, len(units)):
                 self._run_unit(unit, hops, failed)
             units = [unit for task in sorted(hops) for unit in self._calls(task, hops[task])]
-        return failed
+        steps = sorted({call.step for calls in hops.values() for call, _ in calls})
+        raise UsageError(
+            f"steps of {self._topology} hop for more than {ROUNDS_MAX} rounds, lastly to {', '.join(steps)}; "
+            "do they hop in a circle?"
+        )
 
     def _records(self) -> Iterator[_Unit]:
         for (depot, task), records in self._inputs.items():

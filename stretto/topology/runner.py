@@ -34,6 +34,8 @@ from stretto.types import TaskId
 OUTCOME_BYTES_MAX = CHANGES_BYTES_MAX - 1024 * 1024
 """Of the changes and hops of a run; the rest of an entry is for what its driver adds."""
 
+STEPS_MAX = 1_000_000
+"""On its own task, of one record or call: more are taken to go on for ever."""
 SLOW_NS = 1_000_000
 """A call that takes longer is timed by itself."""
 _ERROR_CHARACTERS_MAX = 500
@@ -324,6 +326,11 @@ class _Batch:
             many: list[tuple[Any, ...]] = []
             # Those that are added meanwhile are visited, too.
             for function, batched, args in islice(pending, start, None):
+                if len(pending) > STEPS_MAX:
+                    raise UsageError(
+                        f"it leads to more than {STEPS_MAX} steps on its own task, the last of them "
+                        f"{function.__name__}; does that lead to itself for ever?"
+                    )
                 if many and batched is not group:
                     _call_many(bound, group, many)
                     many = []

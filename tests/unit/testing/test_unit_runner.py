@@ -210,6 +210,55 @@ def test_steps_that_hop_in_a_circle_are_told(monkeypatch: pytest.MonkeyPatch) ->
             m.run()
 
 
+def test_steps_that_lead_to_themselves_on_their_task_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spin(Module):
+        starts = Depot()
+        done = PState(dict[int, int])
+
+        @stream(starts)
+        def start(self, record: int) -> None:
+            self.done.increment(record)
+            if record:
+                self.again.on(self.task)()
+
+        @step
+        def again(self) -> None:
+            self.many.on(self.task)()
+
+        @step(batch=True)
+        def many(self, calls: list[tuple[()]]) -> None:
+            self.again.on(self.task)()
+
+    monkeypatch.setattr("stretto.topology.runner.STEPS_MAX", 1_000)
+    with stretto.testing.module(Spin, tasks=1) as m:
+        m.append("starts", 1)
+        with pytest.raises(UsageError, match="more than 1000 steps on its own task, .* (again|many);"):
+            m.run()
+    with stretto.testing.module(Spin, tasks=1) as m:
+        m.append("starts", 1, 0)
+        [failure] = m.run(failures="keep").failures
+        assert failure.offset == 0
+        assert m.done.get() == {0: 1}
+
+
+def test_steps_of_a_microbatch_that_hop_in_a_circle_are_told() -> None:
+    class Circle(Module):
+        starts = Depot()
+
+        @microbatch(starts)
+        def start(self, record: int) -> None:
+            self.go.on(0)()
+
+        @step
+        def go(self) -> None:
+            self.go.on((self.task + 1) % self.tasks)()
+
+    with stretto.testing.module(Circle, tasks=2) as m:
+        m.append("starts", 1)
+        with pytest.raises(UsageError, match="hop for more than 1000 rounds, lastly to go"):
+            m.run()
+
+
 class Ordered(Module):
     """A line of numbers for each name, over a hop and a batch."""
 
