@@ -174,14 +174,18 @@ class Endpoint:
                 del self._greeted[next(iter(self._greeted))]
             self.reply(sender, wire.Welcome(self._cluster, self._name))
 
-    def reply(self, to: Connection, message: wire.ToClient, bodies: Sequence[Buffer] = ()) -> None:
+    def reply(self, to: Connection, message: wire.ToClient, bodies: Sequence[Buffer] = ()) -> bool:
+        """False if nobody is there who would hear it."""
         try:
             send(self._router, (to, wire.encode(message), *bodies))
         except zmq.ZMQError:
             # Gone, or too slow to read its replies: it asks again.
             self._greeted.pop(to, None)
             self.dropped += 1
-        self._loop.used(self._router)
+            return False
+        finally:
+            self._loop.used(self._router)
+        return True
 
     def close(self) -> None:
         self._loop.unregister(self._router)

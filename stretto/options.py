@@ -375,7 +375,7 @@ TABLE: tuple[Option, ...] = (
         low=0,
         high=256,
         doc="Executors of a worker, which run the module's code; 0: one for each of its groups, and no more "
-        "than there are cores. Taken up when a worker starts.",
+        "than there are cores. Queries have half as many of their own. Taken up when a worker starts.",
     ),
     Option(
         name="executor.timeout.millis",

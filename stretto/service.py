@@ -105,4 +105,7 @@ class Service:
         except Exception:
             log.exception("call_failed", call=type(call).__name__)
             reply, beside = wire.Failed(request, f"{self._name} failed at this; see its log"), ()
-        self._loop.call_soon(self._endpoint.reply, sender, reply, beside)
+        self._loop.call_soon(self._reply, sender, reply, beside)
+
+    def _reply(self, to: Connection, reply: wire.ToClient, bodies: Sequence[Buffer]) -> None:
+        self._endpoint.reply(to, reply, bodies)

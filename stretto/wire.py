@@ -346,6 +346,12 @@ class RowPage(msgspec.Struct, frozen=True, tag="row_page", gc=False):
     offset: Offset = Offset(0)
 
 
+class QueryGoesOn(msgspec.Struct, frozen=True, tag="query_goes_on", gc=False):
+    """Not an answer: it shows who runs the query whether somebody is still there to be told."""
+
+    request: int
+
+
 class QueryAnswered(msgspec.Struct, frozen=True, tag="query_answered", gc=False):
     """The body is what the query returned: MessagePack."""
 
@@ -398,6 +404,7 @@ ToClient: TypeAlias = (
     | DepotOffsets
     | RowValues
     | RowPage
+    | QueryGoesOn
     | QueryAnswered
     | QueryFailed
     | Answer

@@ -412,7 +412,13 @@ class Worker:
         folder, described = self.config.artifacts, self.description
         if folder is None or not artifact or not (described.topologies or described.queries):
             return None
-        return Code(folder / artifact, entry, described.tasks)
+        return Code(
+            folder / artifact,
+            entry,
+            described.tasks,
+            has_topologies=bool(described.topologies),
+            has_queries=bool(described.queries),
+        )
 
     def _retime(self) -> None:
         self._checkpoints.retime()

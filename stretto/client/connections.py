@@ -161,7 +161,7 @@ class Connections:
             self.refusal = message.why
             connection.is_welcome = False
             self._lose(connection)
-        else:
+        elif not isinstance(message, wire.QueryGoesOn):
             request = connection.requests.pop(message.request, None)
             if request is not None:
                 request.on_reply(message, [memoryview(part) for part in parts[1:]])

@@ -77,18 +77,20 @@ class Microbatch:
         self.overlays = [{} for _ in self._runners]
         failed: dict[Source, Failure] = {}
         units = list(self._records())
-        for _ in range(ROUNDS_MAX + 1):
-            if not units or failed:
-                return failed
+        rounds = 0
+        while units and not failed:
             hops: dict[TaskId, list[tuple[StepCall, Source]]] = {}
             for unit in units if self._chance is None else self._chance.sample(units, len(units)):
                 self._run_unit(unit, hops, failed)
             units = [unit for task in sorted(hops) for unit in self._calls(task, hops[task])]
-        steps = sorted({call.step for calls in hops.values() for call, _ in calls})
-        raise UsageError(
-            f"steps of {self._topology} hop for more than {ROUNDS_MAX} rounds, lastly to {', '.join(steps)}; "
-            "do they hop in a circle?"
-        )
+            rounds += 1
+            if rounds > ROUNDS_MAX and units:
+                steps = sorted({call.step for calls in hops.values() for call, _ in calls})
+                raise UsageError(
+                    f"steps of {self._topology} hop for more than {ROUNDS_MAX} rounds, "
+                    f"lastly to {', '.join(steps)}; do they hop in a circle?"
+                )
+        return failed
 
     def _records(self) -> Iterator[_Unit]:
         for (depot, task), records in self._inputs.items():

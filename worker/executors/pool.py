@@ -5,6 +5,9 @@ answered once: by the executor, or with :class:`Lost`. Only the first of those t
 only its time runs; when it is over, the process is killed, and all that waited is lost with it. Who asked
 decides what to do: the first in the queue is the suspect, the others may be asked again as they are.
 
+Queries have executors of their own, so that one that hangs takes nothing with it but other queries. They may
+be cancelled: what runs is let go on for a moment, in which most end by themselves, and killed then.
+
 They are started with the worker, whether it leads or not, so that a fail-over finds them warm.
 """
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 LOAD_MS = 60_000
 RESTART_MS = 100
 RESTART_MS_MAX = 10_000
+CANCEL_MS = 250
+"""So long may a query go on that nobody waits for: a new process costs more than most queries do."""
 CALM_MS = 30_000
 """After so long a life, a death is an accident and not a habit."""
 
@@ -74,6 +79,8 @@ class Code:
     folder: Path
     entry: str
     tasks: int
+    has_topologies: bool = True
+    has_queries: bool = False
 
 
 @dataclass(slots=True)
@@ -92,6 +99,7 @@ class Executors:
         self._worker = worker
         self._numbers = itertools.count(1)
         self._slots: list[_Slot] = []
+        self._for_queries: list[_Slot] = []
 
     def start(self, code: Code | None) -> None:
         """Once, and again with other code: what runs then is lost."""
@@ -99,12 +107,16 @@ class Executors:
         if code is not None:
             groups = len(self._worker.config.plans)
             count = self._worker.option("executor.processes") or max(1, min(groups, os.cpu_count() or 1))
-            self._slots = [_Slot(self._worker, number, code) for number in range(count)]
+            if code.has_topologies:
+                self._slots = [_Slot(self._worker, f"{number}", code) for number in range(count)]
+            if code.has_queries:
+                count = max(1, count // 2) if code.has_topologies else count
+                self._for_queries = [_Slot(self._worker, f"q{number}", code) for number in range(count)]
 
     @property
     def problems(self) -> list[str]:
         """Why some do not run; one sentence each."""
-        return [slot.problem for slot in self._slots if slot.problem]
+        return [slot.problem for slot in (*self._slots, *self._for_queries) if slot.problem]
 
     def run(
         self,
@@ -114,39 +126,48 @@ class Executors:
         *,
         bodies: Sequence[Buffer] = (),
         timeout_ms: int | None = None,
-    ) -> None:
-        """``then`` is called with the answer, later; the number of the request is given here."""
+    ) -> int:
+        """``then`` is called with the answer, later; the number of the request is given here, and told."""
         request = msgspec.structs.replace(request, number=next(self._numbers))
         timeout_ms = timeout_ms or self._worker.option("executor.timeout.millis")
-        slot = self._slot(group)
+        is_query = isinstance(request, protocol.RunQuery | protocol.CombineQuery)
+        slot = _chosen(self._for_queries if is_query else self._slots, group)
         if slot is None:
             lost = Lost(Why.NOT_LOADED, "this worker runs no executors")
             self._worker.loop.call_soon(then, lost, [])
         else:
             slot.run(_Waiting(request, bodies, then, timeout_ms))
+        return request.number
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits for this query any more."""
+        for slot in self._for_queries:
+            slot.cancel(number)
 
     def forget(self, group: GroupKey, task: TaskId, topology: str | None = None) -> None:
         """What batches did that are not applied; without a topology, also the task's file."""
-        slot = self._slot(group)
-        if slot is not None:
-            slot.tell(protocol.Forget(task, topology))
+        for slots in (self._slots, self._for_queries):
+            slot = _chosen(slots, group)
+            if slot is not None:
+                slot.tell(protocol.Forget(task, topology))
 
     def close(self) -> None:
-        for slot in self._slots:
+        for slot in (*self._slots, *self._for_queries):
             slot.close()
         self._slots.clear()
+        self._for_queries.clear()
 
-    def _slot(self, group: GroupKey) -> _Slot | None:
-        return self._slots[group.group % len(self._slots)] if self._slots else None
+
+def _chosen(slots: Sequence[_Slot], group: GroupKey) -> _Slot | None:
+    return slots[group.group % len(slots)] if slots else None
 
 
 class _Slot:
     """One executor over all its lives."""
 
-    def __init__(self, worker: Worker, number: int, code: Code) -> None:
+    def __init__(self, worker: Worker, number: str, code: Code) -> None:
         self._worker = worker
         self._loop = worker.loop
-        self._number = number
         self._name = f"{worker.worker}/{number}"
         self._code = code
         self._process: ExecutorProcess | None = None
@@ -174,6 +195,13 @@ class _Slot:
             self._process.send(waiting.request, waiting.bodies)
             if len(self._queue) == 1:
                 self._time()
+
+    def cancel(self, number: int) -> None:
+        for at, waiting in enumerate(self._queue):
+            if waiting.request.number == number:
+                waiting.timeout_ms = min(waiting.timeout_ms, CANCEL_MS)
+                if at == 0 and self._is_loaded:
+                    self._time()
 
     def tell(self, message: protocol.Forget) -> None:
         if self._is_loaded and self._process is not None:
@@ -218,7 +246,7 @@ class _Slot:
         self._again()
 
     def _again(self) -> None:
-        if self._loop.now - self._began_at > CALM_MS:
+        if self._loop.now - self._began_at > CALM_MS or (self._is_loaded and self._has_timed_out):
             self._failures = 0
         delay_ms = min(RESTART_MS << self._failures, RESTART_MS_MAX) if self._failures else 0
         self._failures = min(self._failures + 1, 16)

@@ -4,10 +4,10 @@ A query with a key runs on one task. Any other is asked of one worker, which ask
 their parts and has its own executor combine them. A part is a read like any other: its function runs between
 the core's Read and Sampled, on the task's file as of one moment, and what it found is told only if the lease
 still holds then. Parts are asked for again when leaders move, until the time of the query is over, or who
-asked has gone; then nobody waits for them, and what they bring is dropped.
+asked has gone; then nobody waits for them, and those that run are cancelled. Who asked says so if it can; one
+that is gone without a word is noticed by a word to it every second, which does not get through.
 
-An executor has one query of a group at a time: between two, streams have their turn, and those that wait here
-can still be cancelled.
+An executor has one query of a group at a time: those that wait here can be cancelled without any harm.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ PARTS_BYTES_MAX = 64 * 1024 * 1024
 """Of all tasks together."""
 TIMEOUT_MS_MAX = 600_000
 FANS_MAX = 1_000
+PROBE_MS = 1_000
 
 _Answered: TypeAlias = tuple[wire.ToClient, Sequence[bytes]]
 
@@ -54,6 +55,8 @@ class _Job:
     given: bytes
     then: Callable[[Reply, list[bytes]], None]
     deadline: int
+    number: int | None = None
+    """While it runs: what its executor knows it by."""
     is_over: bool = False
     """Nobody waits for it any more."""
 
@@ -69,6 +72,8 @@ class _Fan:
     parts: list[bytes | None]
     asked: dict[TaskId, int] = field(default_factory=dict)
     """Numbers of the latest requests for parts."""
+    combining: int | None = None
+    """What its executor knows it by, while the parts are combined."""
     is_over: bool = False
 
 
@@ -81,8 +86,12 @@ class QueryDesk:
         self._jobs: dict[tuple[Connection, int], _Job] = {}
         #: By group; the first of them runs.
         self._queues: dict[GroupKey, deque[_Job]] = {}
+        self._is_probing = False
 
     def received(self, sender: Connection, message: wire.RunQuery, bodies: list[memoryview]) -> None:
+        if not self._is_probing:
+            self._is_probing = True
+            self._worker.loop.call_after(PROBE_MS, self._probe)
         given = bytes(bodies[0]) if bodies else b""
         why = self._wrong(message, given)
         if why is not None:
@@ -96,8 +105,19 @@ class QueryDesk:
         job, fan = self._jobs.get((sender, request)), self._fans.get((sender, request))
         if job is not None:
             job.is_over = True
+            if job.number is not None:
+                self._worker.executors.cancel(job.number)
         if fan is not None:
             self._end(fan)
+
+    def _probe(self) -> None:
+        """Whether those who asked are still there."""
+        for sender, request in [*self._jobs, *self._fans]:
+            if not self._worker.transport.reply(sender, wire.QueryGoesOn(request)):
+                self.cancelled(sender, request)
+        self._is_probing = bool(self._jobs or self._fans)
+        if self._is_probing:
+            self._worker.loop.call_after(PROBE_MS, self._probe)
 
     def _wrong(self, message: wire.RunQuery, given: bytes) -> str | None:
         known = {query.name for query in self._worker.description.queries}
@@ -125,7 +145,8 @@ class QueryDesk:
 
         def look(then: Callable[[], None]) -> None:
             def ran(reply: Reply, bodies: list[bytes]) -> None:
-                _measure(group, message.query, reply)
+                if not job.is_over:
+                    _measure(group, message.query, reply)
                 answered.append(_answer(message.request, reply, bodies, f"on task {task}"))
                 then()
 
@@ -151,6 +172,7 @@ class QueryDesk:
         group, left_ms = job.group, job.deadline - self._worker.loop.now
 
         def then(reply: Reply, bodies: list[bytes]) -> None:
+            job.number = None
             queue = self._queues[group.key]
             queue.popleft()
             if queue:
@@ -166,7 +188,9 @@ class QueryDesk:
         file = str(group.state.folder(job.task).absolute())
         request = protocol.RunQuery(0, job.message.query, job.task, epoch, file)
         timeout_ms = min(self._worker.option("executor.timeout.millis"), left_ms)
-        self._worker.executors.run(group.key, request, then, bodies=(job.given,), timeout_ms=timeout_ms)
+        job.number = self._worker.executors.run(
+            group.key, request, then, bodies=(job.given,), timeout_ms=timeout_ms
+        )
 
     # On all of them.
 
@@ -231,6 +255,7 @@ class QueryDesk:
 
     def _combine(self, fan: _Fan, parts: list[bytes]) -> None:
         def then(reply: Reply, bodies: list[bytes]) -> None:
+            fan.combining = None
             answer, beside = _answer(fan.message.request, reply, bodies, "where its parts are combined")
             self._answer(fan, answer, beside)
 
@@ -238,7 +263,9 @@ class QueryDesk:
         left_ms = max(1, fan.deadline - self._worker.loop.now)
         timeout_ms = min(self._worker.option("executor.timeout.millis"), left_ms)
         bodies = (fan.given, *parts)
-        self._worker.executors.run(fan.message.group, request, then, bodies=bodies, timeout_ms=timeout_ms)
+        fan.combining = self._worker.executors.run(
+            fan.message.group, request, then, bodies=bodies, timeout_ms=timeout_ms
+        )
 
     def _answer(self, fan: _Fan, reply: wire.ToClient, bodies: Sequence[bytes] = ()) -> None:
         if not fan.is_over:
@@ -252,6 +279,8 @@ class QueryDesk:
             self._fans.pop((fan.sender, fan.message.request), None)
             for number in fan.asked.values():
                 self._worker.streams.hops.network.cancel(number)
+            if fan.combining is not None:
+                self._worker.executors.cancel(fan.combining)
 
 
 def _measure(group: Group, query: str, reply: Reply) -> None:

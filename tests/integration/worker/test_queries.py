@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -30,7 +31,8 @@ SOURCE = """
 
         @stream(words)
         def take(self, record):
-            self.counts.increment(record["word"])
+            if record["word"] != "uncounted":
+                self.counts.increment(record["word"])
 
         @query(key="word")
         def count_of(self, word: str, default: int = 0) -> int:
@@ -164,6 +166,24 @@ def test_who_gives_up_a_query_holds_up_nobody(cluster: Cluster) -> None:
             return await client.query(MODULE, "bad", "not at all", timeout=25)
 
     assert asyncio.run(give_up()) == 7 * TASKS
+
+
+def test_a_query_that_hangs_takes_no_stream_with_it(cluster: Cluster, client: Client) -> None:
+    with ThreadPoolExecutor(1) as pool, client.producer(MODULE, "words", ack="all", linger_ms=0) as producer:
+        hanging = pool.submit(client.query, MODULE, "bad", "hang", timeout=DEADLINE_SECONDS)
+        processed = 0
+        while not hanging.done():
+            for task in range(TASKS):
+                record = msgspec.json.encode({"word": "uncounted"})
+                producer.append(record, task=task).result(DEADLINE_SECONDS)
+                processed += 1
+        assert isinstance(hanging.exception(), QueryFailed)
+    assert processed >= TASKS
+    killed = [
+        line for worker in cluster.workers.values() for line in worker.log() if "executor_killed" in line
+    ]
+    assert killed
+    assert all("/q" in json.loads(line)["executor"] for line in killed)
 
 
 def test_what_nobody_can_ask_is_refused(client: Client) -> None:

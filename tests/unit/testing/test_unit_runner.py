@@ -232,7 +232,7 @@ def test_steps_that_lead_to_themselves_on_their_task_are_told(monkeypatch: pytes
     monkeypatch.setattr("stretto.topology.runner.STEPS_MAX", 1_000)
     with stretto.testing.module(Spin, tasks=1) as m:
         m.append("starts", 1)
-        with pytest.raises(UsageError, match="more than 1000 steps on its own task, .* (again|many);"):
+        with pytest.raises(UsageError, match=r"more than 1000 steps on its own task, .* (again|many);"):
             m.run()
     with stretto.testing.module(Spin, tasks=1) as m:
         m.append("starts", 1, 0)

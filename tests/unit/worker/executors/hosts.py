@@ -73,7 +73,7 @@ class Host:
         code = self.folder / "code"
         code.mkdir(exist_ok=True)
         (code / "example.py").write_text(textwrap.dedent(source))
-        self.executors.start(Code(code, "example:Example", tasks))
+        self.executors.start(Code(code, "example:Example", tasks, has_queries="@query" in source))
 
     def append(self, *records: object, depot: str = "events") -> None:
         self.state.apply([self.log.depot([msgspec.json.encode(each) for each in records], depot=depot)])

@@ -12,20 +12,28 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from stretto.clock import boot_time_ms
 from stretto.ordered import decode
 from stretto.pstate.tree import compile_type
 from stretto.pstate.types import describe
+from stretto.types import Epoch
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
-from tests.unit.worker.executors.hosts import TASK, Host, changes_of
+from tests.unit.worker.executors.hosts import GROUP, TASK, Host, changes_of
 
 COUNTING = """
     import os, sys, time
-    from stretto import Depot, Module, PState, step, stream
+    from stretto import Depot, Module, PState, query, step, stream
 
     class Example(Module):
         events = Depot()
         counts = PState(dict[str, int])
+
+        @query
+        def ask(self, how: str) -> str:
+            while how == "hang":
+                pass
+            return how
 
         @stream(events)
         def take(self, word):
@@ -249,3 +257,64 @@ def test_requests_larger_than_a_socket_holds_arrive(host: Host) -> None:
     request = protocol.RunCalls(0, host.lane(), str(host.state.folder(TASK)), 1, 1)
     ran, _ = host.ran(request, calls)
     assert (ran.end, ran.failures) == (3_000, ())
+
+
+def asking(host: Host) -> protocol.RunQuery:
+    return protocol.RunQuery(0, "ask", TASK, Epoch(host.epoch), str(host.state.folder(TASK)))
+
+
+def given(how: str) -> bytes:
+    return msgspec.msgpack.encode(((how,), {}))
+
+
+def test_a_query_that_hangs_takes_no_stream_with_it(host: Host) -> None:
+    host.append("a", "b")
+    heard: list[tuple[str, Reply]] = []
+    host.loop.now = boot_time_ms()
+    # Executors are loaded: each answers once before the other is asked to hang.
+    host.ran(host.run())
+    with capture_logs() as lines:
+        host.executors.run(
+            GROUP,
+            asking(host),
+            lambda reply, _: heard.append(("query", reply)),
+            bodies=(given("hang"),),
+            timeout_ms=1_000,
+        )
+        ran, _ = host.ran(host.run(2, 0, lane=host.lane(attempt=2)))
+        assert ran.end == 2
+        host.until(lambda: bool(heard))
+    [(_, lost)] = heard
+    assert isinstance(lost, Lost)
+    assert lost.why is Why.TIME_OUT
+    assert [line["executor"] for line in lines if line["event"] == "executor_killed"] == ["w0/q0"]
+    [(answer, [body])] = host.ask(asking(host), calls=given("again"))
+    assert isinstance(answer, protocol.QueryRan)
+    assert msgspec.msgpack.decode(body) == "again"
+
+
+def test_a_query_that_nobody_waits_for_is_killed_before_its_time(host: Host) -> None:
+    host.ask(asking(host), calls=given("warm"))
+    heard: list[Reply] = []
+    number = host.executors.run(
+        GROUP, asking(host), lambda reply, _: heard.append(reply), bodies=(given("hang"),), timeout_ms=600_000
+    )
+    host.executors.cancel(number)
+    host.until(lambda: bool(heard))
+    assert isinstance(heard[0], Lost)
+    [(answer, _)] = host.ask(asking(host), calls=given("next"))
+    assert isinstance(answer, protocol.QueryRan)
+
+
+def test_a_query_that_ends_soon_is_not_killed_because_nobody_waits_for_it(host: Host) -> None:
+    host.ask(asking(host), calls=given("warm"))
+    heard: list[Reply] = []
+    with capture_logs() as lines:
+        number = host.executors.run(
+            GROUP, asking(host), lambda reply, _: heard.append(reply), bodies=(given("quick"),)
+        )
+        host.until(lambda: bool(heard))
+        host.executors.cancel(number)
+        host.ask(asking(host), calls=given("next"))
+    assert isinstance(heard[0], protocol.QueryRan)
+    assert "executor_killed" not in [line["event"] for line in lines]
