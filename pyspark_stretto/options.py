@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal, cast
 
 import msgspec
+from pyspark import SparkFiles
 
 from pyspark_stretto.schema import Nested
 from stretto.errors import UsageError
@@ -21,7 +22,7 @@ from stretto.nearest import did_you_mean
 
 OPTIONS: Final = {
     "bootstrap": "addresses of the cluster, as host:port,...",
-    "key": "file of the cluster key, if it has one; the same on every machine of Spark",
+    "key": "file of the cluster key, if there is one: on every machine of Spark, or brought by --files",
     "module": "the module to read",
     "pstate": "the PState to read",
     "depot": "the depot to read or to append to",
@@ -69,7 +70,13 @@ class Options:
         return f"PState {self.pstate}" if self.pstate is not None else f"depot {self.depot}"
 
     def cluster_key(self) -> ClusterKey | None:
-        return ClusterKey.load(Path(self.key)) if self.key is not None else None
+        """From its file, which may be one that Spark has brought along (``--files``)."""
+        if self.key is None:
+            return None
+        path = Path(self.key)
+        if not path.is_absolute() and not path.exists() and SparkFiles._root_directory is not None:  # noqa: SLF001
+            path = Path(SparkFiles.get(self.key))
+        return ClusterKey.load(path)
 
 
 def parse(given: Mapping[str, str]) -> Options:

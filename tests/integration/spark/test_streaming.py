@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 from pyspark.sql.functions import col, concat, lit
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
+from pyspark_stretto import DefaultSource
 from pyspark_stretto.errors import sentence_of
+from pyspark_stretto.sink import BatchSink
+from stretto.client.rounds import NamedWriter
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.records import DepotSpec
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
@@ -22,6 +30,47 @@ from tests.integration.zk.waiting import wait_until
 
 DEPOTS = {"events": None, "results": "word", "numbers": None, "retried": "word", "named": "word", "few": None}
 PATIENCE_SECONDS = 120.0
+
+
+class Faulty(DefaultSource):
+    """Fails in the first attempt at each partition but the last, each in another way."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "faulty"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        class FaultySink(BatchSink):
+            def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+                context = TaskContext.get()
+                assert context is not None
+                fault = context.partitionId() if context.attemptNumber() == 0 else 3
+                if fault == 0:
+                    next(iterator)
+                    raise RuntimeError("injected, before it writes")
+                if fault != 1:
+                    written = super().write(iterator)
+                else:
+                    with patch.object(NamedWriter, "_await", interrupted(NamedWriter._await, 2)):
+                        written = super().write(iterator)
+                if fault == 2:
+                    raise RuntimeError("injected, after it wrote")
+                return written
+
+        return FaultySink(self._parsed, schema, overwrite)
+
+
+def interrupted(function: Callable[..., None], calls: int) -> Callable[..., None]:
+    """The claim and one batch are answered; that the others are stored or not is not heard."""
+    left = [calls]
+
+    def call(*args: Any) -> None:
+        if not left[0]:
+            raise RuntimeError("injected, while it writes")
+        left[0] -= 1
+        function(*args)
+
+    return call
 
 
 @pytest.fixture(scope="module")
@@ -132,24 +181,15 @@ def test_a_leader_that_dies_while_a_stream_reads_costs_no_record(
         query.stop()
 
 
-def test_tasks_that_fail_and_run_again_write_their_rows_once(spark: SparkSession, cluster: Cluster) -> None:
-    attempts = spark.sparkContext.accumulator(0)
-
-    def fail_at_first(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        yield from batches
-        attempts.add(1)
-        if context.attemptNumber() == 0 and context.partitionId() == 1:
-            raise RuntimeError("injected")
-
-    rows = spark.range(0, 60, 1, 3).select(lit("w").alias("word"), col("id").alias("n"))
-    failing = rows.mapInArrow(fail_at_first, "word STRING, n LONG")
-    failing.write.format("stretto").options(**options(cluster, "retried")).mode("append").save()
-    assert attempts.value == 4
-    assert Counter(each["n"] for each in stored(cluster, "retried")) == Counter(range(60))
+def test_tasks_that_fail_before_amid_and_after_writing_write_their_rows_once(
+    spark: SparkSession, cluster: Cluster
+) -> None:
+    spark.dataSource.register(Faulty)
+    rows = spark.range(0, 80, 1, 4).select(
+        concat(lit("w"), (col("id") % 7).cast("string")).alias("word"), col("id").alias("n")
+    )
+    rows.write.format("faulty").options(**options(cluster, "retried")).mode("append").save()
+    assert Counter(each["n"] for each in stored(cluster, "retried")) == Counter(range(80))
 
 
 def test_a_write_that_is_repeated_under_its_name_adds_nothing_and_other_rows_are_refused(
