@@ -27,7 +27,6 @@ from stretto.errors import PeerError, StorageError, StrettoError
 from stretto.keys import ClusterKey, require_key
 from stretto.ordered import KEY_BYTES_MAX
 from stretto.pstate.pages import PAGE_BYTES, read_page
-from stretto.pstate.splits import splits
 from stretto.records import DepotOffset
 from stretto.replog.frame import Buffer
 from stretto.worker import depot as depots
@@ -226,18 +225,17 @@ def _read(
 
 def _page(pin: Pin, message: scans.ReadPage) -> Answer:
     task = pin.task(message.task)
-    database = task.databases.get(pstates.PREFIX + message.pstate)
-    if database is None:
+    name = pstates.PREFIX + message.pstate
+    if name not in task.databases:
         return scans.PageRead(message.request, 0, False), ()
     max_bytes = max(1, min(message.max_bytes, 16 * PAGE_BYTES))
-    # What a key may be long, LMDB takes; nothing is between such a key and what it is the beginning of.
-    start = message.start[:KEY_BYTES_MAX]
-    page, more = read_page(
-        task.txn.cursor(database), start, message.end, after=message.after, max_bytes=max_bytes
-    )
-    if not page.count:
-        return scans.PageRead(message.request, 0, False), ()
-    bodies = (page.keys, page.key_ends, page.values, page.value_ends)
+    start, end, after = message.start[:KEY_BYTES_MAX], message.end, message.after
+    found = task.tree(name).read_page(start, end, after=after, max_bytes=max_bytes)
+    if found is None:
+        cursor = task.txn.cursor(task.databases[name])
+        found = read_page(cursor, start, end, after=after, max_bytes=max_bytes)
+    page, more = found
+    bodies = (page.keys, page.key_ends, page.values, page.value_ends) if page.count else ()
     return scans.PageRead(message.request, page.count, more), bodies
 
 
@@ -246,15 +244,7 @@ def _splits(pin: Pin, message: scans.FindSplits) -> scans.SplitsFound:
     name = pstates.PREFIX + message.pstate
     keys: list[bytes] = []
     if name in task.databases:
-        keys = splits(
-            task.txn,
-            name,
-            message.parts,
-            file=task.path,
-            page_bytes=task.page_bytes,
-            start=message.start,
-            end=message.end,
-        )
+        keys = task.tree(name).splits(message.parts, message.start, message.end)
     return scans.SplitsFound(message.request, tuple(keys))
 
 

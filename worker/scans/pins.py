@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from stretto.errors import StorageError, StrettoError, UsageError
+from stretto.pstate.btree import Pages, Tree, map_pages
 from stretto.worker.environment import MAX_DBS, map_size_for
 from stretto.worker.scans.protocol import LISTED_MAX, Kept, Open
 
@@ -48,14 +49,25 @@ class PinnedTask:
         self.txn = txn
         #: Those that have rows, by their names in the file.
         self.databases = databases
-
-    @property
-    def path(self) -> Path:
-        return self._file.folder / "data.mdb"
+        self._pages: Pages | None = None
+        self._trees: dict[str, Tree] = {}
 
     @property
     def page_bytes(self) -> int:
         return self._file.page_bytes
+
+    def tree(self, name: str) -> Tree:
+        """Of one of the databases."""
+        if name not in self._trees:
+            if self._pages is None:
+                self._pages = map_pages(self._file.folder / "data.mdb", self.page_bytes)
+            self._trees[name] = Tree(self.txn, name, self._pages)
+        return self._trees[name]
+
+    def close(self) -> None:
+        self._trees.clear()
+        self._pages = None
+        self.txn.abort()
 
 
 @dataclass(slots=True)
@@ -147,7 +159,7 @@ class Pins:
                 tasks[task] = file.begin(is_free=not group.pins and task not in tasks)
         except StorageError:
             for each in tasks.values():
-                each.txn.abort()
+                each.close()
             raise
         self._pins[message.pin] = Pin(message, tasks, now, now)
         group.pins.add(message.pin)
@@ -173,7 +185,7 @@ class Pins:
         if found is None:
             return None
         for task in found.tasks.values():
-            task.txn.abort()
+            task.close()
         group = self._groups[found.opened.group]
         group.pins.discard(pin)
         if not group.pins:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from stretto import ordered
 from stretto.ordered import EVERYTHING
-from stretto.pstate.pages import Page, read_page, read_pages
+from stretto.pstate.btree import Tree, map_pages
+from stretto.pstate.pages import NO_ROWS, Page, read_page, read_pages
 from stretto.pstate.splits import splits
 
 KEYS = st.binary(min_size=1, max_size=20).map(lambda data: b"\x30" + data)
@@ -62,6 +64,69 @@ def test_pages_hold_exactly_the_rows_of_a_range(
         *others, last = rows_of(page)
         assert page.last_key == last[0]
         assert sum(len(key) + len(value) for key, value in others) <= max_bytes
+
+
+def tree_of(env: lmdb.Environment, txn: lmdb.Transaction[bytes], name: str = "pstate/rows") -> Tree:
+    return Tree(txn, name, map_pages(Path(env.path()) / "data.mdb", env.stat()["psize"]))
+
+
+def pages_of(tree: Tree, start: bytes, end: bytes, max_bytes: int) -> list[Page]:
+    """None of them may be empty if there is more."""
+    pages: list[Page] = []
+    after, more = False, True
+    while more:
+        found = tree.read_page(start, end, after=after, max_bytes=max_bytes)
+        assert found is not None
+        page, more = found
+        if page.count:
+            pages.append(page)
+            start, after = page.last_key, True
+        assert page.count or not more
+    return pages
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.dictionaries(KEYS, st.binary(max_size=300), max_size=300),
+    start=st.one_of(st.just(b""), KEYS),
+    end=st.one_of(st.just(b"\xff"), KEYS),
+    max_bytes=st.integers(1, 50_000),
+)
+def test_pages_of_the_tree_are_those_of_the_cursor(
+    env: lmdb.Environment, rows: dict[bytes, bytes], start: bytes, end: bytes, max_bytes: int
+) -> None:
+    filled(env, rows)
+    with env.begin() as txn:
+        pages = pages_of(tree_of(env, txn), start, end, max_bytes)
+    found = [row for page in pages for row in rows_of(page)]
+    assert found == sorted((key, value) for key, value in rows.items() if start <= key < end)
+
+
+def test_a_tree_of_many_levels_that_was_written_and_deleted_at_random_is_read_whole(
+    env: lmdb.Environment,
+) -> None:
+    chance = random.Random(7)
+    rows = {b"\x30" + chance.randbytes(chance.randrange(1, 200)): chance.randbytes(20) for _ in range(20_000)}
+    database = filled(env, rows)
+    for _ in range(5):
+        with env.begin(write=True) as txn:
+            for key in chance.sample(sorted(rows), 1_500):
+                txn.delete(key, db=database)
+                del rows[key]
+    with env.begin() as txn:
+        assert txn.stat(database)["depth"] > 2
+        pages = pages_of(tree_of(env, txn), b"", b"\xff", 1 << 16)
+    assert len(pages) > 10
+    assert dict(row for page in pages for row in rows_of(page)) == rows
+    assert sum(page.count for page in pages) == len(rows)
+
+
+def test_a_value_that_lies_beside_the_tree_is_left_to_the_cursor(env: lmdb.Environment) -> None:
+    filled(env, {ordered.encode(1): b"short", ordered.encode(2): bytes(10_000)})
+    with env.begin() as txn:
+        tree = tree_of(env, txn)
+        assert tree.read_page(b"", b"\xff") is None
+        assert tree_of(env, txn, "pstate/none").read_page(b"", b"\xff") == (NO_ROWS, False)
 
 
 def test_a_page_is_bounded_although_its_rows_become_large(env: lmdb.Environment) -> None:
