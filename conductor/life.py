@@ -25,7 +25,7 @@ from stretto.options import Level, parse
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.zk.options import begin_module, forget_module
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import ModuleSpec, ModuleState, encode
+from stretto.zk.records import ModuleSpec, ModuleState, RestoredFrom, encode
 
 SETTLED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING)
 """From where a module can be changed."""
@@ -57,6 +57,9 @@ class Life:
         workers: int,
         factor: int,
         options: Mapping[str, Any],
+        restored: RestoredFrom | None = None,
+        version: int = 1,
+        deleted: Mapping[str, int] | None = None,
     ) -> None:
         """Commit to it: from here on supervisors start its workers."""
         if module in view.modules:
@@ -86,6 +89,9 @@ class Life:
             pstates=manifest.pstates,
             topologies=manifest.topologies,
             queries=manifest.queries,
+            version=version,
+            deleted=dict(deleted or {}),
+            restored=restored,
         )
         groups = self._paths.groups(module, assignment.generation)
         change = self._client.transaction()
@@ -104,8 +110,9 @@ class Life:
         for result in results:
             if isinstance(result, Exception):
                 raise RetriableError(f"module {module} could not be launched ({result!r}); try again")
+        begun = "launch" if restored is None else f"restore from {restored.folder}"
         self._operations.note(
-            f"launch with {tasks} tasks, {threads} threads, {workers} workers, replication factor {factor}",
+            f"{begun} with {tasks} tasks, {threads} threads, {workers} workers, replication factor {factor}",
             module,
         )
 
@@ -132,8 +139,9 @@ class Life:
                 return
 
     def enter(self, module: Module, state: ModuleState) -> bool:
-        """False if somebody else changed it meanwhile."""
-        spec = msgspec.structs.replace(module.spec, state=state)
+        """False if somebody else changed it meanwhile. What it was restored from matters no more: every
+        replica of the first hour has it, and who comes later takes what the leader has."""
+        spec = msgspec.structs.replace(module.spec, state=state, restored=None)
         try:
             self._client.set(self._paths.spec(module.name), encode(spec), module.spec_version)
         except (BadVersionError, NoNodeError):

@@ -31,6 +31,7 @@ from stretto.conductor.balancing import Balancing
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
 from stretto.conductor.scaling import Scaling
+from stretto.conductor.snapshots import SnapshotRegister
 from stretto.conductor.view import View, named
 from stretto.endpoint import advertised
 from stretto.errors import RetriableError, StrettoError
@@ -99,6 +100,7 @@ class Conductor:
         self._known_options = OptionSet()
         self._options_version: int | None = None
         self._operations = Operations(self._client, self._paths)
+        self._snapshots = SnapshotRegister(self._client, self._paths, self._operations)
         self._life = Life(self._client, self._paths, self._operations)
         self._scaling = Scaling(self._client, self._paths, self._operations)
         self._balancing = Balancing(self._client, self._paths, self._operations, self._life)
@@ -272,6 +274,13 @@ class Conductor:
                 return answers.options(read_all(self._client, self._paths), self._level(level))
             case admin.Operations(module=module, limit=limit):
                 return self._operations.newest(limit, module)
+            case admin.Specification(module=module):
+                return now.module(module).spec
+            case admin.Snapshots(module=module):
+                return self._snapshots.all_of(module)
+            case admin.FinishSnapshot(module=module, name=name, size_bytes=size_bytes):
+                self._snapshots.finish(module, name, size_bytes)
+                return int(self._options().value("snapshot.retain", Level.of(module)))
             case _:
                 self._do(call)
                 return None
@@ -287,6 +296,10 @@ class Conductor:
                 found = now.module(module)
                 self._require_artifact(module, call.artifact, found.spec.replication_factor)
                 self._life.update(found, artifact=call.artifact, manifest=call.manifest, delete=call.delete)
+            case admin.BeginSnapshot(module=module, name=name, folder=folder):
+                self._snapshots.begin(now.module(module), name, folder)
+            case admin.ForgetSnapshot(module=module, name=name):
+                self._snapshots.forget(module, name)
             case admin.Pause(module=module):
                 self._life.pause(now.module(module))
             case admin.Resume(module=module):
@@ -319,6 +332,9 @@ class Conductor:
             workers=call.workers,
             factor=call.replication_factor,
             options=call.options,
+            restored=call.restored,
+            version=call.version,
+            deleted=call.deleted,
         )
 
     def _require_artifact(self, module: str, artifact: str, wanted: int) -> None:

@@ -506,6 +506,25 @@ TABLE: tuple[Option, ...] = (
         "on the disk.",
     ),
     Option(
+        name="snapshot.max.bytes.per.second",
+        kind=int,
+        default=64 * _MIB,
+        unit="bytes/s",
+        low=0,
+        high=1 << 40,
+        doc="How fast a worker writes the copies of a snapshot; 0: as fast as it can.",
+    ),
+    Option(
+        name="snapshot.retain",
+        kind=int,
+        default=0,
+        unit="snapshots",
+        low=0,
+        high=100_000,
+        doc="How many complete snapshots of a module are kept when another one is made: the oldest go; 0: "
+        "all are kept.",
+    ),
+    Option(
         name="leadership.resign.timeout.millis",
         kind=int,
         default=10_000,

@@ -38,6 +38,15 @@ class CallDesk:
                 self._answer(sender, message, self._worker.microbatches.views())
             case admin.Digests(group=group, marker=marker):
                 self._answer(sender, message, self._worker.digests.found(group, marker))
+            case admin.HoldTopologies():
+                self._answer(sender, message, self._worker.holding.asked(call))
+            case admin.Cut():
+                self._answer(sender, message, self._worker.snapshots.cut(call))
+            case admin.CopyCut():
+                self._answer(sender, message, self._worker.snapshots.copy(call))
+            case admin.DropCut():
+                self._worker.snapshots.drop(call)
+                self._answer(sender, message, None)
             case admin.Windows(since_ms=since_ms):
                 self._answer(sender, message, self._worker.telemetry.since(since_ms))
             case admin.Story(group=group):

@@ -161,6 +161,13 @@ class Environment:
         except lmdb.Error as error:
             raise self._translated(error, "copy") from error
 
+    def copy_held(self, txn: ReadTransaction, fd: int) -> None:
+        """Write what a transaction of :meth:`reading` sees, which goes on: compact, beside the writer."""
+        try:
+            self._env.copyfd(fd, compact=True, txn=txn)
+        except lmdb.Error as error:
+            raise StorageError(f"the state in {self.folder} could not be copied ({error})") from error
+
     def clear_readers(self) -> int:
         """Give back the slots of processes that died inside a read. Returns how many."""
         with self._gate:

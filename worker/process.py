@@ -30,7 +30,7 @@ from stretto.replog.commit import GroupCommit
 from stretto.replog.core import effects, events
 from stretto.replog.core.guards import GUARDS
 from stretto.replog.core.settings import Identity, Settings
-from stretto.replog.frame import decode
+from stretto.replog.frame import Frame, decode
 from stretto.replog.identity import Identity as StoredIdentity
 from stretto.replog.log import Replog
 from stretto.types import Incarnation, Millis, Offset, TaskId, WorkerId
@@ -43,6 +43,7 @@ from stretto.worker.digests import Digests
 from stretto.worker.executors.pool import Code, Executors
 from stretto.worker.fsync import FsyncSwitch
 from stretto.worker.group import Group
+from stretto.worker.holding import Holding
 from stretto.worker.hosting import Hosting, folder_of
 from stretto.worker.metadata import MetadataDesk
 from stretto.worker.microbatch.desk import MicrobatchDesk
@@ -50,6 +51,7 @@ from stretto.worker.plan import GroupPlan
 from stretto.worker.repeating import Repeating
 from stretto.worker.retention import RetentionDesk
 from stretto.worker.scans.desk import ScanDesk
+from stretto.worker.snapshots import SnapshotDesk, is_snapshot
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
 from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
@@ -57,7 +59,7 @@ from stretto.worker.topology.queries import QueryDesk
 from stretto.worker.transport import Connection, Transport
 from stretto.zk.metastore import Metastore
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import Assignment, ModuleSpec, ModuleState, WorkerRegistration
+from stretto.zk.records import Assignment, ModuleSpec, ModuleState, RestoredFrom, WorkerRegistration
 
 log = structlog.get_logger()
 
@@ -81,6 +83,8 @@ class WorkerConfig:
     """Digest of the module's code, as it was at the start."""
     entry: str = ""
     """Where its class is in it."""
+    restored: RestoredFrom | None = None
+    """What replicas that are empty begin with."""
     artifacts: Path | None = None
     """Where the node keeps module code, unpacked under its digest. None: there is none here."""
     plans: tuple[GroupPlan, ...]
@@ -108,7 +112,8 @@ class Worker:
         self.loop = Loop()
         self.commit = GroupCommit(self._committed, deliver=self.loop.call_in_passing, wake=self.loop.wake)
         self.digests = Digests()
-        self.applier = Applier(self.loop, self.digests.marked)
+        self.snapshots = SnapshotDesk(self)
+        self.applier = Applier(self.loop, self._marked)
         self.transport = Transport(
             self.loop,
             address=config.address,
@@ -122,6 +127,7 @@ class Worker:
         #: What the module is, and whether it takes records: as the spec says. Read as the options are.
         self.description = config.description
         self.is_paused = False
+        self._restored = config.restored
         self._artifact = config.artifact
         self._spec: ModuleSpec | None = None
         self.catchup = CatchupDesk(self)
@@ -129,6 +135,7 @@ class Worker:
         self.metadata = MetadataDesk(self)
         self.calls = CallDesk(self)
         self.executors = Executors(self)
+        self.holding = Holding(self)
         self.streams = StreamDesk(self)
         self.microbatches = MicrobatchDesk(self)
         self.retention = RetentionDesk(self)
@@ -205,7 +212,9 @@ class Worker:
 
     def folder(self, plan: GroupPlan) -> ReplicaFolder:
         path = self.replica_path(plan)
-        return ReplicaFolder(path, plan, cluster=self.config.cluster, pool=self._pool)
+        return ReplicaFolder(
+            path, plan, cluster=self.config.cluster, pool=self._pool, restored=self._restored
+        )
 
     def _open(self, plan: GroupPlan) -> None:
         self._storages[plan.key] = self.folder(plan).open()
@@ -324,6 +333,10 @@ class Worker:
         if group is not None:
             group.committed(end)
 
+    def _marked(self, group: Group, frame: Frame) -> None:
+        """On the applying thread."""
+        (self.snapshots if is_snapshot(frame) else self.digests).marked(group, frame)
+
     def _checkpoint(self) -> None:
         for group in self.groups.values():
             if not group.installing:
@@ -381,6 +394,7 @@ class Worker:
             self.microbatches.settings_changed()
             self.metastore.update_registration()
         self._spec = spec
+        self._restored = spec.restored
         self._take_code(spec)
         self.retention.deleted(spec.deleted)
 
@@ -619,6 +633,7 @@ class Worker:
         self.scans.close()
         self.applier.close()
         self.digests.close()
+        self.snapshots.close()
         self.commit.close()
         for key, group in self.groups.items():
             if not group.installing:

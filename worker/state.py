@@ -51,6 +51,7 @@ from stretto.replog.storage import Storage
 from stretto.types import Offset, TaskId
 from stretto.worker.depot import DepotBatch, DepotSlice
 from stretto.worker.environment import MAP_BYTES, NoSpace, StateCorrupt
+from stretto.worker.held import HeldState
 from stretto.worker.pstate import StoredRows
 from stretto.worker.taskstate import CHANGES_NOTHING, TaskState
 
@@ -75,6 +76,7 @@ class AppliedState:
         self._pool = pool or ThreadPoolExecutor(min(len(tasks), COMMIT_THREADS), "commit")
         self._owns_pool = pool is None
         self._closed = False
+        self._held: set[HeldState] = set()
         self._writing = threading.Lock()
         #: Had for a moment before the other one by who applies, and by who wants nothing to be applied: so
         #: that one who applies without a pause does not keep the other waiting.
@@ -115,6 +117,8 @@ class AppliedState:
         """After the reads that are running. What was applied stays; to make it durable, checkpoint before."""
         with self._checkpointing, self._writing:
             self._closed = True
+            for held in list(self._held):
+                held.release()
             for task in self._tasks.values():
                 task.close()
             if self._owns_pool:
@@ -300,6 +304,16 @@ class AppliedState:
     def begin_digests(self, snapshot: ExitStack) -> dict[TaskId, Callable[[], str]]:
         """Of all tasks as they are between two calls of :meth:`apply`; see :meth:`TaskState.begin_digest`."""
         return {task: state.begin_digest(snapshot) for task, state in self._tasks.items()}
+
+    def hold(self) -> HeldState:
+        """All tasks as they are between two calls of :meth:`apply`, until it is released."""
+        with self._writing, ExitStack() as snapshot:
+            if self._closed:
+                raise StorageError("the applied state is closed")
+            tasks = {task: state.hold(snapshot) for task, state in self._tasks.items()}
+            held = HeldState(tasks, snapshot.pop_all(), self._held.discard)
+            self._held.add(held)
+        return held
 
     def image(self, task: TaskId, fd: int) -> None:
         """Copy a task's file to another one, beside the writer. The copy is not behind :attr:`applied`."""

@@ -22,11 +22,15 @@ from stretto.errors import StorageCorrupt, UsageError
 from stretto.replog.folder import OsFolder
 from stretto.replog.identity import ASIDE_PREFIX, Identity, open_identity
 from stretto.replog.log import Replog
-from stretto.types import StorageId
+from stretto.replog.storage import EpochStart
+from stretto.snapshot.seeding import stage
+from stretto.types import Epoch, Offset, StorageId
 from stretto.worker.images import remove_spools
 from stretto.worker.install import INSTALL, Install, carry_out, resume
 from stretto.worker.plan import GroupPlan
+from stretto.worker.staging import INCOMING
 from stretto.worker.state import AppliedState, LogTooShort, StateCorrupt
+from stretto.zk.records import RestoredFrom
 
 log = structlog.get_logger()
 
@@ -68,7 +72,17 @@ class ReplicaStorage:
 class ReplicaFolder:
     """Where the replica of one group lives on this worker."""
 
-    def __init__(self, path: Path, plan: GroupPlan, *, cluster: str, pool: Executor) -> None:
+    def __init__(
+        self,
+        path: Path,
+        plan: GroupPlan,
+        *,
+        cluster: str,
+        pool: Executor,
+        restored: RestoredFrom | None = None,
+    ) -> None:
+        """``restored``: a replica that would begin empty begins with this instead."""
+        self._restored = restored
         self._path = path
         self._plan = plan
         self._cluster = cluster
@@ -122,9 +136,18 @@ class ReplicaFolder:
         fresh = identity.fresh is not None
         if fresh and not _has_segments(folder):
             self._set_state_aside(identity.storage_id)
+            if self._restored is not None:
+                self._seed(self._restored, identity.storage_id)
         replog, state = self._open_both(folder, create=fresh)
         identity.mark_fsync("always")
         return ReplicaStorage(identity, replog, state)
+
+    def _seed(self, restored: RestoredFrom, storage_id: StorageId) -> None:
+        """As a state that a leader sent would be installed: a crash leaves nothing or all of it."""
+        log.info("replica_restoring", group=str(self._plan.key), folder=restored.folder)
+        end = stage(restored, self._plan.tasks, self._path / INCOMING / "state")
+        before = EpochStart(Epoch(0), Offset(0))
+        carry_out(self._path, Install(storage_id=storage_id, end=end, before=before))
 
     def _open_both(self, folder: OsFolder, *, create: bool) -> tuple[Replog, AppliedState]:
         replog = Replog.open(folder, create=create)

@@ -30,6 +30,7 @@ from stretto.keys import ClusterKey
 from stretto.logs import RECENT
 from stretto.loop import Loop
 from stretto.service import Service
+from stretto.snapshot.seeding import why_unseen
 from stretto.types import Incarnation, Millis, WorkerId
 from stretto.worker.burials import Burials
 from stretto.worker.children import Child, Children
@@ -213,6 +214,8 @@ class Supervisor:
                 return self._conductor
             case admin.Log(worker=worker):
                 return self._log(call, worker)
+            case admin.SeesSnapshot(folder=folder, checksum=checksum):
+                return why_unseen(Path(folder), checksum)
             case admin.LocalWorkers():
                 node = self.config.node
                 addresses = self._burials.addresses.items()

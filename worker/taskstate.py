@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -374,39 +374,15 @@ class TaskState:
 
     def begin_digest(self, snapshot: ExitStack) -> Callable[[], str]:
         """Of the state as it is now, computed when it is called, on any thread, before ``snapshot`` ends."""
+        return self.hold(snapshot).digest
+
+    def hold(self, snapshot: ExitStack) -> HeldTask:
+        """The state as it is now, to be looked at on any thread, before ``snapshot`` ends."""
         txn = snapshot.enter_context(self.environment.reading(long=True))
         handles = sorted((name, depot.database) for name, depot in list(self._depots.items()))
-        return partial(self._digest, txn, handles, sorted(self._pstates.copy().items()))
-
-    def _digest(
-        self,
-        txn: ReadTransaction,
-        handles: Sequence[tuple[str, Database]],
-        databases: Sequence[tuple[str, Database]],
-    ) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-
-        def add(*numbers: int, content: bytes | memoryview) -> None:
-            digest.update(struct.pack(f">{len(numbers) + 1}Q", *numbers, len(content)))
-            digest.update(content)
-
-        # Those that are empty count as none: a file that was opened anew has them no more.
-        for name, database in handles:
-            if txn.stat(database)["entries"] == 0:
-                continue
-            add(content=name.encode())
-            for base, timestamp_ms, batch in depots.batches(txn, database):
-                add(base, timestamp_ms, content=batch)
-        for name, database in databases:
-            if txn.stat(database)["entries"] == 0:
-                continue
-            add(content=(pstates.PREFIX + name).encode())
-            for key, value in pstates.rows(txn, database):
-                add(content=key)
-                add(content=value)
-        for producer, rows in _rows(txn, self._meta, self.task):
-            add(producer, content=_encode_row(rows.get(self.task)))
-        return digest.hexdigest()
+        return HeldTask(
+            self.environment, txn, self.task, self._meta, handles, sorted(self._pstates.copy().items())
+        )
 
     # Life.
 
@@ -420,6 +396,63 @@ class TaskState:
         self.environment.close()
 
 
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """A task's file as of one transaction. One thread at a time."""
+
+    environment: Environment
+    txn: ReadTransaction
+    task: TaskId
+    meta: Database
+    depots: Sequence[tuple[str, Database]]
+    pstates: Sequence[tuple[str, Database]]
+
+    def digest(self) -> str:
+        return digest_of(self.txn, self.task, self.meta, self.depots, self.pstates)
+
+    def copy(self, fd: int) -> None:
+        """Write a compact file of it, without what lies unused. Waits for who takes it from ``fd``."""
+        self.environment.copy_held(self.txn, fd)
+
+    def row(self, pstate: str, key: bytes) -> bytes | None:
+        database = next((found for name, found in self.pstates if name == pstate), None)
+        found = None if database is None else self.txn.get(key, db=database)
+        return None if found is None else bytes(found)
+
+
+def digest_of(
+    txn: ReadTransaction,
+    task: TaskId,
+    meta: Database,
+    handles: Sequence[tuple[str, Database]],
+    databases: Sequence[tuple[str, Database]],
+) -> str:
+    """Of depots and PStates by name, ascending, and of the producers."""
+    digest = hashlib.blake2b(digest_size=16)
+
+    def add(*numbers: int, content: bytes | memoryview) -> None:
+        digest.update(struct.pack(f">{len(numbers) + 1}Q", *numbers, len(content)))
+        digest.update(content)
+
+    # Those that are empty count as none: a file that was opened anew has them no more.
+    for name, database in handles:
+        if txn.stat(database)["entries"] == 0:
+            continue
+        add(content=name.encode())
+        for base, timestamp_ms, batch in depots.batches(txn, database):
+            add(base, timestamp_ms, content=batch)
+    for name, database in databases:
+        if txn.stat(database)["entries"] == 0:
+            continue
+        add(content=(pstates.PREFIX + name).encode())
+        for key, value in pstates.rows(txn, database):
+            add(content=key)
+            add(content=value)
+    for producer, rows in _rows(txn, meta, task):
+        add(producer, content=_encode_row(rows.get(task)))
+    return digest.hexdigest()
+
+
 def _depot_of(key: bytes) -> object:
     _, at = decode_at(key, 0)
     return decode_at(key, at)[0]
@@ -430,15 +463,55 @@ def offset_of_image(file: Path, task: TaskId) -> Offset:
     try:
         with (
             lmdb.open(str(file), subdir=False, readonly=True, lock=False, max_dbs=1) as environment,
-            environment.begin() as txn,
+            environment.begin(buffers=True) as txn,
         ):
-            meta = environment.open_db(b"meta", txn=txn, create=False)
-            version, owner = txn.get(_FORMAT, db=meta), txn.get(_TASK, db=meta)
-            if (version, owner) != (bytes([FORMAT_VERSION]), _U64.pack(task)):
-                raise StateCorrupt(f"the image of task {task} is that of something else")
-            return Offset(_U64.unpack(txn.get(_APPLIED, b"", db=meta))[0])
-    except (lmdb.Error, struct.error) as error:
+            return offset_in(txn, environment.open_db(b"meta", txn=txn, create=False), task)
+    except lmdb.Error as error:
         raise StateCorrupt(f"the image of task {task} cannot be read: {error}") from error
+
+
+def offset_in(txn: ReadTransaction, meta: Database, task: TaskId) -> Offset:
+    """What the file of a task says it is the state of. Raises StateCorrupt if it is another's."""
+    version, owner = txn.get(_FORMAT, db=meta), txn.get(_TASK, db=meta)
+    if (version, owner) != (bytes([FORMAT_VERSION]), _U64.pack(task)):
+        raise StateCorrupt(f"the image of task {task} is that of something else")
+    try:
+        return Offset(_U64.unpack(txn.get(_APPLIED, b"", db=meta))[0])
+    except struct.error as error:
+        raise StateCorrupt(f"the image of task {task} cannot be read: {error}") from error
+
+
+def make_seed(folders: Mapping[TaskId, Path], end: Offset) -> None:
+    """Make files of tasks, wherever they come from, those of one group whose log begins at ``end``.
+
+    A producer is open in the whole group or not at all: one that any task knows, all of them know.
+    """
+    environments: dict[TaskId, Environment] = {}
+    try:
+        for task, folder in folders.items():
+            environments[task] = Environment(folder)
+        known: set[ProducerId] = set()
+        for task, environment in environments.items():
+            known.update(environment.write(partial(_producers_in, environment, task)))
+        for environment in environments.values():
+            environment.write(partial(_begin_at, environment, known, end))
+            environment.sync()
+    finally:
+        for environment in environments.values():
+            environment.close()
+
+
+def _producers_in(environment: Environment, task: TaskId, txn: WriteTransaction) -> list[ProducerId]:
+    return [producer for producer, _ in _rows(txn, environment.open_db("meta", txn), task)]
+
+
+def _begin_at(
+    environment: Environment, known: Collection[ProducerId], end: Offset, txn: WriteTransaction
+) -> None:
+    meta = environment.open_db("meta", txn)
+    for producer in known:
+        txn.put(_PRODUCER + _U64.pack(producer), _encode_row(None), overwrite=False, db=meta)
+    txn.put(_APPLIED, _U64.pack(end), db=meta)
 
 
 def _rows(

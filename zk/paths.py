@@ -110,6 +110,17 @@ class Paths:
         return f"{self.group(group)}/resign"
 
     @property
+    def snapshots(self) -> str:
+        """Apart from the modules, which they outlive."""
+        return f"{self.root}/snapshots"
+
+    def snapshots_of(self, module: str) -> str:
+        return f"{self.snapshots}/{_name(module)}"
+
+    def snapshot(self, module: str, name: str) -> str:
+        return f"{self.snapshots_of(module)}/{_name(name)}"
+
+    @property
     def options(self) -> str:
         """Written whenever anything below it changes: whoever watches it misses nothing."""
         return f"{self.root}/options"

@@ -117,6 +117,14 @@ class QuerySpec(msgspec.Struct, frozen=True, kw_only=True):
     """The parameter whose argument chooses the task; None asks all of them."""
 
 
+class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshot that a module begins with."""
+
+    folder: str
+    checksum: str
+    """Of its manifest."""
+
+
 class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What was launched; the code itself is never in the metastore."""
 
@@ -141,6 +149,8 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Only while it is updating."""
     failed_update: FailedUpdate | None = None
     """Why the latest update was rolled back, if it was."""
+    restored: RestoredFrom | None = None
+    """Only while it is launched: an empty replica begins with what this has."""
 
     @property
     def is_paused(self) -> bool:
@@ -232,6 +242,16 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         return range(
             -(-group * self.tasks // len(self.groups)), -(-(group + 1) * self.tasks // len(self.groups))
         )
+
+
+class SnapshotRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of a module, which lies elsewhere."""
+
+    folder: str
+    state: Literal["creating", "complete"]
+    at_ms: int
+    tasks: int
+    size_bytes: int = 0
 
 
 class ResignRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Show the task groups of a module and their replicas.",
     ),
     "verify": ("stretto.cli.verify:verify", "Compare what the replicas of a module hold."),
+    "snapshot": ("stretto.cli.snapshot:app", "Make, list, verify, restore and delete snapshots of modules."),
     "failures": ("stretto.cli.failures:failures", "Show records that a module's functions failed on."),
     "nodes": ("stretto.cli.nodes:nodes", "Show the machines of the cluster."),
     "operations": ("stretto.cli.operations:operations", "Show what was done to the cluster."),

@@ -79,13 +79,13 @@ def launch(
     if name is not None:
         check_module_name(name)
     with tempfile.TemporaryDirectory(prefix="stretto-") as folder, reach(bootstrap, key) as cluster:
-        shape = _Shape(tasks=tasks, threads=threads, workers=workers, factor=replication_factor)
-        supervisors = _check_shape(cluster, shape)
+        shape = Shape(tasks=tasks, threads=threads, workers=workers, factor=replication_factor)
+        supervisors = check_shape(cluster, shape)
         packed, manifest = artifact.load(module, Path(folder))
         called = name or manifest.name
-        options = _options(option or (), called)
-        _check_name(cluster, called)
-        with _bar("uploading") as tell:
+        options = parsed_options(option or (), called)
+        check_name(cluster, called)
+        with bar("uploading") as tell:
             upload(
                 cluster.network,
                 supervisors,
@@ -108,7 +108,7 @@ def launch(
         if no_wait:
             typer.echo(f"{called} is being launched; 'stretto module-status {called}' tells how far it is")
         else:
-            typer.echo(_next_steps(_await_led(cluster, called)))
+            typer.echo(next_steps(await_led(cluster, called)))
     return 0
 
 
@@ -174,7 +174,7 @@ def update(
         [before] = cluster.ask(admin.Modules(module=module))
         packed, manifest = artifact.load(source, Path(folder))
         supervisors = [node.address for node in cluster.ask(admin.Nodes()) if node.address is not None]
-        with _bar("uploading") as tell:
+        with bar("uploading") as tell:
             upload(
                 cluster.network,
                 supervisors,
@@ -273,7 +273,7 @@ def resume(module: ModuleName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, key: Ke
 # Before.
 
 
-def _options(given: Sequence[str], module: str) -> dict[str, Any]:
+def parsed_options(given: Sequence[str], module: str) -> dict[str, Any]:
     options = {}
     for each in given:
         option, equals, value = each.partition("=")
@@ -284,14 +284,14 @@ def _options(given: Sequence[str], module: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
+class Shape:
     tasks: int
     threads: int
     workers: int
     factor: int
 
 
-def _check_shape(cluster: Cluster, shape: _Shape) -> list[str]:
+def check_shape(cluster: Cluster, shape: Shape) -> list[str]:
     """By the planner that the conductor asks; returns the supervisors."""
     nodes = {node.node: node for node in cluster.ask(admin.Nodes()) if node.address is not None}
     assign(
@@ -306,7 +306,7 @@ def _check_shape(cluster: Cluster, shape: _Shape) -> list[str]:
     return [node.address for node in nodes.values() if node.address is not None]
 
 
-def _check_name(cluster: Cluster, module: str) -> None:
+def check_name(cluster: Cluster, module: str) -> None:
     if module in {each.module for each in cluster.ask(admin.Modules())}:
         raise UsageError(
             f"there is a module {module} already; choose another --name, or destroy that one first"
@@ -325,19 +325,19 @@ def _confirm(view: admin.ModuleView) -> None:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+def bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
     """Call with how much of how much is done, and a word on it. A bar on a terminal, nothing elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}% {task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, word: bar.update(task, completed=done, total=total, description=word)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task("", total=None)
+        yield lambda done, total, word: shown.update(task, completed=done, total=total, description=word)
 
 
-def _await_led(cluster: Cluster, module: str) -> admin.ModuleView:
+def await_led(cluster: Cluster, module: str) -> admin.ModuleView:
     why = said = "no conductor answers"
     patience = time.monotonic() + PATIENCE_SECONDS
-    with _bar("launching") as tell:
+    with bar("launching") as tell:
         for modules in _looks(cluster):
             view = modules.get(module)
             if view is None:
@@ -372,7 +372,7 @@ def _finish_move(cluster: Cluster, module: str, *, no_wait: bool) -> None:
 def _await_moved(cluster: Cluster, module: str) -> admin.ModuleView:
     why = said = "no conductor answers"
     patience = time.monotonic() + PATIENCE_SECONDS
-    with _bar("moving") as tell:
+    with bar("moving") as tell:
         for modules in _looks(cluster):
             view = modules.get(module)
             if view is None:
@@ -394,7 +394,7 @@ def _await_moved(cluster: Cluster, module: str) -> admin.ModuleView:
 def _await_gone(cluster: Cluster, module: str, processes: int) -> None:
     why = said = "no conductor answers"
     patience = time.monotonic() + PATIENCE_SECONDS
-    with _bar("destroying") as tell:
+    with bar("destroying") as tell:
         for modules in _looks(cluster):
             view = modules.get(module)
             if view is None:
@@ -480,7 +480,7 @@ def _looks(cluster: Cluster) -> Iterator[dict[str, admin.ModuleView]]:
 # After.
 
 
-def _next_steps(view: admin.ModuleView) -> str:
+def next_steps(view: admin.ModuleView) -> str:
     nodes = len({process.node for process in view.processes})
     shape = f"{view.tasks} tasks in {view.groups} groups, {len(view.processes)} workers on {nodes} nodes"
     lines = [f"{view.module} runs: {shape}.", *(f"! {problem}" for problem in view.problems)]

@@ -96,6 +96,7 @@ def worker(
             artifact="" if spec is None else spec.artifact,
             plans=hosted(data_dir, me, plans_of(module, assignment)),
             entry="" if spec is None else spec.entry,
+            restored=None if spec is None else spec.restored,
             artifacts=None if artifacts is None else artifacts.absolute(),
             address=address,
             advertise=advertise,

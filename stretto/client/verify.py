@@ -76,7 +76,7 @@ def _verify(
     marker = secrets.token_hex(8)
     deadline = time.monotonic() + timeout
     try:
-        offset = _mark(network, view, marker, timeout)
+        offset = mark(network, view, marker, timeout)
     except StrettoError as error:
         return Verdict(group=view.key, offset=None, digests={}, missing=view.replicas, why=str(error))
     found: dict[WorkerId, admin.DigestView] = {}
@@ -101,8 +101,11 @@ def _verify(
     )
 
 
-def _mark(network: Network, view: wire.GroupView, marker: str, timeout: float) -> Offset:
-    """Where it ends. Repeated over leader moves: one that is there twice does no harm, the last counts."""
+def mark(network: Network, view: wire.GroupView, marker: str, timeout: float) -> Offset:
+    """Append a marker to a group; returns where it ends.
+
+    Repeated over leader moves: one that is there twice does no harm, the last counts.
+    """
 
     def message(number: int, group: GroupKey) -> wire.ToWorker:
         return wire.AppendBatch(number, group, Kind.MARKER, view.tasks[0], NO_PRODUCER, 0, 1)

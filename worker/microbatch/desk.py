@@ -31,7 +31,7 @@ from stretto.types import Epoch, Millis, TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
 from stretto.worker.microbatch import entries, machine, messages
-from stretto.worker.microbatch.coordinator import Coordinator
+from stretto.worker.microbatch.coordinator import Coordinator, Phase
 from stretto.worker.microbatch.entries import LeftOut, Source, Span
 from stretto.worker.microbatch.messages import Speaker
 from stretto.worker.microbatch.participant import COORDINATOR, Participant
@@ -149,7 +149,7 @@ class MicrobatchDesk:
             interval_ms=Millis(value("interval.millis")),
             retries=value("retries"),
             patience_ms=Millis(value("timeout.millis")),
-            paused=worker.is_paused,
+            paused=worker.is_paused or worker.holding.is_held,
         )
 
     def settings_changed(self) -> None:
@@ -436,6 +436,16 @@ class MicrobatchDesk:
                 self._parked[group.key] = found
 
         self._worker.applier.read(read, then)
+
+    @property
+    def under_way(self) -> str:
+        """A microbatch that has begun and has not taken effect everywhere; empty if there is none."""
+        for name, led in sorted(self._coordinators.items()):
+            assert isinstance(led.machine, Coordinator)  # noqa: S101 - for the type checker
+            if led.machine.phase is not Phase.IDLE:
+                why = led.machine.progress.why
+                return f"microbatch topology {name} is {led.machine.phase}{f' ({why})' if why else ''}"
+        return ""
 
     def is_mine(self, topology: str) -> bool:
         return any(spec.name == topology for spec in self._specs)

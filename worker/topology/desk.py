@@ -163,7 +163,7 @@ class StreamDesk:
             records_max=value("topology.stream.batch.records"),
             bytes_max=value("topology.stream.batch.bytes"),
             parked_max=value("topology.failures.max"),
-            is_paused=worker.is_paused,
+            is_paused=worker.is_paused or worker.holding.is_held,
             takes_many=spec.batch,
         )
 
@@ -217,6 +217,15 @@ class StreamDesk:
                 retrying=sum(stream.waiting for stream in streams),
                 parked=sum(stream.parked for stream in streams),
             )
+
+    @property
+    def under_way(self) -> str:
+        """A stream that has begun records or calls, and is not done with them; empty if there is none."""
+        for streams in self._led.values():
+            for name, led in streams.items():
+                if not led.stream.is_quiet:
+                    return f"stream {name} is at work on task {led.task}"
+        return ""
 
     def find_failures(self, key: GroupKey, then: Callable[[admin.FailuresView | Exception], None]) -> bool:
         """False if the group is not led here."""

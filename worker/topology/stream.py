@@ -204,6 +204,11 @@ class Stream:
         return sum(self._ends[depot] - self._progress[depot] for depot in self.depots)
 
     @property
+    def is_quiet(self) -> bool:
+        """Nothing has begun that is not done, hops included, and known to be in the log."""
+        return not (self._running or self._unfinished or self._calls or self._owed)
+
+    @property
     def waiting(self) -> int:
         """Records that failed, and are tried again."""
         return len(self._retries)

@@ -1,0 +1,103 @@
+"""The register of snapshots: which there are of which module, and where. What they hold is never here.
+
+Who makes a snapshot notes it first, so that no other takes its name, and again when it is whole. One whose
+maker died stays noted as being created until somebody deletes it."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from stretto.admin import SnapshotView
+from stretto.conductor.operations import Operations
+from stretto.conductor.view import Module, named
+from stretto.errors import RetriableError, UsageError
+from stretto.zk.paths import Paths
+from stretto.zk.records import ModuleState, SnapshotRecord, decode, encode
+
+FROM = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING, ModuleState.PAUSED, ModuleState.SCALING)
+
+
+class SnapshotRegister:
+    """Of the active conductor."""
+
+    def __init__(self, client: KazooClient, paths: Paths, operations: Operations) -> None:
+        self._client = client
+        self._paths = paths
+        self._operations = operations
+
+    def all_of(self, module: str | None) -> tuple[SnapshotView, ...]:
+        """Oldest first."""
+        modules = self._children(self._paths.snapshots) if module is None else [module]
+        found = []
+        for each in modules:
+            for name in self._children(self._paths.snapshots_of(each)):
+                record = self._read(each, name)
+                if record is not None:
+                    found.append(_view(each, name, record[0]))
+        return tuple(sorted(found, key=lambda view: (view.at_ms, view.module, view.name)))
+
+    def begin(self, module: Module, name: str, folder: str) -> None:
+        if module.spec.state not in FROM:
+            raise RetriableError(f"module {module.name} is {module.spec.state}; wait until it is running")
+        record = SnapshotRecord(
+            folder=folder, state="creating", at_ms=time.time_ns() // 1_000_000, tasks=module.spec.tasks
+        )
+        path = self._paths.snapshot(module.name, name)
+        try:
+            self._client.create(path, encode(record), makepath=True)
+        except NodeExistsError:
+            raise UsageError(
+                f"there is a snapshot {name} of {module.name} already; choose another --name, or delete that "
+                f"one with 'stretto snapshot delete {module.name} {name}'"
+            ) from None
+
+    def finish(self, module: str, name: str, size_bytes: int) -> None:
+        found = self._read(module, name)
+        if found is None:
+            raise RetriableError(f"somebody has deleted snapshot {name} of {module} while it was made")
+        record, version = found
+        whole = msgspec.structs.replace(record, state="complete", size_bytes=size_bytes)
+        try:
+            self._client.set(self._paths.snapshot(module, name), encode(whole), version)
+        except (BadVersionError, NoNodeError):
+            raise RetriableError(f"snapshot {name} of {module} changed meanwhile; try again") from None
+        self._operations.note(f"snapshot create {name} in {record.folder}", module)
+
+    def forget(self, module: str, name: str) -> None:
+        known = self._children(self._paths.snapshots_of(module))
+        named(f"snapshot of {module}", name, known)
+        try:
+            self._client.delete(self._paths.snapshot(module, name))
+        except NoNodeError:
+            return
+        self._operations.note(f"snapshot delete {name}", module)
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return sorted(self._client.get_children(path))
+        except NoNodeError:
+            return []
+
+    def _read(self, module: str, name: str) -> tuple[SnapshotRecord, int] | None:
+        path = self._paths.snapshot(module, name)
+        try:
+            data, stat = self._client.get(path)
+        except NoNodeError:
+            return None
+        return decode(data, SnapshotRecord, path), stat.version
+
+
+def _view(module: str, name: str, record: SnapshotRecord) -> SnapshotView:
+    return SnapshotView(
+        module=module,
+        name=name,
+        folder=record.folder,
+        state=record.state,
+        at_ms=record.at_ms,
+        tasks=record.tasks,
+        size_bytes=record.size_bytes,
+    )

@@ -1,0 +1,173 @@
+"""Reading a snapshot, with no cluster at hand: the same calls as a pinned group answers.
+
+``open_snapshot(path)`` reads the manifest alone; the files of tasks are opened when they are first read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Self
+
+from stretto.admin import ModuleDescription
+from stretto.errors import UsageError
+from stretto.ordered import EVERYTHING
+from stretto.pstate.pages import Page, read_pages
+from stretto.pstate.splits import splits
+from stretto.records import DepotOffset
+from stretto.scans import OFFSET_END, Size, TaskSizes
+from stretto.snapshot.manifest import Manifest, StoredTask, file_of, read_manifest
+from stretto.snapshot.taskfile import TaskFile
+from stretto.types import TaskId
+from stretto.worker import depot as depots
+from stretto.worker import pstate as pstates
+from stretto.worker.depot import DepotBatch
+
+BATCHES_BYTES = 4 << 20
+
+
+def open_snapshot(path: str | PathLike[str]) -> Snapshot:
+    """Raises SnapshotDamaged if there is none that can be read; close it."""
+    folder = Path(path)
+    return Snapshot(folder, read_manifest(folder))
+
+
+class Snapshot:
+    """A :class:`stretto.client.scan.Scan` of all tasks of a module. Safe from any thread."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._stored = {int(stored.task): stored for stored in manifest.tasks}
+        self._files: dict[int, TaskFile] = {}
+        self._opening = threading.Lock()
+
+    @property
+    def module(self) -> str:
+        return self.manifest.module
+
+    @property
+    def description(self) -> ModuleDescription:
+        manifest = self.manifest
+        return ModuleDescription(
+            tasks=len(manifest.tasks),
+            depots=manifest.depots,
+            pstates=manifest.pstates,
+            topologies=manifest.topologies,
+            queries=manifest.queries,
+        )
+
+    @property
+    def tasks(self) -> tuple[int, ...]:
+        return tuple(sorted(self._stored))
+
+    def apply_offset(self, task: int) -> int:
+        """What the task is the state of."""
+        return int(self._task(task).offset)
+
+    def rows(
+        self, task: int, pstate: str, start: bytes = EVERYTHING[0], end: bytes = EVERYTHING[1]
+    ) -> Iterator[Page]:
+        file = self._file(task)
+        database = file.database(pstates.PREFIX + pstate)
+        if database is None:
+            return
+        with file.reading_bytes() as txn:
+            yield from read_pages(txn, database, start, end)
+
+    def splits(
+        self,
+        task: int,
+        pstate: str,
+        parts: int,
+        start: bytes = EVERYTHING[0],
+        end: bytes = EVERYTHING[1],
+    ) -> list[bytes]:
+        file = self._file(task)
+        with file.reading_bytes() as txn:
+            return splits(
+                txn,
+                pstates.PREFIX + pstate,
+                parts,
+                file=file.path,
+                page_bytes=file.page_bytes,
+                start=start,
+                end=end,
+            )
+
+    def sizes(self) -> dict[int, TaskSizes]:
+        return {task: _sizes(self._file(task)) for task in self.tasks}
+
+    def batches(self, task: int, depot: str, start: int = 0, end: int = OFFSET_END) -> Iterator[DepotBatch]:
+        file = self._file(task)
+        database = file.database(depots.PREFIX + depot)
+        if database is None:
+            return
+        with file.reading() as txn:
+            at = DepotOffset(start)
+            while at < end:
+                found = depots.read(txn, database, at, max_bytes=BATCHES_BYTES, max_records=end - at)
+                if not found.batches:
+                    return
+                yield from found.batches
+                at = found.end
+
+    def bounds(self, task: int, depot: str) -> tuple[int, int]:
+        file = self._file(task)
+        database = file.database(depots.PREFIX + depot)
+        if database is None:
+            return 0, 0
+        with file.reading() as txn:
+            return depots.bounds(txn, database)
+
+    def offset_at(self, task: int, depot: str, timestamp_ms: int) -> int:
+        file = self._file(task)
+        database = file.database(depots.PREFIX + depot)
+        if database is None:
+            return 0
+        with file.reading() as txn:
+            return depots.offset_at(txn, database, timestamp_ms)
+
+    def close(self) -> None:
+        with self._opening:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _task(self, task: int) -> StoredTask:
+        found = self._stored.get(task)
+        if found is None:
+            raise UsageError(f"snapshot {self.manifest.name} of {self.module} has no task {task}")
+        return found
+
+    def _file(self, task: int) -> TaskFile:
+        stored = self._task(task)
+        with self._opening:
+            found = self._files.get(task)
+            if found is None:
+                found = self._files[task] = TaskFile(file_of(self.folder, TaskId(task)), stored.task)
+            return found
+
+
+def _sizes(file: TaskFile) -> TaskSizes:
+    found = TaskSizes(pstates={}, depots={})
+    databases = {name: file.database(name) for name in file.names()}
+    with file.reading() as txn:
+        for name, database in databases.items():
+            if database is None:
+                continue
+            stat = txn.stat(database)
+            pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+            size = Size(stat["entries"], pages * stat["psize"])
+            for prefix, sizes in ((pstates.PREFIX, found.pstates), (depots.PREFIX, found.depots)):
+                if name.startswith(prefix) and size.rows:
+                    sizes[name[len(prefix) :]] = size
+    return found

@@ -1,0 +1,154 @@
+"""The file of one task in a snapshot, opened to be read: nobody writes it any more, so it needs no locks.
+
+LMDB allows a process to open a file once only, so all readers of this process share what is opened, and the
+last one closes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from stretto.snapshot.manifest import SnapshotDamaged
+from stretto.types import Offset, TaskId
+from stretto.worker import depot as depots
+from stretto.worker import pstate as pstates
+from stretto.worker.environment import MAX_DBS, Database, ReadTransaction, StateCorrupt
+from stretto.worker.taskstate import digest_of, offset_in
+
+_shared: dict[str, tuple[lmdb.Environment, int]] = {}
+_sharing = threading.Lock()
+
+
+class TaskFile:
+    """Any thread may read. Raises SnapshotDamaged for what is no such file."""
+
+    def __init__(self, path: Path, task: TaskId) -> None:
+        self.path = path
+        self.task = task
+        self._key = str(path.resolve())
+        self._is_closed = False
+        self._databases: dict[str, Database] = {}
+        self._opening = threading.Lock()
+        try:
+            self._env = _open(self._key)
+        except (lmdb.Error, OSError) as error:
+            raise self._damaged(error) from error
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            _close(self._key)
+
+    @property
+    def page_bytes(self) -> int:
+        return self._env.stat()["psize"]
+
+    @contextmanager
+    def reading(self) -> Iterator[ReadTransaction]:
+        try:
+            with self._env.begin(buffers=True) as txn:
+                yield txn
+        except lmdb.Error as error:
+            raise self._damaged(error) from error
+
+    @contextmanager
+    def reading_bytes(self) -> Iterator[lmdb.Transaction[bytes]]:
+        """The same, for who keeps what it reads."""
+        try:
+            with self._env.begin() as txn:
+                yield txn
+        except lmdb.Error as error:
+            raise self._damaged(error) from error
+
+    def names(self) -> list[str]:
+        """Of its databases."""
+        try:
+            with self._env.begin() as txn:
+                return [bytes(name).decode() for name in self._env.dbs(txn)]
+        except (lmdb.Error, UnicodeDecodeError) as error:
+            raise self._damaged(error) from error
+
+    def database(self, name: str) -> Database | None:
+        """None if there is none of that name. To be called outside of a transaction."""
+        with self._opening:
+            found = self._databases.get(name)
+            if found is None:
+                try:
+                    found = self._databases[name] = self._env.open_db(name.encode(), create=False)
+                except lmdb.NotFoundError:
+                    return None
+                except lmdb.Error as error:
+                    raise self._damaged(error) from error
+            return found
+
+    @property
+    def applied(self) -> Offset:
+        """What the file says of itself; its group may have been further."""
+        meta = self._meta()
+        with self.reading() as txn:
+            try:
+                return offset_in(txn, meta, self.task)
+            except StateCorrupt as error:
+                raise self._damaged(error) from error
+
+    def digest(self) -> str:
+        """As a replica computes it."""
+        meta = self._meta()
+        names = sorted(self.names())
+        databases = {name: self.database(name) for name in names}
+        with self.reading() as txn:
+            return digest_of(
+                txn,
+                self.task,
+                meta,
+                [
+                    (name[len(depots.PREFIX) :], found)
+                    for name, found in databases.items()
+                    if found is not None and name.startswith(depots.PREFIX)
+                ],
+                [
+                    (name[len(pstates.PREFIX) :], found)
+                    for name, found in databases.items()
+                    if found is not None and name.startswith(pstates.PREFIX)
+                ],
+            )
+
+    def row(self, pstate: str, key: bytes) -> bytes | None:
+        database = self.database(pstates.PREFIX + pstate)
+        if database is None:
+            return None
+        with self.reading() as txn:
+            found = txn.get(key, db=database)
+            return None if found is None else bytes(found)
+
+    def _meta(self) -> Database:
+        meta = self.database("meta")
+        if meta is None:
+            raise self._damaged("it is no state of a task")
+        return meta
+
+    def _damaged(self, why: object) -> SnapshotDamaged:
+        return SnapshotDamaged(f"{self.path} is damaged ({why}); use another snapshot")
+
+
+def _open(key: str) -> lmdb.Environment:
+    with _sharing:
+        found = _shared.get(key)
+        if found is None:
+            found = (lmdb.open(key, subdir=False, readonly=True, lock=False, max_dbs=MAX_DBS), 0)
+        _shared[key] = (found[0], found[1] + 1)
+        return found[0]
+
+
+def _close(key: str) -> None:
+    with _sharing:
+        environment, users = _shared.pop(key)
+        if users > 1:
+            _shared[key] = (environment, users - 1)
+        else:
+            environment.close()

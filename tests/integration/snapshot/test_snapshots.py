@@ -1,0 +1,73 @@
+"""Snapshots of a module that works all the while, and modules made of them, on real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from stretto.local import LocalCluster
+from stretto.snapshot.manifest import MANIFEST, file_of, read_manifest
+from stretto.snapshot.reading import open_snapshot
+from stretto.types import TaskId
+from tests.integration.cli.running import stretto
+from tests.integration.snapshot.bank import ACCOUNTS, Bank, rows_of
+
+
+def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it_is_gone(
+    whole_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    bank = Bank(whole_cluster.bootstrap, "snapped")
+    bank.launch()
+    bank.pay_in()
+    with bank.transfers():
+        first = bank.create(tmp_path, "--name", "first")
+        assert first.code == 0, first
+        assert bank.create(tmp_path, "--name", "first").code == 2
+    folder = tmp_path / "snapped" / "first"
+    manifest = read_manifest(folder)
+    assert len(manifest.tasks) == 4
+    assert manifest.microbatches["book"] > 0
+    for group in manifest.groups:
+        assert len(group.replicas) == 3
+        assert group.copied_by in group.replicas
+    balances = rows_of(folder, "balances")
+    assert sum(balances.values()) == sum(rows_of(folder, "deposited").values()) == 1_000 * len(ACCOUNTS)
+    with open_snapshot(folder) as snapshot:
+        orders = sum(snapshot.bounds(task, "orders")[1] for task in snapshot.tasks)
+    assert orders > len(ACCOUNTS)
+    verified = stretto("snapshot", "verify", str(folder))
+    assert verified.code == 0, verified
+    assert "all 4 tasks are as they were cut" in verified.out
+
+    second = bank.create(tmp_path, "--name", "second", "--retain", "1", "--json")
+    assert second.code == 0, second
+    assert not folder.exists()
+    [listed] = json.loads(bank.run("snapshot", "list", "snapped", "--json").out)
+    assert (listed["name"], listed["state"]) == ("second", "complete")
+    folder = tmp_path / "snapped" / "second"
+
+    bank.settle()
+    assert bank.run("deploy", "destroy", "snapped", "--yes").code == 0
+    restored = Bank(whole_cluster.bootstrap, "revived")
+    wanted = ["--module", "revived", "--threads", "4"]
+    assert "4 tasks, for good" in restored.run("snapshot", "restore", str(folder), "--tasks", "8").err
+    done = restored.run("snapshot", "restore", "snapped/second", *wanted)
+    assert done.code == 0, done
+    again = restored.run("snapshot", "restore", str(folder), *wanted)
+    assert (again.code, "there is a module revived already" in again.err) == (2, True)
+    restored.settle()
+    held, paid_in = restored.totals()
+    assert held == paid_in == 1_000 * len(ACCOUNTS)
+    restored.pay_in()
+    restored.settle()
+    assert restored.totals() == (2_000 * len(ACCOUNTS), 2_000 * len(ACCOUNTS))
+    assert restored.run("verify", "revived").code == 0
+
+    spoilt = file_of(folder, TaskId(3))
+    spoilt.write_bytes(spoilt.read_bytes()[:-1])
+    refused = restored.run("snapshot", "restore", str(folder), "--module", "other")
+    assert (refused.code, "is damaged: task 3: it has" in refused.err) == (1, True), refused
+    assert restored.run("snapshot", "delete", "snapped", "second", "--yes").code == 0
+    assert not (folder / MANIFEST).exists()
+    assert json.loads(restored.run("snapshot", "list", "--json").out) == []
+    assert restored.run("deploy", "destroy", "revived", "--yes", "--no-wait").code == 0

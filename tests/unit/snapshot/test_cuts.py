@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stretto.admin import MicrobatchCut, SnapshotView
+from stretto.errors import StrettoError, UsageError
+from stretto.pstate.changes import pack
+from stretto.snapshot.creating import check_name, default_name
+from stretto.snapshot.cuts import microbatch_at, why_torn
+from stretto.snapshot.keeping import delete_files, too_many
+from stretto.snapshot.manifest import MANIFEST
+from stretto.types import TaskId
+from stretto.worker.microbatch import entries
+from stretto.worker.microbatch.entries import Batch, Span, Version
+from tests.unit.snapshot.snapshots import made
+
+
+def cut(rolled: int, latest: int = 0, tasks: tuple[int, ...] | None = None) -> MicrobatchCut:
+    return MicrobatchCut(id=latest, tasks=None if tasks is None else tuple(map(TaskId, tasks)), rolled=rolled)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "why"),
+    [
+        ([cut(0), cut(0)], ""),
+        ([cut(5, 5, (0, 1)), cut(5), cut(3)], ""),  # task 2 had no part in the fifth
+        ([cut(5, 5, (0, 1)), cut(4)], "task 1 was cut before microbatch 5 of book took effect there"),
+        ([cut(5, 5, (0,)), cut(6)], "task 1 was cut after microbatch 6 of book, task 0 before it"),
+        ([cut(0), cut(1)], "task 1 was cut after microbatch 1 of book, task 0 before it"),
+        ([cut(5, 6, None), cut(5)], "microbatch 6 of book was under way"),
+    ],
+)
+def test_cuts_are_whole_only_between_the_same_two_microbatches(cuts: list[MicrobatchCut], why: str) -> None:
+    assert why_torn("book", {TaskId(task): each for task, each in enumerate(cuts)}) == why
+
+
+def test_the_rows_of_a_task_tell_how_far_its_microbatches_are() -> None:
+    rows: dict[bytes, bytes] = {}
+
+    def apply(entry: entries.Entry) -> None:
+        changes = entries.resolve(entry, rows.get)[entries.DATABASE]
+        for key in changes.deletes:
+            del rows[key]
+        rows.update(changes.puts)
+
+    assert microbatch_at("book", rows.get) == cut(0)
+    version = Version(1, 0)
+    apply(entries.Prime("book", Batch(version, {}, (Span("orders", TaskId(0), 0, 1),))))
+    assert microbatch_at("book", rows.get) == cut(0, 1, None)
+    apply(entries.Stage("book", version, pack({})))
+    apply(entries.Commit("book", version, (TaskId(0), TaskId(1))))
+    assert microbatch_at("book", rows.get) == cut(0, 1, (0, 1))
+    apply(entries.Roll("book", version))
+    assert microbatch_at("book", rows.get) == cut(1, 1, (0, 1))
+
+
+def view(name: str, at_ms: int, folder: str = "", state: str = "complete") -> SnapshotView:
+    return SnapshotView(
+        module="bank", name=name, folder=folder, state=state, at_ms=at_ms, tasks=2, size_bytes=1
+    )
+
+
+def test_the_oldest_complete_ones_are_too_many() -> None:
+    known = [view("c", 3), view("a", 1), view("half", 2, state="creating"), view("b", 2)]
+    assert [each.name for each in too_many(known, 1)] == ["a", "b"]
+    assert too_many(known, 3) == []
+    assert too_many(known, 0) == []
+
+
+def test_only_the_files_of_that_snapshot_are_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "bank" / "one"
+    made(folder, tmp_path / "state")
+    with pytest.raises(StrettoError, match="holds something else"):
+        delete_files(view("two", 1, str(folder)))
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").touch()
+    with pytest.raises(StrettoError, match="holds something else"):
+        delete_files(view("one", 1, str(tmp_path / "photos")))
+    with pytest.raises(StrettoError, match="is not there"):
+        delete_files(view("one", 1, str(tmp_path / "gone")))
+    delete_files(view("one", 1, str(folder)))
+    assert not folder.exists()
+    made(folder, tmp_path / "again")
+    (folder / MANIFEST).unlink()  # half deleted, or never finished
+    delete_files(view("one", 1, str(folder)))
+    assert not folder.exists()
+
+
+def test_names_of_snapshots_are_plain() -> None:
+    assert check_name(default_name())
+    for name in ("", ".", "..", "a/b", "-x", "a b", "x" * 101):
+        with pytest.raises(UsageError, match="cannot be called"):
+            check_name(name)
