@@ -472,8 +472,8 @@ def offset_of_image(file: Path, task: TaskId) -> Offset:
 
 def offset_in(txn: ReadTransaction, meta: Database, task: TaskId) -> Offset:
     """What the file of a task says it is the state of. Raises StateCorrupt if it is another's."""
-    version, owner = txn.get(_FORMAT, db=meta), txn.get(_TASK, db=meta)
-    if (version, owner) != (bytes([FORMAT_VERSION]), _U64.pack(task)):
+    version, owner = txn.get(_FORMAT, b"", db=meta), txn.get(_TASK, b"", db=meta)
+    if bytes(version) != bytes([FORMAT_VERSION]) or bytes(owner) != _U64.pack(task):
         raise StateCorrupt(f"the image of task {task} is that of something else")
     try:
         return Offset(_U64.unpack(txn.get(_APPLIED, b"", db=meta))[0])

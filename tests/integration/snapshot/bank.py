@@ -119,10 +119,11 @@ class Bank:
 
     def lag(self) -> int | None:
         [view] = json.loads(self.run("module-status", self.name, "--json").out)
-        [batch] = view["microbatches"]
-        lag = batch["lag"]
-        assert lag is None or isinstance(lag, int)
-        return lag if batch["phase"] == "idle" else None
+        # None while leaders move.
+        for batch in view["microbatches"]:
+            if batch["phase"] == "idle":
+                return int(batch["lag"]) if batch["lag"] is not None else None
+        return None
 
     def settle(self) -> None:
         wait_until("all orders are booked", lambda: self.lag() == 0, DEADLINE_SECONDS)
@@ -142,7 +143,7 @@ def rows_of(folder: Path, pstate: str) -> dict[str, int]:
                 keys = _parts(page.keys, page.key_ends)
                 values = _parts(page.values, page.value_ends)
                 for key, value in zip(keys, values, strict=True):
-                    found[str(ordered.decode(key)[0])] = msgspec.msgpack.decode(value, type=int)
+                    found[str(ordered.decode(key))] = msgspec.msgpack.decode(value, type=int)
     return found
 
 

@@ -19,6 +19,7 @@ def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it
     bank = Bank(whole_cluster.bootstrap, "snapped")
     bank.launch()
     bank.pay_in()
+    bank.settle()
     with bank.transfers():
         first = bank.create(tmp_path, "--name", "first")
         assert first.code == 0, first

@@ -14,7 +14,7 @@ from stretto.replog.frame import Kind
 from stretto.replog.storage import EpochStart
 from stretto.snapshot import seeding
 from stretto.snapshot.manifest import SnapshotDamaged, file_of, write_manifest
-from stretto.types import Epoch, Offset, TaskId
+from stretto.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker import storage as storages
 from stretto.worker.install import Install, steps
 from stretto.worker.plan import GroupPlan
@@ -175,8 +175,8 @@ def test_tasks_of_different_groups_make_one_whose_producers_all_of_them_know(
     log.frames = theirs.frames[:]
     storage.state.apply([log.depot([b"b"], task=1, producer=7, sequence=0)])
     table = storage.state.producers().producers
-    assert {task: rows.next for task, rows in table[7].items()} == {0: 1, 1: 1}
-    assert {task: rows.next for task, rows in table[8].items()} == {1: 1}
+    assert {task: rows.next for task, rows in table[ProducerId(7)].items()} == {0: 1, 1: 1}
+    assert {task: rows.next for task, rows in table[ProducerId(8)].items()} == {1: 1}
     close(storage)
 
 
