@@ -3,8 +3,13 @@
 A *round* brings every task to an image that the leader made during that round; several tasks at a time. A
 round ends when all tasks have theirs, and then it is decided whether there is another one: at least
 ``min_rounds``, and until the lowest offset of the images is within ``near_lag`` of what the leader has
-applied by then. All tasks do the same number of rounds. A small task that went on by itself while a large
-one is under way would gain nothing: the lowest offset is what counts, and that of the large one is older.
+applied by then, or a round did not even halve what is left. All tasks do the same number of rounds. A small
+task that went on by itself while a large one is under way would gain nothing: the lowest offset is what
+counts, and that of the large one is older.
+
+The leader keeps its log from the lowest image on, so what is left after any round can be had from there. A
+round takes as long as an image takes to be made, however little it sends; beside appends that outrun
+``near_lag`` in that time no number of rounds would be enough, and the log is the shorter way.
 
 A task in a round goes through these phases::
 
@@ -33,8 +38,8 @@ from stretto.replog.core.guards import GUARDS, Guards
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId
 
-PART_BYTES = 512 * 1024
-"""Of blocks in one message, so that entries on the same connection need not wait long."""
+PART_BYTES = 1024 * 1024
+"""Of blocks in one message: so many that a message costs little beside them."""
 WINDOW = 6
 """Questions for blocks that may be under way: asked for and not yet written."""
 TASKS_AT_ONCE = 4
@@ -294,6 +299,8 @@ class Fetch:
         self.tasks = {task: TaskFetch(task) for task in terms.tasks}
         #: What the leader had applied when it last said something.
         self.leader_applied = Offset(0)
+        #: How far behind it the latest complete round was when it ended.
+        self._lag: int | None = None
         self.damaged_blocks = 0
         self._was_answered = False
         self._refusals = 0
@@ -395,7 +402,10 @@ class Fetch:
         lowest, highest = self.span()
         lag = self.leader_applied - lowest
         self._note("round_ends", round=self.round, lowest=lowest, highest=highest, lag=lag)
-        if self.round < self.terms.min_rounds or lag > self.terms.near_lag:
+        is_near = lag <= self.terms.near_lag
+        comes_nearer = self._lag is None or 2 * lag <= self._lag
+        self._lag = lag
+        if self.round < self.terms.min_rounds or (comes_nearer and not is_near):
             self.round += 1
             self._begin_round()
         else:

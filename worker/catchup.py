@@ -2,7 +2,8 @@
 
 The driver of :mod:`stretto.catchup`, on the worker's loop. Copying, hashing, reading and writing are done on
 threads of its own, and what they found comes back to the loop as an event of the transfer; an answer to a
-transfer that is over finds nobody. Messages travel on the connections that replication uses.
+transfer that is over finds nobody. Messages travel on the connections that replication uses, except blocks:
+these are sent by a process of their own, on its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from stretto.errors import StrettoError
 from stretto.replog.core import effects, events
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Millis, Offset, TaskId, WorkerId
+from stretto.worker import sender
 from stretto.worker.environment import NoSpace
 from stretto.worker.images import GrowingImage, SpooledImage, make_image
 from stretto.worker.install import Install
@@ -100,10 +102,12 @@ class CatchupDesk:
         self._stagings: dict[GroupKey, Staging] = {}
         #: Transfers to each group that failed since the last one that did not.
         self._failures: dict[GroupKey, int] = {}
+        self._sender = sender.Sender(self._loop, worker.config.key, self._unread)
         self._closed = False
 
     def close(self) -> None:
         self._closed = True
+        self._sender.close()
         self._pool.shutdown(cancel_futures=True)
         for staging in self._stagings.values():
             staging.close()
@@ -236,6 +240,8 @@ class CatchupDesk:
                 self._send_entries(key, ask)
             case serve.Drop(key=key):
                 self._serving.pop(key, None)
+                if not self._serving:
+                    self._sender.end()
             case serve.MovePin(epoch=epoch, incarnation=incarnation, start=start):
                 group = self._worker.groups.get(group_key)
                 if group is not None:
@@ -279,6 +285,9 @@ class CatchupDesk:
         )
 
     def _grew(self, key: serve.Key, serving: Serving, image: GrowingImage) -> None:
+        """Only what is large is told to grow, and only that is worth a process."""
+        if self._serving.get(key) is serving:
+            self._sender.start()
         serving.growing[image.described.task] = image
         self._step_serve(serve.ImageGrew(key=key, growing=image.described))
 
@@ -310,15 +319,30 @@ class CatchupDesk:
         message: messages.Blocks,
         runs: tuple[messages.Run, ...],
     ) -> None:
+        transport, pieces = self._worker.transport, image.pieces(runs)
+        part = sender.Part(
+            to=key[1],
+            address=transport.address_of(key[1]) or "",
+            hello=transport.hello(),
+            message=wire.Catchup(key[0], message),
+            pieces=pieces,
+        )
+        if part.address and self._sender.send(part, image.spool.fd):
+            return
+
         def then(result: bytes | Exception) -> None:
             if isinstance(result, Exception):
-                log.error("image_cannot_be_read", group=str(key[0]), task=message.task, why=str(result))
-                failed = serve.ImageFailed(key=key, attempt=message.attempt, why=_sentence(result))
-                self._step_serve(failed)
+                self._unread(sender.Unread(part.to, part.message, _sentence(result)))
             else:
                 self._send(key[1], key[0], message, result)
 
-        self._on_thread(lambda: image.read(runs), then)
+        self._on_thread(lambda: image.spool.read(pieces), then)
+
+    def _unread(self, unread: sender.Unread) -> None:
+        group, message = unread.message.group, unread.message.message
+        log.error("image_cannot_be_read", group=str(group), follower=unread.to, why=unread.why)
+        failed = serve.ImageFailed(key=(group, unread.to), attempt=message.attempt, why=unread.why)
+        self._step_serve(failed)
 
     def _send_entries(self, key: serve.Key, ask: messages.AskEntries) -> None:
         """Entries below the apply offset are decided: whoever has them may apply them."""

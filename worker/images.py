@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from stretto.catchup import blocks, messages
 from stretto.catchup.messages import Run
@@ -26,6 +27,9 @@ SPOOL = "spool"
 GROWTH_BYTES = 8 << 20
 """How often it is told how far an image has come."""
 
+Pieces: TypeAlias = tuple[tuple[int, int], ...]
+"""Of a spool file: position and length of each."""
+
 
 class Spool:
     """The file of an image, from when it is being made."""
@@ -34,12 +38,11 @@ class Spool:
         self.fd = fd
         weakref.finalize(self, os.close, fd)
 
-    def read(self, runs: tuple[Run, ...], size_bytes: int, block_bytes: int) -> bytes:
+    def read(self, pieces: Pieces) -> bytes:
         parts = []
-        for run in runs:
-            wanted = blocks.length_of(run, size_bytes, block_bytes)
-            part = os.pread(self.fd, wanted, run[0] * block_bytes)
-            if len(part) != wanted:
+        for position, length in pieces:
+            part = os.pread(self.fd, length, position)
+            if len(part) != length:
                 raise StorageError("a spool file is shorter than the image it holds")
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -55,8 +58,8 @@ class SpooledImage:
     hashes: bytes
     listed: bytes
 
-    def read(self, runs: tuple[Run, ...]) -> bytes:
-        return self.spool.read(runs, self.described.size_bytes, self.described.block_bytes)
+    def pieces(self, runs: tuple[Run, ...]) -> Pieces:
+        return _pieces(runs, self.described.size_bytes, self.described.block_bytes)
 
 
 @dataclass(eq=False)
@@ -66,9 +69,13 @@ class GrowingImage:
     spool: Spool
     described: messages.Growing
 
-    def read(self, runs: tuple[Run, ...]) -> bytes:
+    def pieces(self, runs: tuple[Run, ...]) -> Pieces:
         block_bytes = self.described.block_bytes
-        return self.spool.read(runs, self.described.blocks * block_bytes, block_bytes)
+        return _pieces(runs, self.described.blocks * block_bytes, block_bytes)
+
+
+def _pieces(runs: tuple[Run, ...], size_bytes: int, block_bytes: int) -> Pieces:
+    return tuple((run[0] * block_bytes, blocks.length_of(run, size_bytes, block_bytes)) for run in runs)
 
 
 def make_image(

@@ -85,6 +85,14 @@ class Transport:
             if peer.dealer is None:
                 del self._peers[worker]
 
+    def hello(self) -> wire.Hello:
+        """How this worker begins a connection."""
+        return wire.Hello(wire.PROTOCOL_VERSION, self._cluster, self._worker, self.incarnation)
+
+    def address_of(self, worker: WorkerId) -> str | None:
+        peer = self._peers.get(worker)
+        return peer.address if peer is not None else None
+
     def _connect(self, worker: WorkerId, peer: _Peer) -> None:
         if self._peers.get(worker) is not peer:
             return
@@ -94,7 +102,7 @@ class Transport:
                 self._endpoint.context,
                 peer.address,
                 self._key,
-                wire.Hello(wire.PROTOCOL_VERSION, self._cluster, self._worker, self.incarnation),
+                self.hello(),
                 receive=lambda parts: self._heard(worker, peer, parts),
                 lost=lambda: self._lost(worker, peer),
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import shutil
@@ -41,7 +42,7 @@ from stretto.options import Level
 from stretto.records import pack
 from stretto.replog.core.record import GroupRecord
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
-from stretto.worker.hashing import WrittenHashes, copy_and_hash
+from stretto.worker.hashing import WrittenHashes, be_nice, copy_and_hash
 from stretto.worker.images import SpooledImage, make_image
 from stretto.worker.plan import plans_of
 from stretto.worker.staging import SYNC_BYTES
@@ -138,6 +139,7 @@ def serving(folder: Path) -> Result:
     """Appends while a state is sent as fast as possible, against the same load made by somebody else.
 
     What the load costs is measured first, without appends: it must be the same for the comparison to be fair.
+    Beside the appends, the others move no more bytes in a second than the transfer did.
     """
     ours, controls, rates, control_rates = [], [], [], []
     with _Cluster(folder) as cluster:
@@ -162,7 +164,7 @@ def serving(folder: Path) -> Result:
             cluster.whole()
             cluster.kill(cluster.follower)
             cluster.alone()
-            with _busy(source, folder / "control") as moved_bytes:
+            with _busy(source, folder / "control", rates[-1] * 1e6) as moved_bytes:
                 before = moved_bytes()
                 deadline = time.perf_counter() + seconds
                 controls.append(cluster.append_until(lambda: time.perf_counter() > deadline))  # noqa: B023
@@ -413,15 +415,20 @@ def _pipeline(source: Path, folder: Path) -> float:
     return seconds
 
 
-def _load(source: Path, folder: Path) -> None:
+def _load(source: Path, folder: Path, bytes_per_second: float = math.inf) -> None:
     """The work of a transfer, by processes that have no part in a cluster: a spool that is hashed while it is
-    copied and sent as far as it has come; what arrives is written, hashed and synced now and then."""
+    copied and sent as far as it has come; what arrives is written, hashed and synced now and then. Who sends
+    gives way to others, as a worker's sender does."""
+    started = time.monotonic()
     with _receiver(folder, "take") as connection, (folder / "spool").open("w+b", 0) as spool:
+        be_nice()
 
         def copy(fd: int) -> None:
+            written = 0
             with source.open("rb", 0) as file:
                 while chunk := file.read(CHUNK_BYTES):
-                    os.write(fd, chunk)
+                    written += os.write(fd, chunk)
+                    time.sleep(max(0.0, started + written / bytes_per_second - time.monotonic()))
 
         sent = 0
         progress = _Progress(folder)
@@ -488,11 +495,12 @@ def _take(port: int, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _busy(source: Path, folder: Path) -> Iterator[Callable[[], int]]:
+def _busy(source: Path, folder: Path, bytes_per_second: float) -> Iterator[Callable[[], int]]:
     """The load of a transfer, again and again, by a process of its own; tells how many bytes it has moved."""
     progress = _Progress(folder)
     progress.write(0)
     command = [sys.executable, "-m", "stretto.bench.catchup", "busy", str(source), str(folder)]
+    command.append(str(bytes_per_second))
     with subprocess.Popen(command, start_new_session=True) as process:
         try:
             _until("the others' load has begun", lambda: progress.read() > 0)
@@ -537,9 +545,9 @@ def main(arguments: list[str]) -> None:
             _take(int(port), Path(path))
         case ["load", source, folder]:
             _load(Path(source), Path(folder))
-        case ["busy", source, folder]:
+        case ["busy", source, folder, bytes_per_second]:
             while True:
-                _load(Path(source), Path(folder))
+                _load(Path(source), Path(folder), float(bytes_per_second))
         case _:
             raise StrettoError("this is run by the measures of stretto bench")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import resource
 import subprocess
@@ -283,3 +284,32 @@ def test_blocks_that_come_damaged_are_refused_and_asked_for_again(
     wait_whole(cluster)
     cluster.heal()
     cluster.check_replicas_agree()
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [("replog/*.replog", -1_000), ("state/task-0/data.mdb", 0)],
+    ids=["segment of the log", "file of the state"],
+)
+def test_a_replica_whose_disk_changed_bytes_becomes_somebody_else_and_takes_the_leaders_state(
+    cluster: Cluster, name: str, at: int
+) -> None:
+    append(cluster, 2_000)
+    victim = cluster.followers()[0]
+    before = {member.storage for member in cluster.record().isr if member.worker == victim.name}
+    victim.kill()
+    file = max(cluster.replica_folder(victim.name).glob(name))
+    with file.open("r+b") as damaged:
+        damaged.seek(at % file.stat().st_size)
+        page = damaged.read(8_192)
+        damaged.seek(-len(page), os.SEEK_CUR)
+        damaged.write(bytes(each ^ 0xFF for each in page))
+    with Load(cluster.connect(), depot=LOAD_DEPOT) as load:
+        victim.start()
+        wait_said(victim, "replica_set_aside")
+        wait_said(victim, "far_horizon_ends")
+        wait_whole(cluster)
+    after = {member.storage for member in cluster.record().isr if member.worker == victim.name}
+    assert len(before | after) == 2
+    assert list(cluster.replica_folder(victim.name).glob("**/aside.*"))
+    check(cluster, load)

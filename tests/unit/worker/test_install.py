@@ -72,7 +72,7 @@ def fetch_image(staging: Staging, image: SpooledImage, *, mangle: bool = False) 
     """Returns how many bytes were missing."""
     missing = staging.compare(image.described, (image.listed,))
     assert missing is not None
-    content = image.read(tuple(missing)) if missing else b""
+    content = image.spool.read(image.pieces(tuple(missing))) if missing else b""
     if missing:
         if mangle:
             spoilt = bytes([content[0] ^ 1]) + content[1:]
@@ -280,7 +280,7 @@ def test_no_transaction_is_open_once_an_image_is_made(tmp_path: Path, pool: Thre
 
     transactions = [line.split()[-1] for line in readers if line.split()[:1] == [str(os.getpid())]]
     assert set(transactions) <= {"-"}
-    assert image.read(((0, 1),))
+    assert image.spool.read(image.pieces(((0, 1),)))
     close(leader)
 
 
@@ -294,7 +294,7 @@ def test_a_restarted_follower_goes_on_with_the_blocks_that_are_there(
     missing = before.compare(image.described, (image.listed,))
     assert missing is not None
     half = ((missing[0][0], missing[0][1] // 2),)
-    assert before.store(image.described, half, memoryview(image.read(half))) == ()
+    assert before.store(image.described, half, memoryview(image.spool.read(image.pieces(half)))) == ()
 
     after = Staging(tmp_path / "r", TASKS, before)
     after.prepare(TaskId(0))

@@ -1,0 +1,130 @@
+"""Blocks that another process sends are, to who gets them, the worker's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stretto import wire
+from stretto.catchup import messages
+from stretto.endpoint import Connection, Endpoint
+from stretto.keys import ClusterKey
+from stretto.loop import Loop
+from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.worker.sender import Part, Sender, Unread
+from stretto.zk.paths import GroupKey
+
+DEADLINE_MS = 60_000
+CONTENT = os.urandom(300_000)
+
+
+class World:
+    """A follower that listens, and the leader's sender, on one loop."""
+
+    def __init__(self, key: ClusterKey | None, folder: Path) -> None:
+        self.loop = Loop()
+        self.heard: list[tuple[WorkerId | None, wire.ToWorker, bytes]] = []
+        self.unread: list[Unread] = []
+        self.follower = Endpoint(
+            self.loop, address="127.0.0.1:0", cluster="c", name="follower", key=key, on_message=self._hear
+        )
+        self.sender = Sender(self.loop, key, self.unread.append)
+        (folder / "spool").write_bytes(CONTENT)
+        self.spool = os.open(folder / "spool", os.O_RDONLY)
+
+    def _hear(
+        self, _: Connection, sender: WorkerId | None, message: wire.ToWorker, bodies: list[memoryview]
+    ) -> None:
+        self.heard.append((sender, message, b"".join(bytes(body) for body in bodies)))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """It is looked at until it holds, once."""
+        deadline = self.loop.now + DEADLINE_MS
+        holds = condition()
+
+        def look() -> None:
+            nonlocal holds
+            holds = condition()
+            if holds or self.loop.now > deadline:
+                self.loop.stop()
+            else:
+                self.loop.call_after(10, look)
+
+        if not holds:
+            self.loop.call_after(10, look)
+            self.loop.run()
+        assert holds
+
+    def part(self, ask: int, *pieces: tuple[int, int]) -> Part:
+        blocks = messages.Blocks(
+            Epoch(1), Incarnation("f"), 1, ask=ask, task=TaskId(0), round=1, applied=Offset(0)
+        )
+        return Part(
+            to=WorkerId("follower"),
+            address=self.follower.address,
+            hello=wire.Hello(wire.PROTOCOL_VERSION, "c", WorkerId("leader"), Incarnation("l")),
+            message=wire.Catchup(GroupKey("m", 1, 0), blocks),
+            pieces=pieces,
+        )
+
+    def send(self, part: Part) -> None:
+        """As soon as it is ready."""
+        self.until(lambda: self.sender.send(part, self.spool))
+
+    def close(self) -> None:
+        self.sender.close()
+        self.follower.close()
+        self.loop.close()
+        os.close(self.spool)
+
+
+@pytest.fixture(params=[False, True], ids=["open", "with a key"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    world = World(ClusterKey.generate() if request.param else None, tmp_path)
+    yield world
+    world.close()
+
+
+def test_parts_arrive_as_messages_of_the_worker_and_what_cannot_be_read_is_told(world: World) -> None:
+    assert not world.sender.send(world.part(0, (0, 1)), world.spool), "it is not ready before it is started"
+    world.sender.start()
+    parts = [world.part(1, (0, 200_000)), world.part(2, (8_192, 4_096), (100_000, 50_000))]
+    for part in parts:
+        world.send(part)
+    missing = world.part(3, (299_000, 2_000))
+    world.send(missing)
+    world.until(lambda: len(world.heard) == 2 and len(world.unread) == 1)
+    bodies = [CONTENT[:200_000], CONTENT[8_192:12_288] + CONTENT[100_000:150_000]]
+    assert world.heard == [
+        (WorkerId("leader"), part.message, body) for part, body in zip(parts, bodies, strict=True)
+    ]
+    assert world.unread[0].message == missing.message
+    assert "shorter" in world.unread[0].why
+
+
+def test_a_sender_that_died_is_started_again_and_one_that_ended_is_gone(tmp_path: Path) -> None:
+    world = World(None, tmp_path)
+    try:
+        for ask in (1, 2):
+            world.sender.start()
+            world.send(world.part(ask, (0, 100)))
+            world.until(lambda ask=ask: len(world.heard) == ask)  # type: ignore[misc]
+            pids = _children()
+            if ask == 1:
+                os.kill(pids.pop(), signal.SIGKILL)
+                # Whoever is not ready is not there.
+                world.until(lambda: not world.sender.send(world.part(9, (0, 1)), world.spool))
+        world.sender.end()
+        world.until(lambda: not _children())
+    finally:
+        world.close()
+
+
+def _children() -> list[int]:
+    """Of this process."""
+    files = Path("/proc/self/task").glob("*/children")
+    return [int(pid) for file in files for pid in file.read_text().split()]
