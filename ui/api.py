@@ -23,7 +23,9 @@ from stretto.client.selection import KeyRange, entries, find, plain
 from stretto.client.status import GroupStatus
 from stretto.nearest import did_you_mean
 from stretto.partition import Partitioner
+from stretto.snapshot.checking import Verdict
 from stretto.types import Epoch, WorkerId
+from stretto.ui import snapshots
 from stretto.ui.charts import Charts
 from stretto.ui.desk import Desk
 from stretto.ui.views import ClusterView
@@ -228,6 +230,36 @@ def settle(desk: Desk, module: str, data: Settling) -> Settled:
         return data.topology in (None, each.topology) and data.offset in (None, each.offset)
 
     return Settled(settle_failures(desk.cluster, module, is_wanted, again=data.again))
+
+
+# Snapshots.
+
+
+@get("/snapshots", summary="The snapshots that the cluster knows of, oldest first")
+def list_snapshots(desk: Desk, module: str | None = None) -> tuple[admin.SnapshotView, ...]:
+    return desk.cluster.ask(admin.Snapshots(module=module))
+
+
+@post("/modules/{module:str}/snapshots", summary="Make a snapshot; answered when it is complete")
+def create_snapshot(desk: Desk, module: str, data: snapshots.Creation) -> snapshots.Created:
+    _module(desk, module)
+    return snapshots.create_snapshot(desk, module, data)
+
+
+@post(
+    "/modules/{module:str}/snapshots/{name:str}/verify",
+    status_code=200,
+    summary="Read a snapshot again, and tell what is not as it was",
+)
+def verify_snapshot(desk: Desk, module: str, name: str) -> Verdict:
+    return snapshots.verify(desk, module, name)
+
+
+@delete(
+    "/modules/{module:str}/snapshots/{name:str}", summary="Delete a snapshot with its files, or forget it"
+)
+def delete_snapshot(desk: Desk, module: str, name: str, *, forget: bool = False) -> None:
+    snapshots.delete(desk, snapshots.named(desk, module, name), forget=forget)
 
 
 # Options.
@@ -449,6 +481,10 @@ ROUTES = Router(
         charts,
         failures,
         settle,
+        list_snapshots,
+        create_snapshot,
+        verify_snapshot,
+        delete_snapshot,
         options,
         set_option,
         unset_option,

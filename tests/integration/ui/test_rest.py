@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -167,3 +168,28 @@ def test_progress_and_failures_of_topologies_are_in_charts_and_metrics(served: S
     text = httpx.get(f"{served.url}/metrics").text
     assert 'stretto_topology_parked_records{module="Shown"' in text
     assert "stretto_function_duration_seconds_bucket" in text
+
+
+def test_a_snapshot_is_made_listed_verified_and_deleted(served: Served, tmp_path: Path) -> None:
+    path = f"/modules/{MODULE}/snapshots"
+    answer = served.send("POST", path, {"to": str(tmp_path), "name": "monday"})
+    assert answer.status_code == 201, answer.text
+    folder = tmp_path / MODULE / "monday"
+    assert (answer.json()["folder"], answer.json()["tasks"]) == (str(folder), 8)
+    [listed] = served.get(f"/snapshots?module={MODULE}")
+    assert (listed["name"], listed["state"], listed["folder"]) == ("monday", "complete", str(folder))
+    verdict = served.send("POST", f"{path}/monday/verify").raise_for_status().json()
+    assert verdict["problems"] == []
+    assert [task["why"] for task in verdict["tasks"]] == [""] * 8
+    [spoilt] = folder.glob("task-3/*.mdb")
+    spoilt.write_bytes(spoilt.read_bytes()[:-1])
+    verdict = served.send("POST", f"{path}/monday/verify").raise_for_status().json()
+    assert [task["task"] for task in verdict["tasks"] if task["why"]] == [3]
+    assert served.send("DELETE", f"{path}/monday").status_code == 204
+    assert not folder.exists()
+    assert served.get(f"/snapshots?module={MODULE}") == []
+    status, why = refusal(served.send("POST", f"{path}/monday/verify"))
+    assert (status, why) == (404, f"there is no snapshot monday of {MODULE}; there are none")
+    status, why = refusal(served.send("POST", path, {"to": "backup"}))
+    assert status == 400
+    assert "name the folder from its root" in why

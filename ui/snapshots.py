@@ -1,0 +1,69 @@
+"""Snapshots over REST: what ``stretto snapshot`` does, with the folders as this machine sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from litestar.exceptions import NotFoundException
+
+from stretto import admin
+from stretto.errors import StrettoError, UsageError
+from stretto.nearest import did_you_mean
+from stretto.snapshot.checking import Verdict, check
+from stretto.snapshot.creating import create, default_name
+from stretto.snapshot.keeping import delete_files, too_many
+from stretto.ui.desk import Desk
+
+
+class Creation(msgspec.Struct, frozen=True):
+    to: Annotated[str, msgspec.Meta(min_length=1)]
+    """A folder that all nodes and the machine of the UI share; it is made in ``to/<module>/<name>``."""
+    name: str | None = None
+    """The time, if none is given."""
+
+
+class Created(msgspec.Struct, frozen=True):
+    folder: str
+    tasks: int
+    size_bytes: int
+    deleted: list[str]
+    """Of the module's snapshots, those that were too many."""
+
+
+def create_snapshot(desk: Desk, module: str, data: Creation) -> Created:
+    to = Path(data.to)
+    if not to.is_absolute():
+        raise UsageError(f"{data.to!r} is relative, and nobody knows to what; name the folder from its root")
+    folder, manifest, keep = create(desk.cluster, module, data.name or default_name(), to)
+    known = desk.cluster.ask(admin.Snapshots(module=module))
+    deleted = []
+    for each in too_many(known, keep):
+        try:
+            delete(desk, each, forget=False)
+        except StrettoError:
+            # What cannot be deleted from here stays on the list.
+            continue
+        deleted.append(each.folder)
+    return Created(str(folder), len(manifest.tasks), manifest.size_bytes, deleted)
+
+
+def verify(desk: Desk, module: str, name: str) -> Verdict:
+    return check(Path(named(desk, module, name).folder))
+
+
+def delete(desk: Desk, snapshot: admin.SnapshotView, *, forget: bool) -> None:
+    if not forget:
+        delete_files(snapshot)
+    desk.act(admin.ForgetSnapshot(module=snapshot.module, name=snapshot.name))
+
+
+def named(desk: Desk, module: str, name: str) -> admin.SnapshotView:
+    """Also of a module that is gone."""
+    known = {each.name: each for each in desk.cluster.ask(admin.Snapshots(module=module))}
+    if name not in known:
+        raise NotFoundException(
+            detail=f"there is no snapshot {name} of {module}; {did_you_mean(name, known)}"
+        )
+    return known[name]
