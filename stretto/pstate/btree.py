@@ -23,16 +23,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+import lmdb
 import numpy as np
 
 from stretto.errors import StorageError
 from stretto.ordered import EVERYTHING
 from stretto.pstate.pages import NO_ROWS, PAGE_BYTES, Page
 
-if TYPE_CHECKING:
-    import lmdb
+IS_KNOWN = lmdb.version()[:2] == (0, 9)
+"""Another LMDB may lay its pages out differently: then it reads them itself."""
 
 _DATABASE = struct.Struct("<IHHQQQQQ")
 _PAGE = struct.Struct("<QHHHH")
@@ -76,7 +77,7 @@ class Tree:
     def splits(self, parts: int, start: bytes = EVERYTHING[0], end: bytes = EVERYTHING[1]) -> list[bytes]:
         """Ascending keys strictly within ``[start, end)`` that cut its rows into parts of about the same
         size: ``parts - 1``, or fewer if there are few rows."""
-        if not self._depth or parts < 2:
+        if not self._depth or parts < 2 or not IS_KNOWN:
             return []
         level: list[_Below] = [(b"", self._root)]
         for _ in range(self._depth - 1):
@@ -89,13 +90,16 @@ class Tree:
     def read_page(
         self, start: bytes, end: bytes, *, after: bool = False, max_bytes: int = PAGE_BYTES
     ) -> tuple[Page, bool] | None:
-        """As :func:`stretto.pstate.pages.read_page`; None if there is a value that is not on a leaf page."""
+        """As :func:`stretto.pstate.pages.read_page`; None for what only LMDB reads: a value that is not on a
+        leaf page, the layout of another version."""
         if not self._depth:
             return NO_ROWS, False
+        if not IS_KNOWN:
+            return None
         # All rows of the first leaf may be below the range, but not all of two.
         room = max(2, max_bytes // self._page_bytes)
         found = list(islice(self._leaves((b"", self._root), self._depth, start, end), room + 1))
-        leaves = _Leaves(self._pages[np.array(found[:room], np.int64)])
+        leaves = _Leaves(self._pages, np.array(found[:room], np.int64))
         if leaves.has_long_values:
             return None
         first, behind = leaves.find(start, after=after), leaves.find(end)
@@ -129,11 +133,14 @@ class Tree:
 class _Leaves:
     """The rows of leaf pages, in order."""
 
-    def __init__(self, pages: Pages) -> None:
-        """A copy, one page after the other."""
+    def __init__(self, file: Pages, numbers: _Numbers) -> None:
+        if (numbers >= len(file)).any():
+            raise StorageError("a state's file is shorter than its tree")
+        pages = file[numbers]
         page_bytes = pages.shape[1]
         words = pages.view("<u2")
-        if not (words[:, 5] & _LEAF).all():
+        is_leaf = words[:, 5] & _LEAF != 0
+        if not (is_leaf & (pages.view("<u8")[:, 0] == numbers)).all():
             raise StorageError("a page of a state's file is no leaf of its tree")
         counts = (words[:, 6].astype(np.int64) - _PAGE.size) // 2
         page = np.repeat(np.arange(len(pages)), counts)

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto import ordered
+from stretto.errors import StorageError
 from stretto.ordered import EVERYTHING
+from stretto.pstate import btree
 from stretto.pstate.btree import Tree, map_pages
 from stretto.pstate.pages import NO_ROWS, Page, read_page, read_pages
 from stretto.pstate.splits import splits
@@ -127,6 +129,27 @@ def test_a_value_that_lies_beside_the_tree_is_left_to_the_cursor(env: lmdb.Envir
         tree = tree_of(env, txn)
         assert tree.read_page(b"", b"\xff") is None
         assert tree_of(env, txn, "pstate/none").read_page(b"", b"\xff") == (NO_ROWS, False)
+
+
+def test_pages_of_another_lmdb_are_left_to_it(env: lmdb.Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(env, {ordered.encode(number): b"value" for number in range(10_000)})
+    with env.begin() as txn:
+        tree = tree_of(env, txn)
+        assert tree.splits(2)
+        monkeypatch.setattr(btree, "IS_KNOWN", False)
+        assert tree.read_page(b"", b"\xff") is None
+        assert tree.splits(2) == []
+
+
+def test_a_page_that_is_not_the_one_the_tree_names_is_refused(env: lmdb.Environment) -> None:
+    filled(env, {ordered.encode(number): b"value" for number in range(10_000)})
+    with env.begin() as txn:
+        pages = map_pages(Path(env.path()) / "data.mdb", env.stat()["psize"]).copy()
+        Tree(txn, "pstate/rows", pages).read_page(b"", b"\xff")
+        leaves = (pages.view("<u2")[:, 5] & 0x02).nonzero()[0]
+        pages[leaves] = pages[leaves[::-1]]
+        with pytest.raises(StorageError, match="no leaf of its tree"):
+            Tree(txn, "pstate/rows", pages).read_page(b"", b"\xff")
 
 
 def test_a_page_is_bounded_although_its_rows_become_large(env: lmdb.Environment) -> None:
