@@ -13,9 +13,9 @@ from typing import Self
 
 from stretto.admin import ModuleDescription
 from stretto.errors import UsageError
-from stretto.ordered import EVERYTHING
-from stretto.pstate.pages import Page, read_pages
-from stretto.pstate.splits import splits
+from stretto.ordered import EVERYTHING, KEY_BYTES_MAX
+from stretto.pstate.btree import Tree
+from stretto.pstate.pages import Page, read_page
 from stretto.records import DepotOffset
 from stretto.scans import OFFSET_END, Size, TaskSizes
 from stretto.snapshot.manifest import Manifest, StoredTask, file_of, read_manifest
@@ -75,7 +75,16 @@ class Snapshot:
         if database is None:
             return
         with file.reading_bytes() as txn:
-            yield from read_pages(txn, database, start, end)
+            tree = Tree(txn, pstates.PREFIX + pstate, file.pages)
+            cursor = txn.cursor(database)
+            start, after, more = start[:KEY_BYTES_MAX], False, True
+            while more:
+                page, more = tree.read_page(start, end, after=after) or read_page(
+                    cursor, start, end, after=after
+                )
+                if page.count:
+                    yield page
+                    start, after = page.last_key, True
 
     def splits(
         self,
@@ -87,15 +96,7 @@ class Snapshot:
     ) -> list[bytes]:
         file = self._file(task)
         with file.reading_bytes() as txn:
-            return splits(
-                txn,
-                pstates.PREFIX + pstate,
-                parts,
-                file=file.path,
-                page_bytes=file.page_bytes,
-                start=start,
-                end=end,
-            )
+            return Tree(txn, pstates.PREFIX + pstate, file.pages).splits(parts, start, end)
 
     def sizes(self) -> dict[int, TaskSizes]:
         return {task: _sizes(self._file(task)) for task in self.tasks}

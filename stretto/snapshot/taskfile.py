@@ -9,7 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import lmdb
 
@@ -19,6 +21,9 @@ from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.environment import MAX_DBS, Database, ReadTransaction, StateCorrupt
 from stretto.worker.taskstate import digest_of, offset_in
+
+if TYPE_CHECKING:
+    from stretto.pstate.btree import Pages
 
 _shared: dict[str, tuple[lmdb.Environment, int]] = {}
 _sharing = threading.Lock()
@@ -44,9 +49,12 @@ class TaskFile:
             self._is_closed = True
             _close(self._key)
 
-    @property
-    def page_bytes(self) -> int:
-        return self._env.stat()["psize"]
+    @cached_property
+    def pages(self) -> Pages:
+        """For who reads many rows at once, with numpy, which others need not load."""
+        from stretto.pstate.btree import map_pages  # noqa: PLC0415
+
+        return map_pages(self.path, self._env.stat()["psize"])
 
     @contextmanager
     def reading(self) -> Iterator[ReadTransaction]:

@@ -15,6 +15,7 @@ import msgspec
 import stretto.examples
 from stretto import ordered
 from stretto.client import connect
+from stretto.client.producer import Producer
 from stretto.errors import StrettoError
 from stretto.partition import owner_of
 from stretto.snapshot.reading import open_snapshot
@@ -65,6 +66,17 @@ class Bank:
             producer.flush()
             for ack in acks:
                 ack.result(DEADLINE_SECONDS)
+
+    def letters(self, producer: Producer, chance: random.Random, count: int) -> None:
+        """Of a module that sends them; until all are taken."""
+        pairs = [chance.sample(ACCOUNTS, 2) for _ in range(count)]
+        acks = [
+            producer.append(msgspec.json.encode({"sender": sender, "to": to}), task=owner_of(sender, TASKS))
+            for sender, to in pairs
+        ]
+        producer.flush()
+        for ack in acks:
+            ack.result(DEADLINE_SECONDS)
 
     def pay_in(self) -> None:
         self.order([{"type": "deposit", "account": account, "amount": 1_000} for account in ACCOUNTS])

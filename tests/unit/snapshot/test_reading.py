@@ -9,6 +9,7 @@ import pytest
 
 from stretto.errors import UsageError
 from stretto.ordered import encode
+from stretto.pstate.changes import Changes
 from stretto.pstate.pages import Page
 from stretto.records import RecordBatch
 from stretto.snapshot.checking import check
@@ -16,6 +17,7 @@ from stretto.snapshot.manifest import ARTIFACT, MANIFEST, Manifest, SnapshotDama
 from stretto.snapshot.reading import Snapshot, open_snapshot
 from stretto.types import TaskId
 from tests.unit.snapshot.snapshots import a_log, made
+from tests.unit.worker.entries import Log
 
 
 @pytest.fixture
@@ -50,6 +52,19 @@ def test_rows_are_read_with_no_cluster_and_in_parts(snapshot: Snapshot) -> None:
     assert [key for part in parts for key in part] == expected
     with pytest.raises(UsageError, match="has no task 9"):
         next(snapshot.rows(9, "counts"))
+
+
+def test_long_values_and_many_pages_are_read_as_they_are(tmp_path: Path) -> None:
+    log = Log()
+    rows = {encode(number): b"v" * (9_000 if number == 700 else 40) for number in range(40_000)}
+    log.state(Changes(puts=tuple(rows.items())))
+    made(tmp_path / "bank" / "long", tmp_path / "long", log)
+    with open_snapshot(tmp_path / "bank" / "long") as snapshot:
+        pages = list(snapshot.rows(0, "counts"))
+        assert len(pages) > 1
+        assert keys_of(iter(pages)) == sorted(rows)
+        assert b"".join(page.values for page in pages) == b"".join(rows[key] for key in sorted(rows))
+        assert len(snapshot.splits(0, "counts", 4)) == 3
 
 
 def test_depots_are_read_by_offset_and_time(snapshot: Snapshot) -> None:
