@@ -57,6 +57,7 @@ class Snapshot:
             pstates=manifest.pstates,
             topologies=manifest.topologies,
             queries=manifest.queries,
+            version=manifest.version,
         )
 
     @property

@@ -176,5 +176,5 @@ def test_a_manifest_says_enough_to_launch_the_module(folder: Path) -> None:
     declared = manifest.module_manifest
     assert (declared.name, declared.entry, declared.depots) == ("bank", "module:Bank", manifest.depots)
     with open_snapshot(folder) as snapshot:
-        assert snapshot.description.tasks == 2
+        assert (snapshot.description.tasks, snapshot.description.version) == (2, manifest.version)
         assert snapshot.description.depots == manifest.depots
