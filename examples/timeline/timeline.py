@@ -63,8 +63,7 @@ class Timeline(Module):
     @step
     def deliver(self, reader: str, post: Post) -> None:
         self.timelines.set(reader, (-post.number, post.user), value=post)
-        if self.timelines.count(reader) > TIMELINE_POSTS_MAX:
-            *_, oldest = self.timelines.keys(reader)
+        for oldest in list(islice(self.timelines.keys(reader), TIMELINE_POSTS_MAX, None)):
             self.timelines.delete(reader, oldest)
 
     @query(key="user")

@@ -138,7 +138,7 @@ class Executor:
 
     def _run(self, message: protocol.Run | protocol.RunCalls, bodies: list[bytes]) -> bytes:
         lane = message.lane
-        began = time.monotonic_ns()
+        began, delayed_before_us = time.monotonic_ns(), _delayed_us()
         runner = self._runner(lane.task)
         start, records = DepotOffset(0), list[Buffer]()
         positions = self._lanes.positions(lane)
@@ -168,6 +168,7 @@ class Executor:
             tuple(outcome.results),
             tuple(_note(failure, records) for failure in outcome.failures),
             (time.monotonic_ns() - began) // 1_000,
+            max(0, _delayed_us() - delayed_before_us),
             outcome.times,
         )
         return protocol.framed(answer, (changes.body, *_packed_hops(outcome)))
@@ -198,6 +199,15 @@ class Executor:
             return runner.combine(message.query, args, parts)
         with self._lanes.view(message.task, message.epoch, message.file) as rows:
             return runner.query(message.query, args, rows)
+
+
+def _delayed_us() -> int:
+    """How long this process was ready to run, and did not; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/schedstat", "rb") as file:
+            return int(file.read().split()[1]) // 1_000
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _packed_hops(outcome: Outcome) -> list[bytes]:

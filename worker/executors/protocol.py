@@ -171,6 +171,8 @@ class Ran(msgspec.Struct, frozen=True, tag="ran", gc=False):
     """By position in the batch, as JSON; those that returned nothing are left out."""
     failures: tuple[FailureNote, ...] = ()
     elapsed_us: int = 0
+    delayed_us: int = 0
+    """Of these, how long others had the processor that it wanted."""
     times: tuple[Timed, ...] = ()
 
 

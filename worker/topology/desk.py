@@ -164,6 +164,7 @@ class StreamDesk:
             bytes_max=value("topology.stream.batch.bytes"),
             parked_max=value("topology.failures.max"),
             is_paused=worker.is_paused or worker.holding.is_held,
+            timeout_ms=int(worker.option("executor.timeout.millis")),
             takes_many=spec.batch,
         )
 
@@ -399,6 +400,7 @@ def _event(batch: int, reply: Reply, bodies: list[bytes]) -> work.Event:
                 results=reply.results,
                 failures=reply.failures,
                 elapsed_us=reply.elapsed_us,
+                delayed_us=reply.delayed_us,
             )
         case protocol.Failed(why=why, is_too_much=is_too_much):
             return work.NotRun(batch, None, why, is_too_much)

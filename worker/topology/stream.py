@@ -46,8 +46,11 @@ UNFINISHED_MAX = 32
 """Batches of records that wait for their hops. Those of calls are not counted: others wait for them."""
 RECORDS_FIRST = 64
 """Of the first batch; then as many as run in reasonable time."""
-QUICK_US = 50_000
+QUICK_US = 200_000
 SLOW_US = 500_000
+"""Of work. On a busy machine a run takes longer, and smaller ones would only add to what there is to do."""
+PATIENT = 4
+"""A run that takes this part of the time after which it is killed is too long all the same."""
 PAUSE_MS = 20
 PAUSE_MS_MAX = 2_000
 BACKOFF_MS = 200
@@ -340,9 +343,11 @@ class Stream:
         self._append(batch, ran.changes)
 
     def _adapt(self, ran: work.Ran, size: int) -> None:
-        if ran.elapsed_us > SLOW_US:
+        worked_us = ran.elapsed_us - ran.delayed_us
+        patience_us = self._settings.timeout_ms * 1_000 // PATIENT
+        if worked_us > SLOW_US or ran.elapsed_us > patience_us:
             self._size = max(1, min(self._size, size) // 2)
-        elif ran.elapsed_us < QUICK_US and ran.end - ran.start >= size:
+        elif worked_us < QUICK_US and ran.elapsed_us < patience_us // 2 and ran.end - ran.start >= size:
             self._size = min(max(self._size, size * 2), self._settings.records_max)
 
     def _not_run(self, lost: work.NotRun) -> None:

@@ -25,6 +25,8 @@ class Settings:
     parked_max: int
     is_paused: bool = False
     """No record is begun."""
+    timeout_ms: int = 10_000
+    """When a run is killed."""
     takes_many: bool = False
     """Its function takes all records of a batch at once: a hop that fails is the failure of all of them."""
 
@@ -72,6 +74,8 @@ class Ran:
     results: tuple[tuple[int, bytes], ...] = ()
     failures: tuple[FailureNote, ...] = ()
     elapsed_us: int = 0
+    delayed_us: int = 0
+    """Of these, how long it waited for a processor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from stretto.examples.wordcount.wordcount import WordCount
 from stretto.module import Depot, Module, declarations
 from stretto.partition import Partitioner
 from tests.integration.cluster import MODULE, Cluster, Code
+from tests.integration.zk.waiting import wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 TASKS = 4
@@ -59,12 +61,19 @@ def held(client: Client, module: type[Module], name: str) -> dict[Any, Any]:
 
 def check_settles(client: Client, module: type[Module], expected: dict[str, dict[Any, Any]]) -> None:
     """That these PStates come to be what they are in memory, and stay it."""
-    deadline = time.monotonic() + SETTLED_SECONDS
-    for name, whole in expected.items():
-        while (found := held(client, module, name)) != whole and time.monotonic() < deadline:
-            time.sleep(0.2)
-        differing = {key: (found.get(key), whole.get(key)) for key in found.keys() | whole.keys()}
-        assert found == whole, {key: pair for key, pair in differing.items() if pair[0] != pair[1]}
+
+    def differing(name: str) -> dict[Any, Any]:
+        found, whole = held(client, module, name), expected[name]
+        keys = found.keys() | whole.keys()
+        return {key: (found.get(key), whole.get(key)) for key in keys if found.get(key) != whole.get(key)}
+
+    def is_settled(name: str) -> bool:
+        return not differing(name)
+
+    for name in expected:
+        with contextlib.suppress(AssertionError):
+            wait_until("it is as in memory", partial(is_settled, name), SETTLED_SECONDS)
+        assert differing(name) == {}
     for name, whole in expected.items():
         assert held(client, module, name) == whole
 
@@ -104,7 +113,7 @@ def test_page_views_are_ranked(run: Callable[..., Cluster]) -> None:
 def test_a_timeline_is_right_although_leaders_are_killed(run: Callable[..., Cluster]) -> None:
     """What it does may happen twice, and changes nothing the second time."""
     cluster = run("timeline/timeline.py", Timeline)
-    made, written = list(islice(follows(people=60), 300)), list(islice(posts(people=60), 300))
+    made, written = list(islice(follows(people=60), 300)), list(islice(posts(people=60), 1_000))
 
     def kill_leaders(number: int) -> None:
         if number in (100, 200):
@@ -156,10 +165,12 @@ def test_a_bank_books_every_order_once_although_leaders_are_killed(run: Callable
             expected[transfer.to] -= transfer.amount
         return balances, dict(expected)
 
-    deadline = time.monotonic() + SETTLED_SECONDS
-    while (found := booked())[0] != found[1] and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert found[0] == found[1]
+    def is_booked() -> bool:
+        balances, expected = booked()
+        return balances == expected
+
+    wait_until("every order is booked", is_booked, SETTLED_SECONDS)
+    found = booked()
     assert held(client, Bank, "deposited") == paid_in
     assert sum(found[0].values()) == sum(paid_in.values())
     assert min(found[0].values()) >= 0

@@ -138,7 +138,7 @@ def logs_of_a_group(draw: st.DrawFn) -> list[Log]:
     return logs
 
 
-@settings(max_examples=400, derandomize=True, database=None)
+@settings(max_examples=400, derandomize=True, database=None, deadline=None)
 @given(logs_of_a_group())
 def test_logs_of_a_group_part_at_the_end_of_their_common_prefix(logs: list[Log]) -> None:
     for mine in logs:
@@ -147,7 +147,7 @@ def test_logs_of_a_group_part_at_the_end_of_their_common_prefix(logs: list[Log])
             assert part(history_of(mine), len(mine), history_of(theirs), len(theirs)) == expected
 
 
-@settings(max_examples=400, derandomize=True, database=None)
+@settings(max_examples=400, derandomize=True, database=None, deadline=None)
 @given(logs_of_a_group(), st.data())
 def test_pruned_logs_part_at_the_end_of_their_common_prefix_or_do_not_know(
     logs: list[Log], data: st.DataObject

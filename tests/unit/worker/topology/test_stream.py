@@ -16,7 +16,8 @@ RECORDS = 120
 
 
 def settings(retry: str, **others: Any) -> work.Settings:
-    return work.Settings(retry=retry, retries=3, records_max=16, bytes_max=1 << 20, parked_max=100, **others)
+    given = {"retries": 3, "records_max": 16, "bytes_max": 1 << 20, "parked_max": 100} | others
+    return work.Settings(retry=retry, **given)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -90,6 +91,43 @@ def test_parked_records_are_bounded_and_the_oldest_go() -> None:
 
 def vars_of(settings: work.Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in settings.__slots__}
+
+
+# How much it runs at once.
+
+
+def sizes(*runs: tuple[int, int], timeout_ms: int = 10_000) -> list[int]:
+    """Records of each run, when those before it took so many microseconds and were delayed for so many."""
+    stream = Stream((DEPOT,), settings("individual", timeout_ms=timeout_ms, records_max=1_000), work.Stored())
+    [*effects] = stream.step(work.Grown(DEPOT, 1 << 20), 0)
+    found, at = [], 0
+    for elapsed_us, delayed_us in runs:
+        run = next(each for each in effects if isinstance(each, work.RunRecords))
+        found.append(run.records_max)
+        end = at + run.records_max
+        ran = work.Ran(batch=run.batch, start=at, end=end, elapsed_us=elapsed_us, delayed_us=delayed_us)
+        at = end
+        effects = [each for each in effects if each is not run]
+        stepped = stream.step(ran, 0)
+        while append := next((each for each in stepped if isinstance(each, work.Append)), None):
+            effects += [each for each in stepped if each is not append]
+            stepped = stream.step(work.Accepted(append.batch), 0) + stream.step(work.Applied(append.batch), 0)
+        effects += stepped
+    return found
+
+
+def test_runs_that_work_for_long_become_smaller_and_quick_ones_larger() -> None:
+    # The second one was asked for together with the first.
+    assert sizes((900_000, 0), (450_000, 0), (250_000, 0), (250_000, 0)) == [64, 64, 32, 32]
+    assert sizes(*[(1_000, 0)] * 5) == [64, 64, 128, 128, 256]
+
+
+def test_runs_that_wait_for_a_processor_do_not_become_smaller() -> None:
+    assert sizes(*[(2_000_000, 1_900_000)] * 4) == [64, 64, 64, 64]
+
+
+def test_runs_that_come_near_their_timeout_become_smaller_whatever_they_waited_for() -> None:
+    assert sizes(*[(2_000_000, 1_900_000)] * 4, timeout_ms=4_000)[-1] < 64
 
 
 # Its guards: each is taken away, and the world must notice.
