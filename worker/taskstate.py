@@ -60,6 +60,10 @@ PAGE_BYTES = 4096
 CHANGES_NOTHING = (Kind.EPOCH, Kind.MARKER, Kind.CLAIM)
 
 _U64 = struct.Struct(">Q")
+_2U64 = struct.Struct(">2Q")
+_3U64 = struct.Struct(">3Q")
+_HASHED_PARTS = 2_048
+_HASHED_BYTES = 16 * 1024
 _FORMAT = b"format"
 _TASK = b"task"
 _APPLIED = b"applied"
@@ -429,27 +433,33 @@ def digest_of(
 ) -> str:
     """Of depots and PStates by name, ascending, and of the producers."""
     digest = hashlib.blake2b(digest_size=16)
+    #: Hashed many at a time, which lets others run meanwhile.
+    parts: list[bytes | memoryview] = []
 
-    def add(*numbers: int, content: bytes | memoryview) -> None:
-        digest.update(struct.pack(f">{len(numbers) + 1}Q", *numbers, len(content)))
-        digest.update(content)
+    def add(*more: bytes | memoryview) -> None:
+        parts.extend(more)
+        if len(parts) >= _HASHED_PARTS or len(more[-1]) >= _HASHED_BYTES:
+            digest.update(b"".join(parts))
+            parts.clear()
 
     # Those that are empty count as none: a file that was opened anew has them no more.
     for name, database in handles:
         if txn.stat(database)["entries"] == 0:
             continue
-        add(content=name.encode())
+        add(_U64.pack(len(name.encode())), name.encode())
         for base, timestamp_ms, batch in depots.batches(txn, database):
-            add(base, timestamp_ms, content=batch)
+            add(_3U64.pack(base, timestamp_ms, len(batch)), batch)
     for name, database in databases:
         if txn.stat(database)["entries"] == 0:
             continue
-        add(content=(pstates.PREFIX + name).encode())
+        title = (pstates.PREFIX + name).encode()
+        add(_U64.pack(len(title)), title)
         for key, value in pstates.rows(txn, database):
-            add(content=key)
-            add(content=value)
+            add(_U64.pack(len(key)), key, _U64.pack(len(value)), value)
     for producer, rows in _rows(txn, meta, task):
-        add(producer, content=_encode_row(rows.get(task)))
+        row = _encode_row(rows.get(task))
+        add(_2U64.pack(producer, len(row)), row)
+    digest.update(b"".join(parts))
     return digest.hexdigest()
 
 

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from stretto import admin
+from stretto.replog.frame import Kind
+from stretto.snapshot.manifest import file_of
+from stretto.types import TaskId
+from stretto.worker import snapshots
+from stretto.worker.holding import HOLD_MS_MAX, Holding
+from stretto.worker.process import Worker
+from stretto.worker.snapshots import CREATING, SnapshotDesk, is_snapshot
+from stretto.worker.state import AppliedState
+from stretto.zk.paths import GroupKey
+from tests.unit.snapshot.snapshots import TASKS, a_log
+from tests.unit.worker.entries import Log
+
+KEY = GroupKey("bank", 1, 0)
+DEADLINE_SECONDS = 30.0
+
+
+class Timers:
+    """A loop whose time is set by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+        self._due: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
+
+    def call_soon(self, function: Callable[..., None], *args: Any) -> None:
+        self.call_at(self.now, function, *args)
+
+    def call_after(self, delay_ms: int, function: Callable[..., None], *args: Any) -> None:
+        self.call_at(self.now + delay_ms, function, *args)
+
+    def call_at(self, when: int, function: Callable[..., None], *args: Any) -> None:
+        self._due.append((when, function, args))
+
+    def pass_ms(self, millis: int) -> None:
+        self.now += millis
+        due = [each for each in self._due if each[0] <= self.now]
+        self._due = [each for each in self._due if each[0] > self.now]
+        for _, function, args in due:
+            function(*args)
+
+
+@dataclass
+class Desk:
+    """Of topologies, as much of it as a hold sees."""
+
+    under_way: str = ""
+    changes: list[bool] = field(default_factory=list)
+    is_held: Callable[[], bool] = lambda: False
+
+    def settings_changed(self) -> None:
+        self.changes.append(self.is_held())
+
+
+@dataclass
+class World:
+    loop: Timers = field(default_factory=Timers)
+    worker: str = "w0"
+    streams: Desk = field(default_factory=Desk)
+    microbatches: Desk = field(default_factory=Desk)
+    groups: dict[GroupKey, Any] = field(default_factory=dict)
+    config: Any = field(default_factory=lambda: SimpleNamespace(cluster="c", node="n0"))
+    description: Any = field(default_factory=lambda: SimpleNamespace(topologies=()))
+
+    def option(self, _: str) -> int:
+        return 0
+
+
+def hold(token: str, hold_ms: int) -> admin.HoldTopologies:
+    return admin.HoldTopologies(token=token, hold_ms=hold_ms)
+
+
+def test_a_hold_lasts_until_it_is_ended_and_not_longer_than_it_may() -> None:
+    world = World()
+    holding = Holding(cast(Worker, world))
+    world.streams.is_held = world.microbatches.is_held = lambda: holding.is_held
+    leader = SimpleNamespace(epoch=4, is_serving=True)
+    world.groups = {
+        KEY: SimpleNamespace(key=KEY, leader=leader),
+        GroupKey("bank", 1, 1): SimpleNamespace(key=GroupKey("bank", 1, 1), leader=None),
+    }
+    world.streams.under_way = "stream a is at work"
+    told = holding.asked(hold("x", 5_000))
+    assert (told.led, told.waits) == (((KEY, 4),), "stream a is at work")
+    assert holding.is_held
+    holding.asked(hold("y", 1_000_000))
+    holding.asked(hold("x", 0))
+    assert holding.is_held
+    world.loop.pass_ms(HOLD_MS_MAX - 1)
+    assert holding.is_held
+    world.loop.pass_ms(1)
+    assert not holding.is_held
+    assert world.streams.changes == world.microbatches.changes == [True, False]
+
+
+def test_a_hold_that_is_prolonged_does_not_end_at_its_first_time() -> None:
+    world = World()
+    holding = Holding(cast(Worker, world))
+    holding.asked(hold("x", 100))
+    world.loop.pass_ms(60)
+    holding.asked(hold("x", 100))
+    world.loop.pass_ms(60)
+    assert holding.is_held
+    world.loop.pass_ms(40)
+    assert not holding.is_held
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def desk(world: World) -> Iterator[SnapshotDesk]:
+    desk = SnapshotDesk(cast(Worker, world))
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[AppliedState]:
+    state = AppliedState.open(tmp_path / "state", TASKS)
+    yield state
+    state.close()
+
+
+def mark(desk: SnapshotDesk, state: AppliedState, log: Log, token: str, *, age_ms: int = 0) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    frame = log.add(Kind.MARKER, payload=b"snapshot/" + token.encode(), timestamp_ms=now_ms - age_ms)
+    assert is_snapshot(frame)
+    state.apply([each for each in log.frames if each.end_offset > state.applied])
+    desk.marked(cast(Any, SimpleNamespace(key=KEY, state=state)), frame)
+
+
+def cut(desk: SnapshotDesk, token: str) -> admin.CutView | None:
+    return desk.cut(admin.Cut(group=KEY, marker=token))
+
+
+def until(what: str, condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.002)
+    raise AssertionError(f"{what}: not in {DEADLINE_SECONDS} s")
+
+
+def digested(desk: SnapshotDesk, token: str) -> admin.CutView | None:
+    view = cut(desk, token)
+    return view if view is not None and all(task.digest for task in view.tasks.values()) else None
+
+
+def finished(desk: SnapshotDesk, token: str) -> admin.CutView | None:
+    view = cut(desk, token)
+    assert view is not None
+    return view if view.problem or all(task.sha256 for task in view.tasks.values()) else None
+
+
+def test_the_state_at_a_marker_is_digested_and_copied_while_more_is_applied(
+    desk: SnapshotDesk, state: AppliedState, tmp_path: Path
+) -> None:
+    log = a_log()
+    mark(desk, state, log, "one")
+    marked, digests = state.applied, {task: state.digest(task) for task in TASKS}
+    log.depot([b"later"], task=0)
+    state.apply(log.frames[-1:])
+    view = until("digests", lambda: digested(desk, "one"))
+    assert (view.offset, view.epoch, view.cluster) == (marked, 1, "c")
+    assert {task: each.digest for task, each in view.tasks.items()} == digests
+    (tmp_path / CREATING).write_text("word")
+    call = admin.CopyCut(group=KEY, marker="one", folder=str(tmp_path), token="word")
+    assert desk.copy(call)
+    assert desk.copy(call)  # once is enough
+    view = until("copies", lambda: finished(desk, "one"))
+    assert view.problem == ""
+    for task in TASKS:
+        assert file_of(tmp_path, task).stat().st_size == view.tasks[task].size_bytes
+    assert view.copied_bytes == sum(each.size_bytes or 0 for each in view.tasks.values())
+    desk.drop(admin.DropCut(group=KEY, marker="one"))
+    assert cut(desk, "one") is None
+    assert not desk.copy(call)
+
+
+@pytest.mark.parametrize("there", [None, "another word"])
+def test_a_folder_that_is_not_the_asker_s_is_left_alone(
+    desk: SnapshotDesk, state: AppliedState, tmp_path: Path, there: str | None
+) -> None:
+    mark(desk, state, a_log(), "one")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    if there is not None:
+        (folder / CREATING).write_text(there)
+    desk.copy(admin.CopyCut(group=KEY, marker="one", folder=str(folder), token="word"))
+    view = until("an answer", lambda: finished(desk, "one"))
+    assert "node n0 does not see the folder" in view.problem
+    assert not file_of(folder, TaskId(0)).exists()
+
+
+def test_what_nobody_asks_for_is_let_go_and_old_markers_are_not_kept(
+    desk: SnapshotDesk, state: AppliedState, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = a_log()
+    mark(desk, state, log, "old", age_ms=snapshots.IDLE_MS + 1_000)
+    assert cut(desk, "old") is None
+    clock = 0
+    monkeypatch.setattr(snapshots, "_now_ms", lambda: clock)
+    mark(desk, state, log, "one")
+    world.loop.pass_ms(0)
+    clock = snapshots.IDLE_MS - 1
+    assert cut(desk, "one") is not None
+    clock += snapshots.IDLE_MS - 1
+    world.loop.pass_ms(snapshots.IDLE_MS + 1)
+    assert cut(desk, "one") is not None
+    clock += snapshots.IDLE_MS
+    world.loop.pass_ms(3 * snapshots.IDLE_MS)
+    assert cut(desk, "one") is None
+
+
+def test_of_a_marker_that_is_there_twice_the_last_counts_and_older_ones_give_way(
+    desk: SnapshotDesk, state: AppliedState
+) -> None:
+    log = a_log()
+    mark(desk, state, log, "one")
+    log.depot([b"more"], task=1)
+    mark(desk, state, log, "one")
+    view = cut(desk, "one")
+    assert view is not None
+    assert view.offset == log.end
+    mark(desk, state, log, "two")
+    mark(desk, state, log, "three")
+    assert cut(desk, "one") is None
+    assert cut(desk, "two") is not None
+    assert cut(desk, "three") is not None
