@@ -154,6 +154,9 @@ class Records:
         try:
             rows = self._rows.decode(b"[" + b",".join(records) + b"]")
         except (msgspec.MsgspecError, UnicodeDecodeError):
+            rows = []
+        if len(rows) != len(records):
+            # One of them is no JSON, or more than one value: it is told which.
             rows = [self._one(task, at, record) for at, record in zip(_offsets(parts), records, strict=True)]
         found = {}
         for field in self._fields:

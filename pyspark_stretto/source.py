@@ -6,24 +6,28 @@ from collections.abc import MutableMapping
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
 
+from pyspark_stretto import states
 from pyspark_stretto.errors import plainly
-from pyspark_stretto.options import Options, check_reads, parse
-from pyspark_stretto.schema import DEPOT_SCHEMA
+from pyspark_stretto.options import check_reads, parse
+from pyspark_stretto.schema import DEPOT_SCHEMA, pstate_schema
+from pyspark_stretto.states import Described
 
 
 class DefaultSource(DataSource):
-    """Spark pickles it with what it has found out, so that the cluster is asked for the schema once."""
+    """Spark keeps it with what it found out, so that an update of the module since is noticed."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         with plainly():
-            self._parsed: Options = parse(options)
+            self._parsed = parse(options)
+        self._described: Described | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -31,10 +35,21 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         with plainly():
-            check_reads(self._parsed)
-        return DEPOT_SCHEMA
+            described = self._known()
+            if described.type is None:
+                return DEPOT_SCHEMA
+            return pstate_schema(described.type, self._parsed.nested)
 
     # What Spark asks for is imported when it asks: a task that reads has no use for what writes.
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_stretto.batch import DepotReader, PStateReader  # noqa: PLC0415
+
+        with plainly():
+            described = self._known()
+            if described.type is None:
+                return DepotReader(self._parsed, described, schema)
+            return PStateReader(self._parsed, described, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from pyspark_stretto.streaming import DepotStream  # noqa: PLC0415
@@ -50,3 +65,9 @@ class DefaultSource(DataSource):
         from pyspark_stretto.sink import StreamSink  # noqa: PLC0415
 
         return StreamSink(self._parsed, schema, overwrite)
+
+    def _known(self) -> Described:
+        if self._described is None:
+            check_reads(self._parsed)
+            self._described = states.describe(self._parsed)
+        return self._described

@@ -94,6 +94,11 @@ def test_with_a_schema_fields_of_the_record_are_columns() -> None:
 def test_a_record_that_does_not_fit_is_named() -> None:
     with pytest.raises(UsageError, match="the record at offset 8 of task 3 does not fit the schema given"):
         rows(schema_of(n=INT), stored(7, b'{"n":1}', b'{"n":"x"}'))
+    for several in (b'{"n":1},{"n":2}', b"", b"no JSON"):
+        with pytest.raises(
+            UsageError, match="the record at offset 8 of task 3 does not fit the schema given"
+        ):
+            rows(schema_of(n=INT), stored(7, b'{"n":1}', several))
     with pytest.raises(UsageError, match="the record at offset 7 of task 3 is no text"):
         rows(DEPOT_SCHEMA, stored(7, b"\xff"))
     assert rows(schema_of(value=BINARY), stored(7, b"\xff")) == [{"value": b"\xff"}]

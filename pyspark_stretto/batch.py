@@ -1,0 +1,273 @@
+"""Reading in batch: a plan made in the driver, and its parts, read by Spark's Python processes.
+
+Planning pins every task group once; all parts of the plan, and every attempt at one, read under these pins.
+So a task that Spark tries again reads the same, and a pin that is lost fails the read with a sentence that
+names it. There is a part for each task, and several for one that is large.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from pyspark_stretto import states
+from pyspark_stretto.columns import Columns
+from pyspark_stretto.errors import plainly
+from pyspark_stretto.filters import DepotFilters, KeyFilters
+from pyspark_stretto.options import Options
+from pyspark_stretto.records import Records, check_schema
+from pyspark_stretto.schema import POSITION, check_fits, key_name, pstate_schema, shape_of
+from pyspark_stretto.states import Described, Piece, Where, opened
+from pyspark_stretto.values import arrow_type
+from stretto.client.scan import Scan
+from stretto.errors import OffsetTrimmed, PeerError, UsageError
+from stretto.invariants import check
+from stretto.ordered import Range, behind, end_of
+from stretto.pstate import types
+from stretto.pstate.tree import Elements
+from stretto.pstate.types import Type
+
+PARTS_MAX = 1_000
+"""Of one task."""
+
+
+class _Pushing:
+    """How a reader takes filters.
+
+    Spark pushes none unless ``spark.sql.python.filterPushdown.enabled`` is set, and without that refuses a
+    reader whose ``pushFilters`` is not that of its base class. Ours has to work either way.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        with plainly():
+            return self._reader.push(filters)
+
+
+class Part(InputPartition):
+    """Of what is read in one place: number ``part`` of ``parts``."""
+
+    def __init__(self, where: Where, task: int) -> None:
+        super().__init__(task)
+        self.where = where
+        self.task = task
+        self.part = 0
+        self.parts = 1
+
+
+class RowsPart(Part):
+    """Rows of one task, with keys in these ranges."""
+
+    def __init__(self, where: Where, task: int, offset: int, ranges: list[Range]) -> None:
+        super().__init__(where, task)
+        self.offset = offset
+        self.ranges = ranges
+
+
+class RecordsPart(Part):
+    """Records ``[start, end)`` of one task."""
+
+    def __init__(self, where: Where, task: int, start: int, end: int) -> None:
+        super().__init__(where, task)
+        self.start = start
+        self.end = end
+
+
+class BatchReader(DataSourceReader):
+    """What both have in common."""
+
+    def __init__(self, options: Options, described: Described, schema: StructType) -> None:
+        self._options = options
+        self._described = described
+        self._schema = schema
+
+    @property
+    def pushFilters(self) -> _Pushing:  # noqa: N802 - Spark calls it so
+        return _Pushing(self)
+
+    def push(self, filters: list[Filter]) -> list[Filter]:
+        raise NotImplementedError
+
+    def _plan(self, piece: Piece, scan: Scan) -> list[Part]:
+        raise NotImplementedError
+
+    def partitions(self) -> list[InputPartition]:
+        with plainly():
+            pieces = states.find(self._options, self._described)
+            key = self._options.cluster_key()
+            parts: list[Part] = []
+            for piece in pieces:
+                with opened(piece.where, key) as scan:
+                    planned = self._plan(piece, scan)
+                    for number, part in enumerate(planned):
+                        part.part, part.parts = number, len(planned)
+                    parts += planned
+                    if not planned:
+                        states.let_go(scan)
+            if self._options.report is not None:
+                self._report(Path(self._options.report), pieces, parts)
+            return [*parts]
+
+    def _report(self, path: Path, pieces: list[Piece], parts: list[Part]) -> None:
+        """What is about to be read. It appears whole, in place of the one before."""
+        told: dict[str, object] = {
+            "module": self._described.module,
+            "version": self._described.version,
+            "pstate": self._options.pstate,
+            "depot": self._options.depot,
+            "groups": [piece.told() for piece in pieces],
+            "records": _records(parts),
+        }
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            draft.write_bytes(msgspec.json.format(msgspec.json.encode(told)) + b"\n")
+            os.replace(draft, path)
+        except OSError as error:
+            raise UsageError(f"what is read cannot be told in {path}: {error.strerror}") from None
+
+
+class PStateReader(BatchReader):
+    def __init__(self, options: Options, described: Described, schema: StructType) -> None:
+        super().__init__(options, described, schema)
+        check(described.type is not None, "a PState has a type")
+        self._type: Type = described.type  # type: ignore[assignment]
+        check_fits(options.object, pstate_schema(self._type, options.nested), schema)
+        self._filters = KeyFilters(self._key_columns())
+
+    def _key_columns(self) -> list[tuple[str | None, Type]]:
+        shape = shape_of(self._type)
+        levels = [(key_name(level), type_) for level, type_ in enumerate(shape.keys)]
+        if isinstance(shape.end, Elements):
+            levels.append((POSITION, types.Plain("int")))
+        wanted = {field.name: to_arrow_type(field.dataType, timezone="UTC") for field in self._schema.fields}
+        return [(name if wanted.get(name) == arrow_type(type_) else None, type_) for name, type_ in levels]
+
+    def push(self, filters: list[Filter]) -> list[Filter]:
+        return self._filters.push(filters)
+
+    def _plan(self, piece: Piece, scan: Scan) -> list[Part]:
+        name = self._options.pstate or ""
+        sizes = scan.sizes()
+        parts: list[Part] = []
+        for task in piece.tasks:
+            ranges = self._filters.ranges(task, self._described.tasks)
+            size = sizes[task].pstates.get(name) if task in sizes else None
+            if not ranges or size is None:
+                continue
+            pieces = min(-(-size.bytes // self._options.split_bytes), PARTS_MAX)
+            if pieces > 1 and len(ranges) == 1:
+                cuts = self._cuts(scan.splits(task, name, pieces, *ranges[0]))
+                parts += [
+                    RowsPart(piece.where, task, piece.offset, [each]) for each in _between(ranges[0], cuts)
+                ]
+            else:
+                parts.append(RowsPart(piece.where, task, piece.offset, ranges))
+        return parts
+
+    def _cuts(self, keys: list[bytes]) -> list[bytes]:
+        """What is under a first key is not cut if it becomes one row."""
+        if self._options.nested == "rows":
+            return keys
+        found: list[bytes] = []
+        for key in keys:
+            try:
+                found.append(behind(key[: end_of(key, 0)]))
+            except PeerError:
+                continue
+        return sorted(set(found))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RowsPart):
+            return
+        with plainly(), opened(partition.where, self._options.cluster_key()) as scan:
+            columns = Columns(self._type, self._schema, self._options.nested)
+            for start, end in partition.ranges:
+                pages = scan.rows(partition.task, self._options.pstate or "", start, end)
+                yield from columns.batches(pages, task=partition.task, apply_offset=partition.offset)
+            states.part_read(scan, partition.part, partition.parts)
+
+
+class DepotReader(BatchReader):
+    def __init__(self, options: Options, described: Described, schema: StructType) -> None:
+        super().__init__(options, described, schema)
+        check_schema(options.object, schema)
+        self._filters = DepotFilters()
+
+    def push(self, filters: list[Filter]) -> list[Filter]:
+        return self._filters.push(filters)
+
+    def _plan(self, piece: Piece, scan: Scan) -> list[Part]:
+        name = self._options.depot or ""
+        sizes = scan.sizes()
+        parts: list[Part] = []
+        for task in piece.tasks:
+            size = sizes[task].depots.get(name) if task in sizes else None
+            if size is None or not self._filters.fits(task):
+                continue
+            start, end = self._bounds(scan, task)
+            if start >= end:
+                continue
+            count = min(-(-size.bytes // self._options.split_bytes), PARTS_MAX, end - start)
+            edges = [start + (end - start) * number // count for number in range(count + 1)]
+            parts += [RecordsPart(piece.where, task, *edge) for edge in pairwise(edges)]
+        return parts
+
+    def _bounds(self, scan: Scan, task: int) -> tuple[int, int]:
+        options, depot = self._options, self._options.depot or ""
+        first, beyond = scan.bounds(task, depot)
+        start = _of_task(options.start, task)
+        end = _of_task(options.end, task)
+        if start is not None and start < first:
+            raise OffsetTrimmed(depot, task, start, first)
+        if options.start_ms is not None:
+            start = scan.offset_at(task, depot, options.start_ms)
+        if options.end_ms is not None:
+            end = scan.offset_at(task, depot, options.end_ms)
+        if self._filters.start_ms is not None:
+            start = max(start or 0, scan.offset_at(task, depot, self._filters.start_ms))
+        low = max(first, start or 0, self._filters.start)
+        high = min(beyond, beyond if end is None else end, self._filters.end)
+        return low, high
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RecordsPart):
+            return
+        depot = self._options.depot or ""
+        with plainly(), opened(partition.where, self._options.cluster_key()) as scan:
+            task, start, end = partition.task, partition.start, partition.end
+            stored = scan.batches(task, depot, start, end)
+            yield from Records(self._schema).batches(stored, task=task, start=start, end=end)
+            states.part_read(scan, partition.part, partition.parts)
+
+
+def _between(range_: Range, cuts: list[bytes]) -> list[Range]:
+    start, end = range_
+    edges = [start, *(cut for cut in cuts if start < cut < end), end]
+    return list(pairwise(edges))
+
+
+def _of_task(offsets: dict[int, int] | int | None, task: int) -> int | None:
+    return offsets.get(task) if isinstance(offsets, dict) else offsets
+
+
+def _records(parts: list[Part]) -> dict[int, tuple[int, int]] | None:
+    """Of a depot, those that are read of each task."""
+    found: dict[int, tuple[int, int]] = {}
+    for part in parts:
+        if isinstance(part, RecordsPart):
+            start, end = found.get(part.task, (part.start, part.end))
+            found[part.task] = min(start, part.start), max(end, part.end)
+    return found or None

@@ -1,0 +1,287 @@
+"""Filters of Spark as ranges of keys, offsets and tasks, so that only what can match is read.
+
+Keys are bytes in the order of the keys, and so a comparison of a key column is a range of bytes. If the first
+key is one of a few values, only the tasks that own these are read; and then the second key narrows the ranges
+in the same way, and so on. A filter that is carried out exactly is not tried again by Spark; the others are
+given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
+from pyspark_stretto.schema import OFFSET, TASK, TIMESTAMP, optional
+from stretto import ordered
+from stretto.errors import UsageError
+from stretto.ordered import EVERYTHING, KEY_BYTES_MAX, Range, beginning_with, behind, subtree
+from stretto.partition import owner_of
+from stretto.pstate import types
+from stretto.pstate.types import Type
+from stretto.scans import OFFSET_END
+
+POINTS_MAX = 1_000
+"""Of more keys than this, only the range that they are in is read."""
+_CLASSES: Final[dict[str, type]] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bytes": bytes,
+    "datetime": datetime,
+    "date": date,
+}
+#: Between which bytes the keys of a type are.
+_WITHIN: Final[dict[str, Range]] = {
+    "bool": (b"\x04", b"\x06"),
+    "int": (b"\x10", b"\x21"),
+    "float": (b"\x28", b"\x29"),
+    "str": (b"\x30", b"\x31"),
+    "bytes": (b"\x38", b"\x39"),
+    "datetime": (b"\x40", b"\x41"),
+    "date": (b"\x48", b"\x49"),
+}
+
+
+@dataclass(slots=True)
+class _Level:
+    """What is asked of one key: to be one of these, and in this range."""
+
+    low: bytes
+    high: bytes
+    points: dict[bytes, Any] | None = None
+
+    def only(self, points: dict[bytes, Any]) -> None:
+        known = self.points
+        self.points = points if known is None else {key: points[key] for key in points if key in known}
+
+    def chosen(self) -> dict[bytes, Any]:
+        points = self.points or {}
+        return {key: points[key] for key in sorted(points) if self.low <= key < self.high}
+
+
+@dataclass(slots=True)
+class KeyFilters:
+    """For one PState. ``columns`` are the key columns by level; None for one that is read as text."""
+
+    columns: Sequence[tuple[str | None, Type]]
+    _points: list[tuple[Any, Range]] | None = None
+    """Ranges that a few first keys have, with these."""
+    _range: Range = EVERYTHING
+    _tasks: list[Callable[[int], bool]] = field(default_factory=list)
+
+    def push(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Returns those that Spark has to try."""
+        left = [each for each in filters if not _push_task(each, self._tasks)]
+        spans: list[tuple[Any, bytes]] = [(None, b"")]
+        for number, (name, type_) in enumerate(self.columns):
+            mine = [each for each in left if name is not None and getattr(each, "attribute", None) == (name,)]
+            level = _level(type_)
+            if level is None:
+                break
+            taken = [each for each in mine if _push_key(each, type_, level)]
+            left = [each for each in left if not any(each is other for other in taken)]
+            if level.points is None:
+                if level != _level(type_):
+                    self._set(
+                        [(first, (path + level.low, path + level.high)) for first, path in spans], number
+                    )
+                return left
+            spans = [
+                (key if number == 0 else first, path + encoded)
+                for first, path in spans
+                for encoded, key in level.chosen().items()
+            ]
+            self._set([(first, subtree(path)) for first, path in spans], number + 1)
+            if len(spans) > POINTS_MAX:
+                break
+        return left
+
+    def _set(self, found: list[tuple[Any, Range]], depth: int) -> None:
+        if depth == 0:
+            self._range = found[0][1]
+        else:
+            self._points = found
+
+    def ranges(self, task: int, tasks: int) -> list[Range]:
+        """What of a task is to be read; ascending."""
+        if not all(fits(task) for fits in self._tasks):
+            return []
+        if self._points is None:
+            return [self._range] if self._range[0] < self._range[1] else []
+        return [
+            range_
+            for first, range_ in self._points
+            if owner_of(first, tasks) == task and range_[0] < range_[1]
+        ]
+
+
+@dataclass(slots=True)
+class DepotFilters:
+    """For one depot."""
+
+    start: int = 0
+    end: int = OFFSET_END
+    start_ms: int | None = None
+    _tasks: list[Callable[[int], bool]] = field(default_factory=list)
+
+    def push(self, filters: Iterable[Filter]) -> list[Filter]:
+        return [each for each in filters if not self._push(each)]
+
+    def _push(self, each: Filter) -> bool:
+        if _push_task(each, self._tasks):
+            return True
+        match each:
+            case IsNotNull(attribute=("offset" | "timestamp" | "value",)):
+                return True
+            case GreaterThan(attribute=(column,), value=int(value)) if column == OFFSET:
+                self.start = max(self.start, value + 1)
+            case GreaterThanOrEqual(attribute=(column,), value=int(value)) if column == OFFSET:
+                self.start = max(self.start, value)
+            case LessThan(attribute=(column,), value=int(value)) if column == OFFSET:
+                self.end = min(self.end, value)
+            case LessThanOrEqual(attribute=(column,), value=int(value)) if column == OFFSET:
+                self.end = min(self.end, value + 1)
+            case EqualTo(attribute=(column,), value=int(value)) if column == OFFSET:
+                self.start, self.end = max(self.start, value), min(self.end, value + 1)
+            case (
+                GreaterThan(attribute=(column,), value=datetime() as moment)
+                | GreaterThanOrEqual(attribute=(column,), value=datetime() as moment)
+                | EqualTo(attribute=(column,), value=datetime() as moment)
+            ) if column == TIMESTAMP and moment.utcoffset() is not None:
+                # Clocks go back: there may be older records behind, and Spark has to look.
+                moment_ms = int(moment.astimezone(UTC).timestamp() * 1_000)
+                self.start_ms = max(self.start_ms or 0, moment_ms)
+                return False
+            case _:
+                return False
+        return True
+
+    def fits(self, task: int) -> bool:
+        return all(fits(task) for fits in self._tasks)
+
+
+def _push_task(each: Filter, tasks: list[Callable[[int], bool]]) -> bool:
+    if getattr(each, "attribute", None) != (TASK,):
+        return False
+    match each:
+        case IsNotNull():
+            return True
+        case EqualTo(value=int(value)):
+            tasks.append(lambda task: task == value)
+        case In(value=values):
+            tasks.append(lambda task: task in values)
+        case GreaterThan(value=int(value)):
+            tasks.append(lambda task: task > value)
+        case GreaterThanOrEqual(value=int(value)):
+            tasks.append(lambda task: task >= value)
+        case LessThan(value=int(value)):
+            tasks.append(lambda task: task < value)
+        case LessThanOrEqual(value=int(value)):
+            tasks.append(lambda task: task <= value)
+        case _:
+            return False
+    return True
+
+
+def _level(type_: Type) -> _Level | None:
+    """None for keys whose order Spark does not know."""
+    inner, _ = optional(type_)
+    if not isinstance(inner, types.Plain) or inner.name not in _WITHIN:
+        return None
+    return _Level(*(EVERYTHING if inner != type_ else _WITHIN[inner.name]))
+
+
+def _push_key(each: Filter, type_: Type, level: _Level) -> bool:
+    inner, _ = optional(type_)
+    if not isinstance(inner, types.Plain):
+        return False
+    least, beyond = _WITHIN[inner.name]
+    match each:
+        case IsNotNull():
+            low, high = least, beyond
+        case IsNull() | EqualNullSafe(value=None):
+            level.only({ordered.encode(None): None})
+            return True
+        case EqualTo(value=value) | EqualNullSafe(value=value):
+            encoded = _encoded(inner.name, value)
+            if encoded is None:
+                return False
+            level.only({encoded: _key(inner.name, value)})
+            return True
+        case In(value=values):
+            return _push_in(inner.name, values, level)
+        case StringStartsWith(value=str(value)) if inner.name == "str" and _encoded("str", value) is not None:
+            low, high = beginning_with(value)
+        case (
+            GreaterThan(value=value)
+            | GreaterThanOrEqual(value=value)
+            | LessThan(value=value)
+            | LessThanOrEqual(value=value)
+        ):
+            encoded = _encoded(inner.name, value)
+            if encoded is None:
+                return False
+            low, high = least, beyond
+            match each:
+                case GreaterThan():
+                    low = behind(encoded)
+                case GreaterThanOrEqual():
+                    low = encoded
+                case LessThan():
+                    high = encoded
+                case _:
+                    high = behind(encoded)
+        case _:
+            return False
+    level.low, level.high = max(level.low, low), min(level.high, high)
+    return True
+
+
+def _push_in(name: str, values: Iterable[Any], level: _Level) -> bool:
+    points: dict[bytes, Any] = {}
+    for value in values:
+        if value is None:
+            continue
+        encoded = _encoded(name, value)
+        if encoded is None:
+            return False
+        points[encoded] = _key(name, value)
+    if len(points) > POINTS_MAX:
+        level.low, level.high = max(level.low, min(points)), min(level.high, behind(max(points)))
+        return False
+    level.only(points)
+    return True
+
+
+def _key(name: str, value: Any) -> Any:
+    """A value of Spark as a key: those of other numbers are equal to it."""
+    return float(value) if name == "float" else value
+
+
+def _encoded(name: str, value: Any) -> bytes | None:
+    """None if it is no key of this type, about which Spark knows better."""
+    is_number = name == "float" and type(value) is int
+    if not is_number and type(value) is not _CLASSES[name]:
+        return None
+    try:
+        encoded = ordered.encode(_key(name, value))
+    except (UsageError, OverflowError):
+        return None
+    return encoded if len(encoded) < KEY_BYTES_MAX else None

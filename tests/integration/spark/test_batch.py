@@ -1,0 +1,189 @@
+"""Spark reads PStates and depots of a running cluster: every row once, as of one offset for each group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from pyspark_stretto.errors import sentence_of
+from stretto.partition import owner_of
+from stretto.pstate.types import describe
+from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.records import DepotSpec, PStateSpec
+from tests.integration.cluster import MODULE, Cluster
+from tests.integration.states import put
+
+TASKS = 4
+
+
+@dataclass
+class Account:
+    owner: str
+    balance: int = 0
+
+
+SHAPES: dict[str, Any] = {
+    "counts": dict[str, int],
+    "views": dict[str, dict[date, int]],
+    "seen": dict[str, set[int]],
+    "logs": dict[str, list[str]],
+    "accounts": dict[int, Account],
+    "words": set[str],
+    "moments": dict[tuple[str, datetime], Decimal],
+    "nothing": dict[str, int],
+}
+COUNTS = {f"word {number:04d}": number for number in range(3_000)}
+VIEWS = {f"/{page}": {date(2026, 1, day): page * day for day in range(1, 4)} for page in range(20)}
+SEEN = {"ann": {1, 2, 300}, "bob": {-7}}
+LOGS = {"today": ["one", "two"], "never": ["three"]}
+ACCOUNTS = {number: Account(f"owner {number}", number * 10) for number in range(-5, 5)}
+MOMENTS = {("a", datetime(2026, 1, 1, 12, tzinfo=UTC)): Decimal("1.25")}
+RECORDS = [{"user": f"user {number}", "n": number} for number in range(500)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper) -> Iterator[Cluster]:
+    specs = tuple(PStateSpec(name=name, type=describe(shape)) for name, shape in SHAPES.items())
+    depots = (DepotSpec(name="events", partition_by="user"),)
+    folder = tmp_path_factory.mktemp("cluster")
+    with Cluster(folder, zookeeper.address, tasks=TASKS, depots=depots, pstates=specs) as cluster:
+        put(cluster, "counts", SHAPES["counts"], COUNTS)
+        put(cluster, "views", SHAPES["views"], VIEWS)
+        put(cluster, "seen", SHAPES["seen"], SEEN)
+        put(cluster, "logs", SHAPES["logs"], LOGS)
+        put(cluster, "accounts", SHAPES["accounts"], ACCOUNTS)
+        put(cluster, "moments", SHAPES["moments"], MOMENTS)
+        with cluster.connect().producer(MODULE, "events") as producer:
+            for record in RECORDS:
+                _ = producer.append(msgspec.json.encode(record), task=owner_of(record["user"], TASKS))
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def load(spark: SparkSession, cluster: Cluster) -> Callable[..., DataFrame]:
+    def load(schema: str | None = None, **options: str) -> DataFrame:
+        reader = spark.read.format("stretto").option("bootstrap", ",".join(cluster.addresses()))
+        reader = reader.option("module", MODULE)
+        for name, value in options.items():
+            reader = reader.option(name.replace("_", "."), value)
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    return load
+
+
+def test_every_row_of_a_pstate_is_read_once_with_its_task_and_offset(
+    load: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    rows = load(pstate="counts", report=str(report)).collect()
+    assert {row["key"]: row["value"] for row in rows} == COUNTS
+    assert len(rows) == len(COUNTS)
+    assert all(row["_task"] == owner_of(row["key"], TASKS) for row in rows)
+    told = msgspec.json.decode(report.read_bytes())
+    offsets = {task: group["offset"] for group in told["groups"] for task in group["tasks"]}
+    assert {(row["_task"], row["_apply_offset"]) for row in rows} == set(offsets.items())
+    assert not any(group["by_leader"] for group in told["groups"])
+
+
+def test_all_shapes_come_with_their_types(load: Callable[..., DataFrame]) -> None:
+    views = load(pstate="views")
+    assert views.schema.simpleString() == (
+        "struct<key:string,key_2:date,value:bigint,_task:int,_apply_offset:bigint>"
+    )
+    found: dict[str, dict[date, int]] = {}
+    for row in views.collect():
+        found.setdefault(row["key"], {})[row["key_2"]] = row["value"]
+    assert found == VIEWS
+    assert {row["key"]: row["value"] for row in load(pstate="views", nested="map").collect()} == VIEWS
+    seen = load(pstate="seen", nested="map").collect()
+    assert {row["key"]: set(row["value"]) for row in seen} == SEEN
+    logs = load(pstate="logs").collect()
+    assert sorted((row["key"], row["position"], row["value"]) for row in logs) == [
+        ("never", 0, "three"),
+        ("today", 0, "one"),
+        ("today", 1, "two"),
+    ]
+    [moment] = load(pstate="moments").collect()
+    assert (moment["key"]["_1"], moment["value"]) == ("a", Decimal("1.25"))
+    assert load(pstate="nothing").count() == 0
+    assert load(pstate="words").columns == ["key", "_task", "_apply_offset"]
+
+
+def test_large_tasks_are_read_in_parts_and_keys_of_maps_are_not_cut(load: Callable[..., DataFrame]) -> None:
+    counts = load(pstate="counts", split_bytes="8192")
+    assert counts.rdd.getNumPartitions() > 2 * TASKS
+    assert counts.agg(F.count("key"), F.sum("value")).first() == (len(COUNTS), sum(COUNTS.values()))
+    views = load(pstate="views", nested="map", split_bytes="1")
+    assert {row["key"]: row["value"] for row in views.collect()} == VIEWS
+
+
+def test_filters_on_keys_choose_what_is_read(spark: SparkSession, load: Callable[..., DataFrame]) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        counts = load(pstate="counts")
+        one = counts.where("key = 'word 0007'")
+        assert one.rdd.getNumPartitions() == 1
+        assert [row["value"] for row in one.collect()] == [7]
+        few = counts.where("key in ('word 0001', 'word 2999', 'other')").select("value")
+        assert sorted(row["value"] for row in few.collect()) == [1, 2999]
+        assert counts.where("key >= 'word 2000' and key < 'word 2010' and value > 2004").count() == 5
+        assert counts.where("key like 'word 01%'").count() == 100
+        assert counts.where("_task = 2").select("_task").distinct().collect() == [(2,)]
+        views = load(pstate="views")
+        assert views.where("key = '/3' and key_2 > DATE'2026-01-01'").count() == 2
+        accounts = load(pstate="accounts").where("key < 0 and balance > -40")
+        assert {row["owner"] for row in accounts.collect()} == {"owner -3", "owner -2", "owner -1"}
+        events = load(depot="events")
+        assert events.where("offset >= 5 and offset < 8").count() == 3 * TASKS
+        assert events.where("timestamp > TIMESTAMP'2020-01-01 00:00:00Z'").count() == len(RECORDS)
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_records_of_a_depot_are_read_by_offset_and_time(load: Callable[..., DataFrame]) -> None:
+    events = load(depot="events").collect()
+    assert (
+        sorted((msgspec.json.decode(row["value"]) for row in events), key=lambda each: each["n"]) == RECORDS
+    )
+    assert {(row["_task"], row["offset"]) for row in events} == {
+        (task, offset)
+        for task in range(TASKS)
+        for offset in range(sum(owner_of(record["user"], TASKS) == task for record in RECORDS))
+    }
+    assert load(depot="events", start="10", end='{"0": 12, "1": 10, "2": 11, "3": 5}').count() == 3
+    assert load(depot="events", start_time="2100-01-01T00:00:00+00:00").count() == 0
+    assert load(depot="events", start_time="2020-01-01T00:00:00Z", split_bytes="4096").count() == len(RECORDS)
+    parsed = load("user string, n bigint, offset bigint", depot="events")
+    assert parsed.agg(F.sum("n"), F.count("user")).first() == (sum(range(500)), 500)
+
+
+def test_what_cannot_be_read_is_told_in_one_sentence(
+    load: Callable[..., DataFrame], spark: SparkSession, cluster: Cluster
+) -> None:
+    def refusal(schema: str | None = None, **options: str) -> str:
+        with pytest.raises(PySparkException) as caught:
+            load(schema, **options).collect()
+        assert "Traceback" not in str(caught.value)
+        return sentence_of(caught.value) or str(caught.value)
+
+    assert refusal(pstate="count") == f"module {MODULE} has no PState count; did you mean counts?"
+    assert refusal(depot="event") == f"module {MODULE} has no depot event; did you mean events?"
+    assert refusal(pstate="counts", module="count") == f"there is no module count; did you mean {MODULE}?"
+    assert "say what to read" in refusal()
+    assert "no cluster answers at 127.0.0.1:1, 127.0.0.1:2;" in refusal(
+        pstate="counts", bootstrap="127.0.0.1:1,127.0.0.1:2"
+    )
+    assert refusal("key string, valu bigint", pstate="counts") == (
+        "the schema given has a column valu, and PState counts has none; did you mean value?"
+    )
+    assert "does not fit the schema given" in refusal("user bigint", depot="events")
