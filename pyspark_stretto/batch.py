@@ -128,6 +128,7 @@ class BatchReader(DataSourceReader):
             "version": self._described.version,
             "pstate": self._options.pstate,
             "depot": self._options.depot,
+            "snapshot": self._described.folder,
             "groups": [piece.told() for piece in pieces],
             "records": _records(parts),
         }

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from stretto.errors import StrettoError
 
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
-_SENTENCE = re.compile(r"(?:^|\s)(?:stretto|pyspark_stretto)(?:\.\w+)*\.errors\.\w+: (.+)")
+_SENTENCE = re.compile(r"(?:^|\s)(?:stretto|pyspark_stretto)(?:\.\w+)+: (.+)")
 
 
 @contextmanager

@@ -8,21 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TypeAlias
+
+import msgspec
 
 from pyspark_stretto.options import Options
 from stretto import admin
+from stretto.artifact.archive import digest_of
 from stretto.client.cluster import Cluster
 from stretto.client.modules import find_depot, find_pstate
 from stretto.client.network import Network
-from stretto.client.scan import PinnedGroup, Scan, Scanner, pin_module
+from stretto.client.scan import PinnedGroup, Scan, Scanner, pin_module, release
 from stretto.client.status import newest_groups
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.keys import ClusterKey
+from stretto.nearest import did_you_mean
 from stretto.pstate.types import Type
+from stretto.snapshot.manifest import SnapshotDamaged, file_of
+from stretto.snapshot.reading import open_snapshot
 
-Where: TypeAlias = PinnedGroup
+Where: TypeAlias = PinnedGroup | str
+"""A pin, or the folder of a snapshot."""
+HASHED_BYTES_MAX = 1 << 30
+"""Files of a snapshot that have more than this together are known by their sizes only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +44,8 @@ class Described:
     tasks: int
     type: Type | None
     """Of the PState."""
+    folder: str | None = None
+    """Of the snapshot, if it is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,27 +53,37 @@ class Piece:
     """Tasks that are read as of one offset."""
 
     where: Where
-    offset: int
+    group: str
     tasks: tuple[int, ...]
+    offset: int
+    epoch: int
+    worker: str | None = None
+    by_leader: bool = False
 
     def told(self) -> dict[str, object]:
         """For a report."""
-        group = self.where
-        return {
-            "group": group.group,
-            "tasks": self.tasks,
-            "offset": self.offset,
-            "epoch": group.epoch,
-            "worker": group.worker,
-            "by_leader": group.by_leader,
-        }
+        told = asdict(self)
+        del told["where"]
+        return told
 
 
 def describe(options: Options) -> Described:
     """Raises UsageError for what is not there, with the nearest name."""
-    with _reached(options) as cluster:
-        module = options.module or ""
-        return _described(options, module, _ask(cluster, module))
+    folder = options.path
+    if folder is None:
+        with _reached(options) as cluster:
+            if options.at is None:
+                module = options.module or ""
+                return _described(options, module, _ask(cluster, module))
+            folder = _folder_of(options, cluster)
+    with open_snapshot(folder) as snapshot:
+        if options.module not in (None, snapshot.module):
+            raise UsageError(
+                f"{folder} is a snapshot of module {snapshot.module}, not of {options.module}; "
+                "take the option module away"
+            )
+        found = msgspec.structs.replace(snapshot.description, version=snapshot.manifest.version)
+        return replace(_described(options, snapshot.module, found), folder=folder)
 
 
 def _described(options: Options, module: str, found: admin.ModuleDescription) -> Described:
@@ -73,23 +95,82 @@ def _described(options: Options, module: str, found: admin.ModuleDescription) ->
     return Described(module=module, version=found.version, tasks=found.tasks, type=type_)
 
 
+def _folder_of(options: Options, cluster: Cluster) -> str:
+    """Where the snapshot of this name lies."""
+    known = cluster.ask(admin.Snapshots(module=options.module))
+    for snapshot in known:
+        if snapshot.name == options.at:
+            if snapshot.state != "complete":
+                raise UsageError(
+                    f"snapshot {options.at} of {options.module} is {snapshot.state}; wait for it"
+                )
+            return snapshot.folder
+    nearest = did_you_mean(options.at or "", [snapshot.name for snapshot in known])
+    raise UsageError(f"module {options.module} has no snapshot {options.at}; {nearest}")
+
+
 def find(options: Options, described: Described) -> list[Piece]:
-    """Pins every group. Raises UsageError if the module is not what it was."""
+    """Pins every group, or checks the snapshot. Raises UsageError if the module is not what it was."""
+    if described.folder is not None:
+        return _in_snapshot(described.folder)
     with _reached(options) as cluster:
         pinned = pin_module(cluster, described.module, source=options.source, holder="Spark")
     for group in pinned:
         if group.version != described.version:
+            release(pinned, options.cluster_key())
             raise UsageError(
                 f"module {described.module} was updated from version {described.version} to {group.version} "
                 "after this DataFrame was made; make it anew with spark.read"
             )
-    return [Piece(where=group, offset=group.offset, tasks=group.tasks) for group in pinned]
+    return [
+        Piece(
+            where=group,
+            group=group.group,
+            tasks=group.tasks,
+            offset=group.offset,
+            epoch=group.epoch,
+            worker=group.worker,
+            by_leader=group.by_leader,
+        )
+        for group in pinned
+    ]
+
+
+def _in_snapshot(folder: str) -> list[Piece]:
+    with open_snapshot(folder) as snapshot:
+        manifest = snapshot.manifest
+    is_hashed = manifest.size_bytes <= HASHED_BYTES_MAX
+    for stored in manifest.tasks:
+        path = file_of(Path(folder), stored.task)
+        try:
+            is_whole = path.stat().st_size == stored.size_bytes
+            is_whole = is_whole and (not is_hashed or digest_of(path) == stored.sha256)
+        except OSError as error:
+            raise SnapshotDamaged(f"{path} cannot be read ({error.strerror}); use another snapshot") from None
+        if not is_whole:
+            raise SnapshotDamaged(
+                f"{path} is damaged: it is not the file that the manifest tells of; use another snapshot"
+            )
+    return [
+        Piece(
+            where=folder,
+            group=f"{manifest.module}/{cut.group}",
+            tasks=tuple(map(int, cut.tasks)),
+            offset=int(cut.offset),
+            epoch=int(cut.epoch),
+        )
+        for cut in manifest.groups
+    ]
 
 
 @contextmanager
 def opened(where: Where, key: ClusterKey | None) -> Iterator[Scan]:
-    with Scanner(where, key) as scanner:
-        yield scanner
+    if isinstance(where, str):
+        with open_snapshot(where) as snapshot:
+            yield snapshot
+    else:
+        with Scanner(where, key) as scanner:
+            yield scanner
 
 
 def part_read(scan: Scan, part: int, parts: int) -> None:

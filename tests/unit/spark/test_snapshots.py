@@ -1,0 +1,143 @@
+"""A snapshot is read by its folder, without a cluster; one that is damaged, or of another version, is told.
+
+What Spark's processes would do is done here by hand: plan, pickle, read.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, Filter, LessThan
+
+from pyspark_stretto import states
+from pyspark_stretto.batch import BatchReader
+from pyspark_stretto.source import DefaultSource
+from stretto.errors import OffsetTrimmed, StrettoError, UsageError
+from stretto.pstate.types import describe
+from stretto.snapshot.manifest import MANIFEST, file_of, write_manifest
+from stretto.types import TaskId
+from stretto.zk.records import PStateSpec
+from tests.unit.snapshot.snapshots import made
+
+PSTATE = "counts"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "bank" / "one"
+    folder.mkdir(parents=True)
+    manifest = made(folder, tmp_path / "scratch")
+    declared = (PStateSpec(name=PSTATE, type=describe(dict[str, int])),)
+    write_manifest(folder, msgspec.structs.replace(manifest, pstates=declared))
+    return folder
+
+
+def read(folder: Path, *filters: Filter, **options: str) -> list[dict[str, Any]]:
+    given = CaseInsensitiveDict({"path": str(folder)})
+    given.update({name.replace("_", "."): value for name, value in options.items()})
+    source = DefaultSource(given)
+    schema = source.schema()
+    reader = pickle.loads(pickle.dumps(source)).reader(schema)
+    assert isinstance(reader, BatchReader)
+    left = list(reader.pushFilters(list(filters)))
+    assert left == []
+    parts = pickle.loads(pickle.dumps(reader.partitions()))
+    reader = pickle.loads(pickle.dumps(reader))
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_rows_and_records_are_read_with_their_offsets(folder: Path, tmp_path: Path) -> None:
+    rows = read(folder, pstate=PSTATE)
+    assert {row["key"]: row["value"] for row in rows} == {f"key-{number:05}": number for number in range(200)}
+    [offset] = {row["_apply_offset"] for row in rows}
+    report = tmp_path / "report.json"
+    records = read(folder, depot="events", start="10", report=str(report))
+    assert len(records) == 2 * 190
+    assert {row["offset"] for row in records} == set(range(10, 200))
+    assert msgspec.json.decode(report.read_bytes()) == {
+        "module": "bank",
+        "version": 3,
+        "pstate": None,
+        "depot": "events",
+        "snapshot": str(folder),
+        "groups": [
+            {
+                "group": "bank/0",
+                "tasks": [0, 1],
+                "offset": offset,
+                "epoch": 1,
+                "worker": None,
+                "by_leader": False,
+            }
+        ],
+        "records": {"0": [10, 200], "1": [10, 200]},
+    }
+
+
+def test_filters_and_times_choose_what_is_read(folder: Path) -> None:
+    assert [row["value"] for row in read(folder, LessThan(("key",), "key-00003"), pstate=PSTATE)] == [0, 2, 1]
+    assert len(read(folder, LessThan(("offset",), 4), depot="events")) == 8
+    # Batches of a task are 20 ms apart, and have two records each.
+    assert {row["offset"] for row in read(folder, depot="events", start_time="100", end_time="200")} == {
+        10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+    }  # fmt: skip
+
+
+def test_a_large_task_is_read_in_several_parts(folder: Path) -> None:
+    rows = read(folder, pstate=PSTATE, split_bytes="1000")
+    assert sorted(row["value"] for row in rows) == list(range(200))
+    records = read(folder, depot="events", split_bytes="1000")
+    assert sorted((row["_task"], row["offset"]) for row in records) == [
+        (task, offset) for task in (0, 1) for offset in range(200)
+    ]
+
+
+def test_what_is_not_there_is_told_with_the_nearest_name(folder: Path) -> None:
+    for options, sentence in (
+        ({"pstate": "count"}, "module bank has no PState count; did you mean counts"),
+        ({"depot": "event"}, "module bank has no depot event; did you mean events"),
+        ({"pstate": PSTATE, "module": "books"}, "is a snapshot of module bank, not of books"),
+        ({"pstate": PSTATE, "bootstrap": "127.0.0.1:1"}, "is read without a cluster"),
+        ({"pstate": PSTATE, "start": "3"}, "choose records of a depot"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            read(folder, **options)
+
+
+def test_a_damaged_snapshot_is_refused_before_anything_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = file_of(folder, TaskId(1))
+    stored = bytearray(path.read_bytes())
+    stored[-100] ^= 1
+    path.write_bytes(stored)
+    with pytest.raises(
+        StrettoError, match=r"data\.mdb is damaged: it is not the file that the manifest tells of"
+    ):
+        read(folder, pstate=PSTATE)
+    monkeypatch.setattr(states, "HASHED_BYTES_MAX", 0)
+    path.write_bytes(stored[:-4096])
+    with pytest.raises(StrettoError, match=r"data\.mdb is damaged"):
+        read(folder, pstate=PSTATE)
+    path.unlink()
+    with pytest.raises(StrettoError, match="cannot be read"):
+        read(folder, pstate=PSTATE)
+    manifest = folder / MANIFEST
+    manifest.write_text('{"format_version": 9}')
+    with pytest.raises(StrettoError, match="has format version 9"):
+        read(folder, pstate=PSTATE)
+    manifest.unlink()
+    with pytest.raises(StrettoError, match="is no snapshot"):
+        read(folder, pstate=PSTATE)
+
+
+def test_records_that_are_trimmed_away_are_not_passed_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stretto.snapshot.reading.Snapshot.bounds", lambda *_: (50, 200))
+    with pytest.raises(OffsetTrimmed, match="begins at offset 50"):
+        read(folder, depot="events", start="10")
