@@ -80,6 +80,11 @@ def hold(token: str, hold_ms: int) -> admin.HoldTopologies:
     return admin.HoldTopologies(token=token, hold_ms=hold_ms)
 
 
+def held(holding: Holding) -> bool:
+    """For the type checker, which believes that nothing changes it."""
+    return holding.is_held
+
+
 def test_a_hold_lasts_until_it_is_ended_and_not_longer_than_it_may() -> None:
     world = World()
     holding = Holding(cast(Worker, world))
@@ -92,14 +97,14 @@ def test_a_hold_lasts_until_it_is_ended_and_not_longer_than_it_may() -> None:
     world.streams.under_way = "stream a is at work"
     told = holding.asked(hold("x", 5_000))
     assert (told.led, told.waits) == (((KEY, 4),), "stream a is at work")
-    assert holding.is_held
+    assert held(holding)
     holding.asked(hold("y", 1_000_000))
     holding.asked(hold("x", 0))
-    assert holding.is_held
+    assert held(holding)
     world.loop.pass_ms(HOLD_MS_MAX - 1)
-    assert holding.is_held
+    assert held(holding)
     world.loop.pass_ms(1)
-    assert not holding.is_held
+    assert not held(holding)
     assert world.streams.changes == world.microbatches.changes == [True, False]
 
 
@@ -110,9 +115,9 @@ def test_a_hold_that_is_prolonged_does_not_end_at_its_first_time() -> None:
     world.loop.pass_ms(60)
     holding.asked(hold("x", 100))
     world.loop.pass_ms(60)
-    assert holding.is_held
+    assert held(holding)
     world.loop.pass_ms(40)
-    assert not holding.is_held
+    assert not held(holding)
 
 
 @pytest.fixture
