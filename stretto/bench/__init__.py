@@ -129,6 +129,11 @@ MEASURES: tuple[Measure, ...] = (
         function="stretto.bench.catchup:replay",
     ),
     Measure(
+        name="spark-serving",
+        summary="appends while Spark reads from followers / while it reads ready-made batches",
+        function="stretto.bench.spark:serving",
+    ),
+    Measure(
         name="balance",
         summary="leadership plan for 10,000 groups x 3 replicas on 100 nodes, in seconds",
         function="stretto.bench.leadership:planning",
