@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import struct
 import sys
 from collections.abc import Sequence
 from typing import TypeAlias, assert_never
@@ -197,7 +198,8 @@ class ScanProcess:
             reply, bodies = _read(pin, message)
         except StrettoError as error:
             return scans.Refused(message.request, str(error)), ()
-        except lmdb.Error as error:
+        except (lmdb.Error, IndexError, struct.error) as error:
+            # The latter two are what a page that is none looks like to who reads it beside LMDB.
             why = f"group {pin.opened.group} could not be read: {error}"
             return scans.Refused(message.request, why), ()
         pin.sent_bytes += sum(map(len, bodies))
