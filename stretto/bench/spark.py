@@ -153,6 +153,8 @@ def spec() -> ModuleSpec:
 
 @contextlib.contextmanager
 def session() -> Iterator[SparkSession]:
+    """Stopped at the end, unless there was one before."""
+    is_own = SparkSession.getActiveSession() is None
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("stretto bench")
@@ -168,7 +170,8 @@ def session() -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        spark.stop()
+        if is_own:
+            spark.stop()
 
 
 def fill(addresses: list[str], rows: int) -> None:
