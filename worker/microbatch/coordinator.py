@@ -442,7 +442,9 @@ class Coordinator:
         self.phase = Phase.ROLLING
         self._later = None
         self._attempts = 0
-        self._awaited = {task: messages.Roll(batch.version) for task in batch.tasks or ()}
+        self._awaited = {
+            task: messages.Roll(batch.version, _spans_of(batch, task)) for task in batch.tasks or ()
+        }
         self._ask_all()
         self._look_whether_rolled()
 

@@ -248,6 +248,8 @@ class MicrobatchDesk:
                 self._execute(led, effect)
             case machine.Collect():
                 self._collect(led, effect)
+            case machine.Miss():
+                self._miss(led, effect)
             case machine.Discard():
                 self._worker.executors.forget(led.group.key, led.task, led.spec.name)
             case machine.Note(event=event, fields=fields):
@@ -316,6 +318,23 @@ class MicrobatchDesk:
         )
         if not is_in:
             self._put(led, machine.Appended(token=token, applied=False, why="its group takes no entries now"))
+
+    def _miss(self, led: _Led, miss: machine.Miss) -> None:
+        """Told like a record that failed: the first of the task's own, or none if there are only calls."""
+        first = miss.spans[0] if miss.spans else Span("", led.task, 0, 0)
+        input_ = ", ".join(f"{span.depot} from {span.start} to {span.end}" for span in miss.spans)
+        note = protocol.FailureNote(
+            0,
+            f"microbatch {miss.version} took effect on other tasks, but what it changes on task {led.task} "
+            "was lost in an unclean election; put it right by hand, and forget this",
+            beginning=f"all that it changes on this task ({input_ or 'calls of other tasks'})".encode(),
+        )
+        entry = work.Entry(
+            progress={span.depot: span.end for span in miss.spans},
+            parked=[work.Parked((first.depot, first.start), 1, note)],
+        )
+        packed = joined(rows.packed(led.spec.name, entry, time.time_ns() // 1_000_000))
+        self._append(led, miss.token, entries.Missed(led.spec.name, miss.version, packed))
 
     # The executor.
 

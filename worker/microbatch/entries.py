@@ -118,7 +118,16 @@ class Roll(msgspec.Struct, frozen=True, array_like=True, tag="roll", gc=False):
     version: Version
 
 
-Entry: TypeAlias = Prime | Commit | Stage | Roll
+class Missed(msgspec.Struct, frozen=True, array_like=True, tag="missed", gc=False):
+    """A committed version has nothing staged here, and never will: an unclean election lost it. It counts as
+    rolled, and ``changes``, packed, tell people."""
+
+    topology: str
+    version: Version
+    changes: bytes
+
+
+Entry: TypeAlias = Prime | Commit | Stage | Roll | Missed
 
 encode = msgspec.msgpack.Encoder().encode
 _entries: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
@@ -151,13 +160,17 @@ def resolve(entry: Entry, get: Get, guards: Guards = GUARDS) -> dict[str, Change
             return {DATABASE: Changes(puts=puts)}
         case Roll(topology=topology, version=version):
             if staged_of(topology, get) == version:
-                return _rolled(topology, version, get)
+                effect = get(_key("changes", topology)) or state_changes.pack({})
+                return _rolled(topology, version, effect)
+        case Missed(topology=topology, version=version, changes=changes):
+            if rolled_of(topology, get) < version.id and staged_of(topology, get) != version:
+                return _rolled(topology, version, changes)
     return {}
 
 
-def _rolled(topology: str, version: Version, get: Get) -> dict[str, Changes]:
+def _rolled(topology: str, version: Version, packed: bytes) -> dict[str, Changes]:
     staged, changes = _key("staged", topology), _key("changes", topology)
-    effect = state_changes.parse(get(changes) or state_changes.pack({}))
+    effect = state_changes.parse(packed)
     effect[DATABASE] = Changes(
         deletes=(changes, staged), puts=((_key("rolled", topology), encode(version.id)),)
     )

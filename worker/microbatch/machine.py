@@ -181,6 +181,16 @@ class Collect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """What this task had staged for a committed version is not there: replicate that it is lost, with a
+    failure for people that tells it; step Appended."""
+
+    token: int
+    version: Version
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
     """Nobody will ask for what was run up to this version."""
 
@@ -195,4 +205,4 @@ class Note:
     fields: dict[str, Any]
 
 
-Effect: TypeAlias = Load | Append | Send | Execute | Collect | Discard | Note
+Effect: TypeAlias = Load | Append | Send | Execute | Collect | Miss | Discard | Note

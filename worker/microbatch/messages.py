@@ -64,6 +64,8 @@ class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage", gc=False)
 
 class Roll(msgspec.Struct, frozen=True, array_like=True, tag="roll", gc=False):
     version: Version
+    spans: tuple[Span, ...] = ()
+    """What of its input is the task's."""
 
 
 class Poll(msgspec.Struct, frozen=True, array_like=True, tag="poll", gc=False):

@@ -58,6 +58,10 @@ class Participant:
         #: As it was last read; it only grows.
         self._rolled = 0
         self._rolling: Version | None = None
+        #: The input of the task in that version.
+        self._rolling_spans: tuple[Span, ...] = ()
+        #: What was last said to be lost here.
+        self._missed: Version | None = None
         #: Of the Load that tells whether it did.
         self._rolled_token: int | None = None
         self._bounds: Mapping[str, tuple[int, int]] = {}
@@ -112,8 +116,8 @@ class Participant:
                 self._go(message)
             case messages.Stage():
                 self._stage(message)
-            case messages.Roll(version=version):
-                self._roll(version)
+            case messages.Roll(version=version, spans=spans):
+                self._roll(version, spans)
             case messages.Poll():
                 self._poll = (message, self._now + self._settings.poll_ms)
                 self._answer_poll()
@@ -318,11 +322,11 @@ class Participant:
 
     # Taking effect.
 
-    def _roll(self, version: Version) -> None:
+    def _roll(self, version: Version, spans: tuple[Span, ...]) -> None:
         if version.id <= self._rolled:
             self._tell_rolled()
         elif self._rolling is None:
-            self._rolling = version
+            self._rolling, self._rolling_spans = version, spans
             self._append(entries.Roll(self.topology, version), version)
 
     def _roll_appended(self, *, applied: bool) -> None:
@@ -330,7 +334,7 @@ class Participant:
             self._load()
             self._rolled_token = self._token
         else:
-            self._rolling = None
+            self._rolling = self._missed = None
 
     def _load(self) -> None:
         self._token += 1
@@ -341,13 +345,24 @@ class Participant:
         rolling = self._rolling
         if rolling is None or token != self._rolled_token:
             return
-        self._rolling = None
-        if rolling.id <= self._rolled:
-            if self._run is not None and self._run.version.id <= self._rolled:
-                self._forget()
-            self._tell_rolled()
-        else:
-            self._note("microbatch_has_nothing_staged", version=str(rolling), rolled=self._rolled)
+        if rolling.id > self._rolled and rolling != self._missed:
+            self._miss(rolling)
+            return
+        self._rolling = self._missed = None
+        if rolling.id > self._rolled:
+            return
+        if self._run is not None and self._run.version.id <= self._rolled:
+            self._forget()
+        self._tell_rolled()
+
+    def _miss(self, version: Version) -> None:
+        """It was applied here before it was committed, and what is applied stays; unless an unclean election
+        chose a replica that did not have it. Nobody else has it either, and others wait for this task."""
+        self._note("microbatch_has_nothing_staged", version=str(version), rolled=self._rolled)
+        self._missed = version
+        self._token += 1
+        self._pending[self._token] = version
+        self._out.append(machine.Miss(token=self._token, version=version, spans=self._rolling_spans))
 
     def _tell_rolled(self) -> None:
         self._answer(messages.Rolled(self.task, self._rolled, dict(self._bounds)))

@@ -155,6 +155,8 @@ class Leader:
                 sim.world.after(1 + sim.draw(20), self.execute, each, effect)
             case machine.Collect():
                 sim.world.after(sim.draw(5), self.collect, each, effect)
+            case machine.Miss(version=version):
+                raise Violation(f"task {self.group.task} missed what it had staged for {version}")
             case machine.Discard(version=version):
                 for key in [key for key in self.kept if key <= version]:
                     del self.kept[key]

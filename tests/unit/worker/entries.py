@@ -146,6 +146,12 @@ steps_of_microbatches: st.SearchStrategy[microbatches.Entry] = st.one_of(
         changes_of_rows.map(lambda changes: pack_changes({"counts": changes})),
     ),
     st.builds(microbatches.Roll, st.just("t"), _versions),
+    st.builds(
+        microbatches.Missed,
+        st.just("t"),
+        _versions,
+        changes_of_rows.map(lambda changes: pack_changes({"counts": changes})),
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from stretto.pstate.changes import Changes, pack
 from stretto.replog.frame import Kind
 from stretto.types import TaskId
 from stretto.worker.microbatch import entries
-from stretto.worker.microbatch.entries import Batch, Commit, Prime, Roll, Span, Stage, Version
+from stretto.worker.microbatch.entries import Batch, Commit, Missed, Prime, Roll, Span, Stage, Version
 from stretto.worker.state import AppliedState
 from tests.unit.worker.entries import TASKS, Log, open_state
 
@@ -85,6 +85,19 @@ def test_another_version_than_the_staged_one_does_not_take_effect(scene: Scene) 
 def test_a_version_that_was_staged_again_takes_effect_as_staged_last(scene: Scene) -> None:
     scene.apply(stage(1, 0, b"one"), stage(1, 0, b"same"), Roll(NAME, Version(1, 0)))
     assert scene.rows() == {b"a": b"same"}
+
+
+def test_what_is_lost_counts_as_rolled_with_a_word_for_people_and_only_if_it_is_lost(scene: Scene) -> None:
+    lost = pack({"$failures": Changes(puts=((b"a", b"told"),))})
+    scene.apply(stage(1, 0, b"one"), Missed(NAME, Version(1, 0), lost))
+    assert scene.rolled() == 0
+    scene.apply(Roll(NAME, Version(1, 0)), Missed(NAME, Version(1, 0), lost))
+    assert (scene.rows(), scene.rows("$failures")) == ({b"a": b"one"}, {})
+    scene.apply(stage(2, 0, b"stale"), Missed(NAME, Version(2, 1), lost))
+    assert scene.rolled() == 2
+    assert (scene.rows(), scene.rows("$failures")) == ({b"a": b"one"}, {b"a": b"told"})
+    scene.apply(Roll(NAME, Version(2, 1)), Roll(NAME, Version(2, 0)))
+    assert scene.rows() == {b"a": b"one"}
 
 
 def test_a_record_is_followed_by_a_higher_version_and_once_committed_by_a_higher_id(scene: Scene) -> None:

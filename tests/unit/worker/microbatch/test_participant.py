@@ -185,6 +185,32 @@ def test_a_roll_that_is_refused_is_tried_again_when_it_is_asked_again() -> None:
     assert isinstance(again, machine.Append)
 
 
+def test_what_was_staged_and_is_lost_is_told_and_others_need_not_wait_for_it() -> None:
+    scene = Scene()
+    (append,) = scene.receive(messages.Roll(FIRST, SPANS))
+    assert isinstance(append, machine.Append)
+    note, miss = scene.step(machine.Appended(token=append.token, applied=True))
+    assert isinstance(note, machine.Note)
+    assert note.event == "microbatch_has_nothing_staged"
+    assert isinstance(miss, machine.Miss)
+    assert (miss.version, miss.spans) == (FIRST, SPANS)
+    assert scene.receive(messages.Roll(FIRST, SPANS)) == []
+    scene.rolled = 1
+    told = scene.step(machine.Appended(token=miss.token, applied=True))
+    assert told == [answer(messages.Rolled(T1, 1, {}))]
+
+
+def test_a_loss_that_was_not_replicated_is_told_again_when_the_coordinator_asks_again() -> None:
+    scene = Scene()
+    for applied in (False, True):
+        (append,) = scene.receive(messages.Roll(FIRST, SPANS))
+        assert isinstance(append, machine.Append)
+        _, miss = scene.step(machine.Appended(token=append.token, applied=True))
+        assert isinstance(miss, machine.Miss)
+        # Not even then is it rolled: somebody staged it after all, and it is for the next Roll to find that.
+        assert scene.step(machine.Appended(token=miss.token, applied=applied)) == []
+
+
 def test_what_was_rolled_before_its_time_is_known_to_a_new_leader() -> None:
     scene = Scene(rolled=4)
     assert scene.receive(messages.Roll(Version(4, 2))) == [answer(messages.Rolled(T1, 4, {}))]
