@@ -34,6 +34,7 @@ from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.worker.environment import DEPOTS_MAX
+from stretto.worker.outbox import Outbox
 from stretto.worker.plan import GroupPlan
 from stretto.worker.removal import Drop
 from stretto.worker.removal import parse as parse_removal
@@ -172,7 +173,7 @@ class Group:
         self.installing = False
         self._running = False
         #: Left for the end of the turn.
-        self._sends: deque[effects.SendEntries] = deque()
+        self._outbox = Outbox(self._send_entries, lambda: host.loop.call_soon(self._begin_turn))
         self._to_commit = False
         self._turn_end_awaited = False
         self._thens: deque[events.Persisted] = deque()
@@ -217,7 +218,7 @@ class Group:
         if self.closed:
             return
         try:
-            self._send_all()
+            self._outbox.send_turn()
         except (StorageError, StorageCorrupt) as error:
             self._storage_failed(error)
             return
@@ -256,17 +257,17 @@ class Group:
             case effects.Send(to=to, message=message):
                 host.send(to, wire.Replicate(self.key, message), b"")
             case effects.SendEntries():
-                self._sends.append(effect)
+                self._outbox.put(effect)
             case effects.Apply(end=end):
                 self._apply(end)
             case effects.Reply(request=request, result=result):
                 host.replied(request, result)
             case effects.Truncate(end=end, then=then):
-                self._send_all()
+                self._outbox.send_all()
                 self._waits = True
                 host.commit.when_quiet(self.log, lambda: self._truncate(end, then))
             case effects.Cut(start=start):
-                self._send_all()
+                self._outbox.send_all()
                 self.step(events.LogCut(start=self.log.cut(start)))
             case effects.CompareAndSet():
                 host.metastore.compare_and_set(self.key, effect)
@@ -355,11 +356,14 @@ class Group:
         if not self._running:
             self._carry_out_all()
 
-    def _send_all(self) -> None:
-        while self._sends:
-            self._send_entries(self._sends.popleft())
+    def _begin_turn(self) -> None:
+        self._outbox.begin_turn()
+        self._await_turn_end()
 
     def _send_entries(self, effect: effects.SendEntries) -> None:
+        if self.leader is None or self.leader.epoch != effect.message.epoch:
+            # By now the log may hold what another leader decided.
+            return
         cached = self._last_blob
         if cached is not None and cached[0] == effect.start and cached[1] == self.log.end_offset:
             _, end, blob = cached

@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -60,6 +61,8 @@ RECORDS = 1_000
 RECORD_BYTES = 100
 CHUNK_BYTES = 1 << 20
 PAGE_BYTES = 4_096
+PASSES_MAX = 1_000_000
+_SIZE = struct.Struct("<Q")
 READY_SECONDS = 60.0
 PATIENCE_SECONDS = 600.0
 
@@ -190,13 +193,23 @@ class _Cost:
 
 
 def _cost_of_control(source: Path, folder: Path) -> _Cost:
-    """Of one pass. Children that were waited for count."""
+    """Of one pass: what two cost more than one, so that the start of processes does not count."""
+    one, two = (_cost_of_passes(source, folder, passes) for passes in (1, 2))
+    return _Cost(two.cpu_seconds - one.cpu_seconds, two.written_bytes - one.written_bytes)
+
+
+def _cost_of_passes(source: Path, folder: Path, passes: int) -> _Cost:
+    """Children that were waited for count."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "stretto.bench.catchup", "load", str(source), str(folder)]
-    subprocess.run(command, check=True)
+    subprocess.run(_loading(source, folder, passes), check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return _Cost(cpu_seconds, (after.ru_oublock - before.ru_oublock) * 512)
+
+
+def _loading(source: Path, folder: Path, passes: int, bytes_per_second: float = math.inf) -> list[str]:
+    command = [sys.executable, "-m", "stretto.bench.catchup", "load", str(source), str(folder)]
+    return [*command, str(passes), str(bytes_per_second)]
 
 
 def _cost_of_transfer(cluster: _Cluster) -> _Cost:
@@ -415,38 +428,55 @@ def _pipeline(source: Path, folder: Path) -> float:
     return seconds
 
 
-def _load(source: Path, folder: Path, bytes_per_second: float = math.inf) -> None:
+def _load(source: Path, folder: Path, passes: int, bytes_per_second: float = math.inf) -> None:
     """The work of a transfer, by processes that have no part in a cluster: a spool that is hashed while it is
     copied and sent as far as it has come; what arrives is written, hashed and synced now and then. Who sends
-    gives way to others, as a worker's sender does."""
-    started = time.monotonic()
-    with _receiver(folder, "take") as connection, (folder / "spool").open("w+b", 0) as spool:
+    gives way to others, as a worker's sender does. So many times, without a pause between."""
+    with _receiver(folder, "take") as connection:
         be_nice()
-
-        def copy(fd: int) -> None:
-            written = 0
-            with source.open("rb", 0) as file:
-                while chunk := file.read(CHUNK_BYTES):
-                    written += os.write(fd, chunk)
-                    time.sleep(max(0.0, started + written / bytes_per_second - time.monotonic()))
-
-        sent = 0
-        progress = _Progress(folder)
-        moved = progress.read()
-
-        def grew(count: int) -> None:
-            nonlocal sent
-            end = min(count * blocks.BLOCK_BYTES, os.fstat(spool.fileno()).st_size)
-            while sent < end:
-                part = os.pread(spool.fileno(), min(PART_BYTES, end - sent), sent)
-                connection.sendall(part)
-                sent += len(part)
-            progress.write(moved + sent)
-
-        copy_and_hash(copy, spool.fileno(), blocks.BLOCK_BYTES, grew)
+        progress, pace = _Progress(folder), _Pace(bytes_per_second)
+        for _ in range(passes):
+            with (folder / "spool").open("w+b", 0) as spool:
+                _load_once(source, spool.fileno(), connection, progress, pace)
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
     shutil.rmtree(folder)
+
+
+def _load_once(source: Path, spool: int, connection: socket.socket, progress: _Progress, pace: _Pace) -> None:
+    size_bytes = source.stat().st_size
+    sent, moved = 0, progress.read()
+    connection.sendall(_SIZE.pack(size_bytes))
+
+    def copy(fd: int) -> None:
+        written = 0
+        with source.open("rb", 0) as file:
+            while chunk := file.read(min(CHUNK_BYTES, size_bytes - written)):
+                written += os.write(fd, chunk)
+                pace.keep(len(chunk))
+
+    def grew(count: int) -> None:
+        nonlocal sent
+        end = min(count * blocks.BLOCK_BYTES, size_bytes)
+        while sent < end:
+            part = os.pread(spool, min(PART_BYTES, end - sent), sent)
+            connection.sendall(part)
+            sent += len(part)
+            progress.write(moved + sent)
+
+    copy_and_hash(copy, spool, blocks.BLOCK_BYTES, grew)
+
+
+class _Pace:
+    def __init__(self, bytes_per_second: float) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._bytes = 0
+        self._started = time.monotonic()
+
+    def keep(self, more_bytes: int) -> None:
+        self._bytes += more_bytes
+        due = self._started + self._bytes / self._bytes_per_second
+        time.sleep(max(0.0, due - time.monotonic()))
 
 
 @contextlib.contextmanager
@@ -482,15 +512,19 @@ def _receive(port: int, path: Path) -> None:
 
 def _take(port: int, path: Path) -> None:
     written = WrittenHashes({0: path})
-    position = 0
     with _accepted(port) as connection, path.open("wb", 0) as file:
-        while chunk := connection.recv(PART_BYTES, socket.MSG_WAITALL):
-            file.write(chunk)
-            written.of(0, position, len(chunk), blocks.BLOCK_BYTES)
-            if (position + len(chunk)) // SYNC_BYTES > position // SYNC_BYTES:
-                os.fdatasync(file.fileno())
-            position += len(chunk)
-        os.fdatasync(file.fileno())
+        while size := connection.recv(_SIZE.size, socket.MSG_WAITALL):
+            (size_bytes,) = _SIZE.unpack(size)
+            os.ftruncate(file.fileno(), 0)
+            position = 0
+            while position < size_bytes:
+                chunk = connection.recv(min(PART_BYTES, size_bytes - position), socket.MSG_WAITALL)
+                os.pwrite(file.fileno(), chunk, position)
+                written.of(0, position, len(chunk), blocks.BLOCK_BYTES)
+                if (position + len(chunk)) // SYNC_BYTES > position // SYNC_BYTES:
+                    os.fdatasync(file.fileno())
+                position += len(chunk)
+            os.fdatasync(file.fileno())
     written.close()
 
 
@@ -499,8 +533,7 @@ def _busy(source: Path, folder: Path, bytes_per_second: float) -> Iterator[Calla
     """The load of a transfer, again and again, by a process of its own; tells how many bytes it has moved."""
     progress = _Progress(folder)
     progress.write(0)
-    command = [sys.executable, "-m", "stretto.bench.catchup", "busy", str(source), str(folder)]
-    command.append(str(bytes_per_second))
+    command = _loading(source, folder, PASSES_MAX, bytes_per_second)
     with subprocess.Popen(command, start_new_session=True) as process:
         try:
             _until("the others' load has begun", lambda: progress.read() > 0)
@@ -543,11 +576,8 @@ def main(arguments: list[str]) -> None:
             _receive(int(port), Path(path))
         case ["take", port, path]:
             _take(int(port), Path(path))
-        case ["load", source, folder]:
-            _load(Path(source), Path(folder))
-        case ["busy", source, folder, bytes_per_second]:
-            while True:
-                _load(Path(source), Path(folder), float(bytes_per_second))
+        case ["load", source, folder, passes, bytes_per_second]:
+            _load(Path(source), Path(folder), int(passes), float(bytes_per_second))
         case _:
             raise StrettoError("this is run by the measures of stretto bench")
 

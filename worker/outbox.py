@@ -1,0 +1,47 @@
+"""Entries that wait for the end of the loop's turn, and which of them go then.
+
+A follower that catches up lacks megabytes, and each message that goes asks for the next one. If they all went
+at once, live entries, and the leader's own commit of them, would wait behind what is old. So each follower
+gets one message in a turn, who lacks least before the others; who lacks more goes on in the next turn, after
+what has come in meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stretto.replog.core.effects import SendEntries
+
+
+class Outbox:
+    """Of one group. ``send`` may put the next message of the same follower."""
+
+    def __init__(self, send: Callable[[SendEntries], None], in_next_turn: Callable[[], None]) -> None:
+        self._send = send
+        self._in_next_turn = in_next_turn
+        self._waiting: list[SendEntries] = []
+        self._rests = False
+
+    def put(self, effect: SendEntries) -> None:
+        self._waiting.append(effect)
+
+    def send_turn(self) -> None:
+        """May be called again in the same turn; ``in_next_turn`` is called if something is left."""
+        if not self._rests:
+            self._send_waiting()
+            if self._waiting:
+                self._rests = True
+                self._in_next_turn()
+
+    def begin_turn(self) -> None:
+        self._rests = False
+
+    def send_all(self) -> None:
+        """Before the log is cut."""
+        while self._waiting:
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for effect in sorted(waiting, key=lambda each: each.start, reverse=True):
+            self._send(effect)
