@@ -56,6 +56,8 @@ HELD_SECONDS = 60.0
 """How long topologies may take to come to an end."""
 ASK_SECONDS = 2.0
 POLL_SECONDS = 0.05
+POLL_SECONDS_MAX = 0.5
+"""While copies are made, which may take long."""
 PATIENCE_SECONDS = 10.0
 """For replicas that others need not wait for: followers to copy, the last ones to tell their digests."""
 ATTEMPTS = 8
@@ -177,13 +179,16 @@ class _Making:
         self._addresses: dict[WorkerId, str] = {}
 
     def make(self, name: str, spec: ModuleSpec) -> Manifest:
+        self._fetch_code(spec)
+        fetched = spec.artifact
         with ThreadPoolExecutor(THREADS, "snapshot") as self._pool:
             spec, marker, groups, microbatches = self._cut(spec)
             try:
                 self._copy(groups, marker)
             finally:
                 self._drop(groups, marker)
-        self._fetch_code(spec)
+        if spec.artifact != fetched:
+            self._fetch_code(spec)
         manifest = Manifest(
             release=__version__,
             name=name,
@@ -304,6 +309,7 @@ class _Making:
         for group in groups:
             group.asked_at = group.heard_at = began
         loads: Counter[WorkerId] = Counter()
+        pause = POLL_SECONDS
         while True:
             list(self._pool.map(lambda group: self._look_at(group, marker), groups))
             now = time.monotonic()
@@ -320,7 +326,8 @@ class _Making:
                 return
             if now - forward > self._timeout:
                 raise StrettoError(f"nothing came forward for {self._timeout:.0f} s; see the workers' logs")
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause)
+            pause = min(pause * 1.3, POLL_SECONDS_MAX)
 
     def _copied_bytes(self, group: _Group) -> int:
         view = None if group.copier is None else group.told.get(group.copier)

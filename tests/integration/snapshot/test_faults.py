@@ -234,3 +234,33 @@ def test_what_a_stream_counted_as_done_is_in_the_snapshot_with_all_its_hops(
         loading.join()
     assert totals == sorted(set(totals))
     assert letters.run("deploy", "destroy", "letters", "--yes", "--no-wait").code == 0
+
+
+@pytest.mark.soak
+def test_a_paused_module_of_one_replica_and_no_topology_is_copied_by_its_leader_and_goes_on_elsewhere(
+    whole_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    source = tmp_path / "notes.py"
+    source.write_text("from stretto import Depot, Module\n\nclass Notes(Module):\n    notes = Depot()\n")
+    notes = Bank(whole_cluster.bootstrap, "notes")
+    shape = ["--tasks", "2", "--threads", "1", "--workers", "1", "--replication-factor", "1"]
+    assert notes.run("deploy", "launch", "--module", str(source), "--name", "notes", *shape).code == 0
+    for number in range(5):
+        assert notes.run("append", "notes", "notes", str(number)).code == 0
+    assert notes.run("deploy", "pause", "notes").code == 0
+    done = notes.create(tmp_path / "backup", "--name", "one")
+    assert done.code == 0, done
+    folder = tmp_path / "backup" / "notes" / "one"
+    [group] = read_manifest(folder).groups
+    assert (group.copied_by, len(group.replicas)) == (group.replicas[0], 1)
+    again = Bank(whole_cluster.bootstrap, "again")
+    shape = ["--threads", "2", "--replication-factor", "3"]
+    done = again.run("snapshot", "restore", str(folder), "--module", "again", *shape)
+    assert done.code == 0, done
+    assert again.run("append", "again", "notes", "5").code == 0
+    read = again.run("tail", "again", "notes", "--from-start", "--no-follow")
+    assert sorted(read.lines) == [str(number) for number in range(6)]
+    wait_until("all replicas are there", lambda: is_whole(again), DEADLINE_SECONDS)
+    assert again.run("verify", "again").code == 0
+    for module in ("notes", "again"):
+        assert again.run("deploy", "destroy", module, "--yes", "--no-wait").code == 0

@@ -70,5 +70,5 @@ def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it
     assert (refused.code, "is damaged: task 3: it has" in refused.err) == (1, True), refused
     assert restored.run("snapshot", "delete", "snapped", "second", "--yes").code == 0
     assert not (folder / MANIFEST).exists()
-    assert json.loads(restored.run("snapshot", "list", "--json").out) == []
+    assert json.loads(restored.run("snapshot", "list", "snapped", "--json").out) == []
     assert restored.run("deploy", "destroy", "revived", "--yes", "--no-wait").code == 0
