@@ -128,11 +128,12 @@ def pin_module(
     pinning = _Pinning(
         cluster, source, max_staleness, holder or f"process {os.getpid()} on {socket.gethostname()}"
     )
-    views = newest_groups(cluster.metadata(), module)
+    metadata = cluster.metadata()
+    views = newest_groups(metadata, module)
     pinned: list[PinnedGroup] = []
     failures: list[StrettoError] = []
     with ThreadPoolExecutor(min(_GROUPS_AT_ONCE, len(views)), "pin") as pool:
-        for future in [pool.submit(pinning.pin, view) for view in views]:
+        for future in [pool.submit(pinning.pin, view, metadata) for view in views]:
             try:
                 pinned.append(future.result())
             except StrettoError as error:
@@ -160,13 +161,10 @@ class _Pinning:
         self._max_staleness_ms = max(1, int(max_staleness * 1_000))
         self._holder = holder
 
-    def pin(self, view: wire.GroupView) -> PinnedGroup:
+    def pin(self, view: wire.GroupView, metadata: wire.Metadata) -> PinnedGroup:
         began = time.monotonic()
         why = "nobody leads it now"
         while True:
-            metadata = self._cluster.metadata()
-            newest = newest_groups(metadata, view.key.module)
-            view = next((each for each in newest if each.tasks == view.tasks), view)
             waited = time.monotonic() - began
             for worker in self._candidates(view, waited):
                 address = metadata.addresses.get(worker)
@@ -181,6 +179,9 @@ class _Pinning:
             if waited > PIN_SECONDS:
                 raise RetriableError(f"group {view.key} cannot be pinned: {why}")
             time.sleep(_AGAIN_SECONDS)
+            metadata = self._cluster.metadata()
+            newest = newest_groups(metadata, view.key.module)
+            view = next((each for each in newest if each.tasks == view.tasks), view)
 
     def _candidates(self, view: wire.GroupView, waited: float) -> list[WorkerId]:
         """Another follower for each group comes first, so that the work is spread."""
@@ -190,7 +191,7 @@ class _Pinning:
             return leader
         turn = view.key.group % len(followers)
         followers = followers[turn:] + followers[:turn]
-        return followers if waited < FOLLOWERS_SECONDS else [*followers, *leader]
+        return followers if waited < FOLLOWERS_SECONDS else [*leader, *followers]
 
     def _ask(self, address: str, view: wire.GroupView, *, is_leader: bool) -> PinnedGroup:
         call = admin.PinGroup(
