@@ -25,6 +25,7 @@ from tests.integration.zk.waiting import wait_until
 
 SOURCE = f"{Path(next(iter(stretto.examples.__path__))) / 'bank' / 'bank.py'}:Bank"
 ACCOUNTS = [f"account-{number}" for number in range(60)]
+MONEY = 1_000 * len(ACCOUNTS)
 TASKS = 4
 DEADLINE_SECONDS = 60.0
 
@@ -119,26 +120,18 @@ class Bank:
         assert failures == []
 
     def totals(self) -> tuple[int, int]:
-        """What accounts hold, and what was paid in."""
+        """What accounts hold, and what was paid in; nothing while leaders move."""
         done = self.run("query", self.name, "totals")
-        assert done.code == 0, done
-        held, paid_in = json.loads(done.out)
+        held, paid_in = json.loads(done.out) if done.code == 0 else (0, 0)
         return held, paid_in
 
-    def balances(self) -> dict[str, int]:
-        with connect(self.bootstrap, timeout=DEADLINE_SECONDS) as client:
-            return dict(client.pstate(self.name, "balances").items())
-
-    def lag(self) -> int | None:
-        [view] = json.loads(self.run("module-status", self.name, "--json").out)
-        # None while leaders move.
-        for batch in view["microbatches"]:
-            if batch["phase"] == "idle":
-                return int(batch["lag"]) if batch["lag"] is not None else None
-        return None
-
-    def settle(self) -> None:
-        wait_until("all orders are booked", lambda: self.lag() == 0, DEADLINE_SECONDS)
+    def settle(self, money: int) -> None:
+        """Until all that was paid in is booked, and no transfer is half-way."""
+        wait_until(
+            f"accounts hold {money}, and so much was paid in",
+            lambda: self.totals() == (money, money),
+            DEADLINE_SECONDS,
+        )
 
 
 def transfer(chance: random.Random) -> dict[str, object]:

@@ -20,10 +20,9 @@ from stretto.local import LocalCluster
 from stretto.snapshot.manifest import MANIFEST, read_manifest
 from stretto.snapshot.reading import open_snapshot
 from tests.integration.cli.running import start, stretto
-from tests.integration.snapshot.bank import ACCOUNTS, DEADLINE_SECONDS, TASKS, Bank, rows_of
+from tests.integration.snapshot.bank import DEADLINE_SECONDS, MONEY, TASKS, Bank, rows_of
 from tests.integration.zk.waiting import wait_until
 
-MONEY = 1_000 * len(ACCOUNTS)
 READY_SECONDS = 90.0
 
 HOPPING = """
@@ -87,7 +86,7 @@ def test_every_snapshot_under_load_and_deaths_is_whole_and_the_last_outlives_its
         bank = Bank(cluster.bootstrap, "bank")
         bank.launch()
         bank.pay_in()
-        bank.settle()
+        bank.settle(MONEY)
         with bank.transfers():
             for number in range(8):
                 dying = None
@@ -116,8 +115,7 @@ def test_every_snapshot_under_load_and_deaths_is_whole_and_the_last_outlives_its
         done = bank.run("snapshot", "restore", str(made[-1]))
         assert done.code == 0, done
         shutil.rmtree(made[-1])
-        bank.settle()
-        assert bank.totals() == (MONEY, MONEY)
+        bank.settle(MONEY)
         with bank.transfers():
             worker, pid = min(workers_of(cluster, "bank").items())
             # A replica that lost everything takes what the leader has: the snapshot is gone.
@@ -127,13 +125,12 @@ def test_every_snapshot_under_load_and_deaths_is_whole_and_the_last_outlives_its
             os.kill(pid, signal.SIGKILL)
             wait_until("another process", lambda: workers_of(cluster, "bank").get(worker) != pid, 30)
             wait_until("all replicas are back", lambda: is_whole(bank), DEADLINE_SECONDS)
-        bank.settle()
-        assert bank.totals() == (MONEY, MONEY)
+        bank.settle(MONEY)
         assert bank.run("verify", "bank").code == 0
         for pid in workers_of(cluster, "bank").values():
             os.kill(pid, signal.SIGKILL)
         wait_until("all replicas are back", lambda: is_whole(bank), DEADLINE_SECONDS)
-        assert bank.totals() == (MONEY, MONEY)
+        bank.settle(MONEY)
 
 
 @pytest.mark.soak
@@ -168,7 +165,7 @@ def test_a_copy_goes_on_elsewhere_and_a_command_that_died_keeps_nobody_waiting(t
         making.communicate()
         assert not (parts / MANIFEST).exists()
         bank.pay_in()
-        bank.settle()
+        bank.settle(2 * MONEY)
         listed = json.loads(bank.run("snapshot", "list", "bank", "--json").out)
         assert [(each["name"], each["state"]) for each in listed] == [
             ("moved", "complete"),

@@ -10,7 +10,7 @@ from stretto.snapshot.manifest import MANIFEST, file_of, read_manifest
 from stretto.snapshot.reading import open_snapshot
 from stretto.types import TaskId
 from tests.integration.cli.running import stretto
-from tests.integration.snapshot.bank import ACCOUNTS, Bank, rows_of
+from tests.integration.snapshot.bank import ACCOUNTS, MONEY, Bank, rows_of
 
 
 def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it_is_gone(
@@ -19,7 +19,7 @@ def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it
     bank = Bank(whole_cluster.bootstrap, "snapped")
     bank.launch()
     bank.pay_in()
-    bank.settle()
+    bank.settle(MONEY)
     with bank.transfers():
         first = bank.create(tmp_path, "--name", "first")
         assert first.code == 0, first
@@ -32,7 +32,7 @@ def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it
         assert len(group.replicas) == 3
         assert group.copied_by in group.replicas
     balances = rows_of(folder, "balances")
-    assert sum(balances.values()) == sum(rows_of(folder, "deposited").values()) == 1_000 * len(ACCOUNTS)
+    assert sum(balances.values()) == sum(rows_of(folder, "deposited").values()) == MONEY
     with open_snapshot(folder) as snapshot:
         orders = sum(snapshot.bounds(task, "orders")[1] for task in snapshot.tasks)
     assert orders > len(ACCOUNTS)
@@ -47,7 +47,6 @@ def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it
     assert (listed["name"], listed["state"]) == ("second", "complete")
     folder = tmp_path / "snapped" / "second"
 
-    bank.settle()
     assert bank.run("deploy", "destroy", "snapped", "--yes").code == 0
     restored = Bank(whole_cluster.bootstrap, "revived")
     wanted = ["--module", "revived", "--threads", "4"]
@@ -56,12 +55,9 @@ def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it
     assert done.code == 0, done
     again = restored.run("snapshot", "restore", str(folder), *wanted)
     assert (again.code, "there is a module revived already" in again.err) == (2, True)
-    restored.settle()
-    held, paid_in = restored.totals()
-    assert held == paid_in == 1_000 * len(ACCOUNTS)
+    restored.settle(MONEY)
     restored.pay_in()
-    restored.settle()
-    assert restored.totals() == (2_000 * len(ACCOUNTS), 2_000 * len(ACCOUNTS))
+    restored.settle(2 * MONEY)
     assert restored.run("verify", "revived").code == 0
 
     spoilt = file_of(folder, TaskId(3))
