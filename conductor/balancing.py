@@ -3,7 +3,8 @@
 Looked at every ``leadership.balance.interval.millis``, and soon after leaders or members change (a node came
 back and caught up, one was drained). A drained node loses its leaders whatever the threshold says; otherwise
 nothing moves below ``leadership.balance.threshold``. While switches of a module are under way its state is
-*leadership-balancing*. A request names the epoch it is meant for: it cannot end another.
+*leadership-balancing*, but a paused one stays paused. A request names the epoch it is meant for: it cannot
+end another.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ SETTLE_SECONDS = 1.0
 GRACE_SECONDS = 5.0
 """Beyond the time that a leader gives itself to hand over."""
 
-_BALANCED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING)
+_BALANCED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING, ModuleState.PAUSED)
+_AT_REST = (ModuleState.RUNNING, ModuleState.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class Balancing:
         self._settled_at = math.inf
         self._next_at = now + options.value("leadership.balance.interval.millis", CLUSTER) / 1_000
         for module in view.modules.values():
-            if module.spec.state is ModuleState.RUNNING:
+            if module.spec.state in _AT_REST:
                 found = _plan(view, module)
                 if found.is_due(_threshold(options, module)):
                     self._begin(module, found)
@@ -145,7 +147,10 @@ class Balancing:
             return
 
     def _begin(self, module: Module, found: Plan) -> None:
-        if not found.switches or not self._life.enter(module, ModuleState.LEADERSHIP_BALANCING):
+        if not found.switches:
+            return
+        is_paused = module.spec.state is ModuleState.PAUSED
+        if not is_paused and not self._life.enter(module, ModuleState.LEADERSHIP_BALANCING):
             return
         records = {group.plan.key: group.record for group in module.groups}
         for switch in found.switches:
@@ -165,7 +170,7 @@ class Balancing:
                 self._operations.note(
                     "leadership balanced", module.name, f"{many(self._moved, 'leader')} moved"
                 )
-                self._moved = 0
+        self._moved = 0
 
     # Answers.
 
@@ -195,7 +200,7 @@ class Balancing:
 
     def ask_for(self, view: View, module: Module, options: OptionSet) -> admin.LeadershipView:
         """Balance now, whatever the threshold."""
-        if module.spec.state is not ModuleState.RUNNING:
+        if module.spec.state not in _AT_REST:
             raise StrettoError(f"module {module.name} is {module.spec.state}; wait until it is running")
         self._begin(module, _plan(view, module))
         return self.show(view, module, options)

@@ -153,6 +153,11 @@ class Scaling:
 
 
 def _check_changeable(module: Module) -> None:
+    if module.spec.state is ModuleState.PAUSED:
+        raise StrettoError(
+            f"module {module.name} is paused, and its replicas stay where they are; "
+            f"resume it first with 'stretto deploy resume {module.name}'"
+        )
     if module.spec.state not in _CHANGEABLE:
         raise RetriableError(f"module {module.name} is {module.spec.state}; wait until it is running")
 

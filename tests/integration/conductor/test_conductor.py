@@ -324,8 +324,10 @@ def test_a_module_is_paused_and_resumed_by_any_conductor(scene: Scene) -> None:
     scene.ask(conductor, admin.Pause(module="m"))
     scene.ask(conductor, admin.Pause(module="m"))
     assert scene.state() == "paused"
-    with pytest.raises(StrettoError, match="module m is paused; wait until it is running"):
-        scene.ask(conductor, admin.Balance(module="m"))
+    with pytest.raises(StrettoError, match=r"module m is paused, .* 'stretto deploy resume m'"):
+        scene.ask(conductor, admin.Reassign(module="m", node="n1"))
+    with pytest.raises(StrettoError, match="resume it first"):
+        scene.ask(conductor, admin.Scale(module="m", workers=2))
     stop()
     conductor, _ = scene.conductor()
     scene.active(conductor)
@@ -343,6 +345,32 @@ def test_a_module_is_paused_and_resumed_by_any_conductor(scene: Scene) -> None:
     for call in (admin.Pause(module="m"), admin.Resume(module="m")):
         with pytest.raises(RetriableError, match="module m is destroying; wait"):
             scene.ask(conductor, call)
+
+
+def test_a_paused_module_is_balanced_and_stays_paused(scene: Scene) -> None:
+    conductor, _ = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    scene.ask(conductor, admin.Pause(module="m"))
+    [led, *_] = [node for node, count in scene.leaders().items() if count]
+    scene.ask(conductor, admin.DisallowLeadership(node=led))
+
+    def is_drained() -> bool:
+        scene.obey()
+        return scene.leaders()[led] == 0
+
+    wait_until("it leads nothing there", is_drained)
+    assert scene.state() == "paused"
+    scene.ask(conductor, admin.AllowLeadership(node=led))
+    wait_until("something would move", lambda: scene.ask(conductor, admin.Leadership(module="m")).switches)
+    scene.ask(conductor, admin.Balance(module="m"))
+
+    def is_balanced() -> bool:
+        scene.obey()
+        return scene.leaders()[led] > 0
+
+    wait_until("it leads something again", is_balanced)
+    assert scene.state() == "paused"
 
 
 def test_a_module_that_cannot_be_destroyed_says_who_keeps_it(scene: Scene) -> None:

@@ -74,6 +74,15 @@ def test_a_module_that_has_just_been_launched_does_not_wait_for_the_interval() -
     assert scene.has_begun
 
 
+def test_a_paused_module_is_balanced_without_being_resumed() -> None:
+    scene = _Scene()
+    scene.look(ModuleState.PAUSED, 100)
+    for later in (1, 2):
+        scene.look(ModuleState.PAUSED, 100.1 + later * SETTLE_SECONDS)
+    assert scene.client.create.called
+    assert not scene.has_begun
+
+
 def test_leaders_that_keep_changing_are_left_to_settle() -> None:
     scene = _Scene()
     scene.look(ModuleState.LAUNCHING, 100)
