@@ -122,6 +122,15 @@ class RunQuery(msgspec.Struct, frozen=True, tag="run_query", gc=False):
     timeout_ms: int
 
 
+class Stale(msgspec.Struct, frozen=True, gc=False):
+    """A follower may answer if it shows all that was visible ``max_staleness_ms`` ago, and what is below
+    ``after``, which was seen in ``after_epoch``."""
+
+    max_staleness_ms: int
+    after: Offset = Offset(0)
+    after_epoch: Epoch = Epoch(0)
+
+
 class ReadDepot(msgspec.Struct, frozen=True, tag="read_depot", gc=False):
     """What is there from ``offset`` on. A committed read at the end of the depot is answered when there is
     something, and after ``wait_ms`` in any case."""
@@ -134,6 +143,7 @@ class ReadDepot(msgspec.Struct, frozen=True, tag="read_depot", gc=False):
     max_bytes: int
     committed: bool
     wait_ms: int = 0
+    stale: Stale | None = None
 
 
 class FindOffset(msgspec.Struct, frozen=True, tag="find_offset", gc=False):
@@ -144,15 +154,7 @@ class FindOffset(msgspec.Struct, frozen=True, tag="find_offset", gc=False):
     task: TaskId
     depot: str
     timestamp_ms: int | None
-
-
-class Stale(msgspec.Struct, frozen=True, gc=False):
-    """A follower may answer if it shows all that was visible ``max_staleness_ms`` ago, and what is below
-    ``after``, which was seen in ``after_epoch``."""
-
-    max_staleness_ms: int
-    after: Offset = Offset(0)
-    after_epoch: Epoch = Epoch(0)
+    stale: Stale | None = None
 
 
 class ReadRows(msgspec.Struct, frozen=True, tag="read_rows", gc=False):
@@ -308,13 +310,16 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
 
 
 class DepotBatches(msgspec.Struct, frozen=True, tag="depot_batches", gc=False):
-    """Each body is a stored batch; ``bases`` and ``timestamps_ms`` are theirs, in order."""
+    """Each body is a stored batch; ``bases`` and ``timestamps_ms`` are theirs, in order. ``epoch`` and
+    ``offset`` as in RowValues."""
 
     request: int
     start: int
     end: int
     bases: tuple[int, ...]
     timestamps_ms: tuple[int, ...]
+    epoch: Epoch = Epoch(0)
+    offset: Offset = Offset(0)
 
 
 class DepotOffsets(msgspec.Struct, frozen=True, tag="depot_offsets", gc=False):
@@ -322,6 +327,8 @@ class DepotOffsets(msgspec.Struct, frozen=True, tag="depot_offsets", gc=False):
     start: int
     end: int
     found: int | None
+    epoch: Epoch = Epoch(0)
+    offset: Offset = Offset(0)
 
 
 class RowValues(msgspec.Struct, frozen=True, tag="row_values", gc=False):

@@ -39,8 +39,9 @@ def wrong(query: Query, module: str, declared: Collection[str]) -> str | None:
     """Why it can never be answered, or None."""
     if query.pstate not in declared:
         return f"module {module} has no PState {query.pstate}; {did_you_mean(query.pstate, declared)}"
-    if query.stale is not None and not 0 < query.stale.max_staleness_ms <= STALENESS_MS_MAX:
-        return f"an answer cannot be {query.stale.max_staleness_ms} ms old; accept 1 to {STALENESS_MS_MAX}"
+    why = wrong_age(query.stale)
+    if why is not None:
+        return why
     if isinstance(query, wire.ReadRows):
         if len(query.keys) > READ_KEYS_MAX:
             return f"{len(query.keys)} keys are beyond the limit of {READ_KEYS_MAX}; ask for fewer at a time"
@@ -53,6 +54,12 @@ def wrong(query: Query, module: str, declared: Collection[str]) -> str | None:
         return f"a key is empty or longer than {KEY_BYTES_MAX} bytes"
     if isinstance(query, wire.ScanKeys) and not _is_path(query):
         return f"no path ends {query.depth} bytes into all keys from {query.start!r} to {query.end!r}"
+    return None
+
+
+def wrong_age(stale: wire.Stale | None) -> str | None:
+    if stale is not None and not 0 < stale.max_staleness_ms <= STALENESS_MS_MAX:
+        return f"an answer cannot be {stale.max_staleness_ms} ms old; accept 1 to {STALENESS_MS_MAX}"
     return None
 
 

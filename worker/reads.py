@@ -50,6 +50,8 @@ class _Read:
     growth: int = 0
     """Of the task, when the state was about to be looked at."""
     found: Any = None
+    applied: Offset = Offset(0)
+    """Everything below was, when the state was about to be looked at."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,9 +64,9 @@ class _Together:
     def event(self, number: int) -> events.Read:
         """What all of them may be answered by."""
         message = self.reads[0].message
-        if isinstance(message, wire.ReadDepot | wire.FindOffset) or message.stale is None:
+        if message.stale is None:
             return events.Read(request=number)
-        wanted = [read.message.stale for read in self.reads if isinstance(read.message, queries.Query)]
+        wanted = [read.message.stale for read in self.reads]
         return events.Read(
             request=number,
             max_staleness_ms=Millis(message.stale.max_staleness_ms),
@@ -127,7 +129,9 @@ class Reads:
         if isinstance(message, wire.ReadDepot | wire.FindOffset):
             if isinstance(message, wire.ReadDepot) and message.offset < 0:
                 return f"{message.offset} is no offset of a depot; they are from 0 on"
-            return self.undeclared(message.depot)
+            if isinstance(message, wire.ReadDepot) and message.stale is not None and not message.committed:
+                return "what is not committed is known to the leader alone; do without a staleness"
+            return queries.wrong_age(message.stale) or self.undeclared(message.depot)
         return queries.wrong(message, self._module, self._pstates)
 
     def _refuse_unknown(self, sender: Connection, message: Message) -> None:
@@ -210,6 +214,7 @@ class Reads:
     def _look(self, group: Group, reads: list[_Read]) -> None:
         """On the reading thread."""
         message = reads[0].message
+        reads[0].applied = group.state.applied
         match message:
             case wire.ReadRows():
                 _look_up(group, reads)
@@ -249,7 +254,7 @@ class Reads:
             case effects.ReadServed(epoch=epoch):
                 if self._parks(read):
                     return
-                reply, bodies = _served(number, read.found, epoch)
+                reply, bodies = _served(read, epoch)
             case effects.Refused(reason=reason, leader=leader, epoch=epoch):
                 reply = wire.Refused(number, reason, leader, epoch)
             case effects.Unknown() | effects.Acked():
@@ -332,7 +337,8 @@ def _with_uncommitted(group: Group, message: wire.ReadDepot, found: Any) -> Any:
     return DepotSlice(found.start, DepotOffset(at), tuple(batches))
 
 
-def _served(request: int, found: Any, epoch: Epoch) -> tuple[wire.ToClient, tuple[bytes, ...]]:
+def _served(read: _Read, epoch: Epoch) -> tuple[wire.ToClient, tuple[bytes, ...]]:
+    request, found = read.message.request, read.found
     match found:
         case wire.RowPage() as page, int(offset):
             return msgspec.structs.replace(page, epoch=epoch, offset=Offset(offset)), ()
@@ -345,10 +351,12 @@ def _served(request: int, found: Any, epoch: Epoch) -> tuple[wire.ToClient, tupl
                 end,
                 tuple(batch.base for batch in batches),
                 tuple(batch.timestamp_ms for batch in batches),
+                epoch,
+                read.applied,
             )
             return reply, tuple(batch.payload for batch in batches)
         case wire.DepotOffsets():
-            return found, ()
+            return msgspec.structs.replace(found, epoch=epoch, offset=read.applied), ()
         case StrettoError():
             return wire.Failed(request, str(found), wire.Fault.of(found)), ()
         case Exception():

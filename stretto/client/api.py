@@ -59,9 +59,10 @@ class Client:
         self._look_for(module)
         return describe(self._network, module)
 
-    def reader(self, module: str, depot: str, *, timeout: float = 30.0) -> Reader:
+    def reader(self, module: str, depot: str, **options: Any) -> Reader:
+        """See :class:`Reader` for the options."""
         self._look_for(module)
-        return Reader(self._network, module, depot, timeout=timeout)
+        return Reader(self._network, module, depot, **options)
 
     def pstate(
         self,
@@ -237,8 +238,8 @@ class AsyncClient:
     def producer(self, module: str, depot: str, **options: Any) -> Producer:
         return self._client._known_producer(module, depot, **options)  # noqa: SLF001 - its other face
 
-    def reader(self, module: str, depot: str) -> AsyncReader:
-        return AsyncReader(Reader(self._client._network, module, depot))  # noqa: SLF001
+    def reader(self, module: str, depot: str, **options: Any) -> AsyncReader:
+        return AsyncReader(Reader(self._client._network, module, depot, **options))  # noqa: SLF001
 
     async def pstate(self, module: str, pstate: str, **options: Any) -> AsyncPStateReader:
         return AsyncPStateReader(await asyncio.to_thread(self._client.pstate, module, pstate, **options))

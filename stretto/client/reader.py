@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple, Self
 
 from stretto import wire
-from stretto.client.followers import Followers
+from stretto.client.followers import Followers, Seen
 from stretto.client.network import Network, patience_ms
 from stretto.errors import OffsetTrimmed, RetriableError, UsageError
 from stretto.records import DepotOffset, RecordBatch
@@ -49,11 +49,29 @@ class Slice(NamedTuple):
 class Reader:
     """Reads one depot of a module. Each call waits for its answer, over leader moves, until its deadline."""
 
-    def __init__(self, network: Network, module: str, depot: str, *, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        network: Network,
+        module: str,
+        depot: str,
+        *,
+        timeout: float = 30.0,
+        max_staleness: float | None = None,
+        token: str = "",
+    ) -> None:
+        """With ``max_staleness``, in seconds, followers answer too, with what is at most so old. A reader
+        never sees less than it has seen before, nor less than the one whose ``token`` it is given."""
         self._network = network
         self._module = module
         self._depot = depot
         self._timeout = timeout
+        self._seen = Seen(token)
+        self._followers = None if max_staleness is None else Followers(network, max_staleness, self._seen)
+
+    @property
+    def token(self) -> str:
+        """What was seen so far: another reader that is given it sees as much."""
+        return str(self._seen)
 
     @property
     def tasks(self) -> list[TaskId]:
@@ -90,13 +108,16 @@ class Reader:
     ) -> Question:
         if offset < 0:
             raise UsageError(f"{offset} is no offset of a depot; they are from 0 on")
+        # What is not committed is known to the leader alone.
+        followers = self._followers if committed else None
 
         def message(number: int, group: GroupKey) -> wire.ToWorker:
+            stale = followers.stale(group) if followers is not None else None
             return wire.ReadDepot(
-                number, group, TaskId(task), self._depot, offset, max_bytes, committed, wait_ms
+                number, group, TaskId(task), self._depot, offset, max_bytes, committed, wait_ms, stale
             )
 
-        return self._ask(task, message, wait_ms=wait_ms, **options)
+        return self._ask(task, message, followers=followers, wait_ms=wait_ms, **options)
 
     def _stored(
         self, task: int, offset: int, question: Question
@@ -193,16 +214,40 @@ class Reader:
         return found
 
     def _asking_offsets(self, task: int, timestamp_ms: int | None) -> Question:
+        followers = self._followers
+
         def message(number: int, group: GroupKey) -> wire.ToWorker:
-            return wire.FindOffset(number, group, TaskId(task), self._depot, timestamp_ms)
+            stale = followers.stale(group) if followers is not None else None
+            return wire.FindOffset(number, group, TaskId(task), self._depot, timestamp_ms, stale)
 
-        return self._ask(task, message)
+        return self._ask(task, message, followers=followers)
 
-    def _ask(self, task: int, message: Callable[[int, GroupKey], wire.ToWorker], **options: Any) -> Question:
+    def _ask(
+        self,
+        task: int,
+        message: Callable[[int, GroupKey], wire.ToWorker],
+        *,
+        then: Callable[[Question], None] | None = None,
+        **options: Any,
+    ) -> Question:
         if (self._module, task) not in self._network.view.of_task:
             raise UsageError(f"module {self._module} has no task {task}")
-        question = Question(self._network, self._module, TaskId(task), message, self._timeout, **options)
-        return question.begin()
+        asked: list[GroupKey] = []
+
+        def noting(number: int, group: GroupKey) -> wire.ToWorker:
+            asked.append(group)
+            return message(number, group)
+
+        def answered(question: Question) -> None:
+            reply = question.reply
+            if isinstance(reply, wire.DepotBatches | wire.DepotOffsets):
+                self._seen.saw(asked[-1], reply.epoch, reply.offset)
+            if then is not None:
+                then(question)
+
+        return Question(
+            self._network, self._module, TaskId(task), noting, self._timeout, then=answered, **options
+        ).begin()
 
 
 def _waited(questions: Mapping[int, Question]) -> Iterator[tuple[int, wire.DepotOffsets]]:
@@ -329,7 +374,7 @@ class Question:
                 self.reply, self._bodies = reply, bodies
                 self._finish()
 
-        timeout_ms = FOLLOWER_TIMEOUT_MS
+        timeout_ms = FOLLOWER_TIMEOUT_MS + self._wait_ms
         self._network.to_replica(address, group, number, message, heard, timeout_ms=timeout_ms)
 
     def _ask_leader(self, group: GroupKey, number: int, message: wire.ToWorker) -> None:

@@ -101,12 +101,32 @@ def test_a_token_that_is_none_is_refused(client: Client) -> None:
         client.pstate(MODULE, "counts", token="yesterday")
 
 
+def bounds_token(client: Client) -> str:
+    """Of who has seen all records."""
+    reader = client.reader(MODULE, "events")
+    for task in range(TASKS):
+        reader.bounds(task)
+    return reader.token
+
+
+def test_a_tail_may_wait_at_a_follower(client: Client) -> None:
+    tail = client.reader(MODULE, "events", max_staleness=LONG).tail()
+    with client.producer(MODULE, "events", linger_ms=0) as producer:
+        for number in range(20):
+            producer.append(b"%d" % number, task=number % TASKS).result(DEADLINE_SECONDS)
+            assert next(tail).data == b"%d" % number
+
+
 def test_followers_answer_while_their_leader_sleeps_and_writes_are_seen_after_it(
     start: Callable[..., Cluster],
 ) -> None:
     cluster = start(tasks=TASKS, groups=1, depots=DEPOTS, pstates=SPECS, session_timeout_ms=20_000)
     put(cluster, "counts", COUNTS, WORDS)
     client = cluster.connect()
+    with client.producer(MODULE, "events") as producer:
+        for number in range(30):
+            _ack = producer.append(b"%d" % number, task=number % TASKS)
+    events = client.reader(MODULE, "events", max_staleness=LONG, token=bounds_token(client))
     counts = client.pstate(MODULE, "counts", max_staleness=LONG)
 
     def all_answer() -> bool:
@@ -122,6 +142,9 @@ def test_followers_answer_while_their_leader_sleeps_and_writes_are_seen_after_it
     try:
         assert counts.get_many(WORDS) == WORDS
         assert {word: counts.get(word) for word in WORDS} == WORDS
+        found = [events.read(task, 0).records for task in range(TASKS)]
+        assert [len(records) for records in found] == [15, 15]
+        assert [events.bounds(task) for task in range(TASKS)] == [(0, 15), (0, 15)]
         # Nobody took over: it was the followers of the sleeping leader.
         assert cluster.record().epoch == epoch
     finally:
@@ -129,6 +152,13 @@ def test_followers_answer_while_their_leader_sleeps_and_writes_are_seen_after_it
     put(cluster, "counts", COUNTS, {"word 1": 100})
     seen = client.pstate(MODULE, "counts")
     assert seen.get("word 1") == 100
+    with client.producer(MODULE, "events") as producer:
+        producer.append(b"later", task=0).result(DEADLINE_SECONDS)
+    latest = client.reader(MODULE, "events")
+    assert latest.bounds(0) == (0, 16)
+    later_events = client.reader(MODULE, "events", max_staleness=LONG, token=latest.token)
+    assert [later_events.bounds(0) for _ in range(20)] == [(0, 16)] * 20
+    assert later_events.read(0, 15).records[0].data == b"later"
     # Whatever they would have answered: this reader is told what was seen.
     later = client.pstate(MODULE, "counts", max_staleness=LONG, token=seen.token)
     assert [later.get("word 1") for _ in range(20)] == [100] * 20
