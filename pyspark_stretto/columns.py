@@ -73,7 +73,7 @@ class Columns:
         for field in self._arrow:
             array = found.get(field.name)
             if array is None:
-                array = pa.array(np.full(count, constants[field.name], np.int64))
+                array = pa.array(np.full(count, constants[field.name], field.type.to_pandas_dtype()))
             arrays.append(as_wanted(array, field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 

@@ -151,15 +151,20 @@ class Keys:
     # Texts.
 
     @cached_property
+    def _is_escaped(self) -> bool:
+        # The first look is for one byte, which no text has: it is the faster by far.
+        return b"\xff" in self._raw and _ESCAPED in self._raw
+
+    @cached_property
     def _terminators(self) -> Positions:
         zeros = np.flatnonzero(self._data[: len(self._raw)] == 0)
-        return zeros[self._data[zeros + 1] != 0xFF] if _ESCAPED in self._raw else zeros
+        return zeros[self._data[zeros + 1] != 0xFF] if self._is_escaped else zeros
 
     def _terminated(self, at: Positions) -> Positions:
         return self._terminators[np.searchsorted(self._terminators, at + 1)] + 1
 
     def _texts(self, at: Positions, ends: Positions, type_: pa.DataType) -> pa.Array:
-        if _ESCAPED not in self._raw:
+        if not self._is_escaped:
             return self._sliced(at + 1, ends - 1, type_)
         found = self._sliced(at + 1, ends - 1, pa.binary())
         return pa.array([each.as_py().replace(_ESCAPED, b"\0") for each in found], pa.binary()).cast(type_)
