@@ -129,6 +129,11 @@ MEASURES: tuple[Measure, ...] = (
         function="stretto.bench.catchup:replay",
     ),
     Measure(
+        name="spark-rows",
+        summary="2 million rows of a PState into an aggregate of Spark / ready-made batches of them",
+        function="stretto.bench.spark:rows",
+    ),
+    Measure(
         name="spark-serving",
         summary="appends while Spark reads from followers / while it reads ready-made batches",
         function="stretto.bench.spark:serving",

@@ -58,9 +58,30 @@ READY_ROWS = 16_384
 SERVING_ROWS = 400_000
 SERVING_SECONDS = 4
 SERVING_TARGET = 0.80
+ROWS = 2_000_000
+ROWS_TARGET = 0.60
 
 Aggregate = tuple[int, int]
 """How many rows, and the sum of their values."""
+
+
+def rows(folder: Path) -> Result:
+    """All rows of a PState into an aggregate, against the same rows ready-made."""
+    with workers(folder / "real", spec()) as addresses, session() as spark:
+        fill(addresses, ROWS)
+        ready = make_ready(spark, addresses, folder / "ready")
+
+        def rate(frame: Callable[[], DataFrame]) -> float:
+            started = time.perf_counter()
+            check_rows(aggregate(frame()), ROWS)
+            return ROWS / (time.perf_counter() - started)
+
+        return in_turn(
+            lambda: rate(lambda: from_cluster(spark, addresses)),
+            lambda: rate(ready),
+            unit="rows/s",
+            target=ROWS_TARGET,
+        )
 
 
 def serving(folder: Path) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -14,14 +15,20 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
+from pyspark_stretto.batch import BatchReader, RowsPart
 from pyspark_stretto.errors import sentence_of
+from pyspark_stretto.source import DefaultSource
+from stretto.client.scan import PinnedGroup, release
+from stretto.errors import PinLost, UsageError
 from stretto.partition import owner_of
 from stretto.pstate.types import describe
 from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.records import DepotSpec, PStateSpec
-from tests.integration.cluster import MODULE, Cluster
+from stretto.zk.records import DepotSpec, ModuleSpec, PStateSpec, decode, encode
+from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
 from tests.integration.states import put
+from tests.integration.zk.waiting import wait_until
 
 TASKS = 4
 
@@ -41,6 +48,7 @@ SHAPES: dict[str, Any] = {
     "words": set[str],
     "moments": dict[tuple[str, datetime], Decimal],
     "nothing": dict[str, int],
+    "moving": dict[str, int],
 }
 COUNTS = {f"word {number:04d}": number for number in range(3_000)}
 VIEWS = {f"/{page}": {date(2026, 1, day): page * day for day in range(1, 4)} for page in range(20)}
@@ -187,3 +195,69 @@ def test_what_cannot_be_read_is_told_in_one_sentence(
         "the schema given has a column valu, and PState counts has none; did you mean value?"
     )
     assert "does not fit the schema given" in refusal("user bigint", depot="events")
+
+
+# Without Spark around it: what its processes do, done by hand.
+
+
+def source_of(cluster: Cluster, **options: str) -> DefaultSource:
+    given = {"bootstrap": ",".join(cluster.addresses()), "module": MODULE, **options}
+    return DefaultSource(CaseInsensitiveDict(given))
+
+
+def reader_of(source: DefaultSource) -> BatchReader:
+    reader = source.reader(source.schema())
+    assert isinstance(reader, BatchReader)
+    return reader
+
+
+def read_all(reader: BatchReader, parts: list[InputPartition]) -> dict[str, int]:
+    batches = [batch for part in parts for batch in pickle.loads(pickle.dumps(reader)).read(part)]
+    return {row["key"]: row["value"] for batch in batches for row in batch.to_pylist()}
+
+
+def test_a_part_that_is_read_again_is_the_same_and_a_lost_pin_is_named(cluster: Cluster) -> None:
+    before = {f"key {number}": number for number in range(40)}
+    put(cluster, "moving", SHAPES["moving"], before)
+    reader = reader_of(source_of(cluster, pstate="moving"))
+    parts = reader.partitions()
+    assert read_all(reader, parts) == before
+    put(cluster, "moving", SHAPES["moving"], dict.fromkeys(before, -1))
+    assert read_all(reader, parts) == before
+    assert read_all(reader, reader.partitions()) == dict.fromkeys(before, -1)
+    assert isinstance(parts[0], RowsPart)
+    assert isinstance(parts[0].where, PinnedGroup)
+    pinned = parts[0].where
+    release([pinned])
+    with pytest.raises(PinLost, match=f"pin {pinned.pin} of group {pinned.group} on worker {pinned.worker}"):
+        read_all(reader, parts)
+
+
+def test_leaders_serve_if_they_are_asked_to(cluster: Cluster, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    reader = reader_of(source_of(cluster, pstate="counts", report=str(report), **{"from": "leader"}))
+    assert read_all(reader, reader.partitions()) == COUNTS
+    told = msgspec.json.decode(report.read_bytes())
+    assert [group["worker"] for group in told["groups"]] == [
+        cluster.leader(number).name for number in range(len(cluster.plans))
+    ]
+    assert all(group["by_leader"] for group in told["groups"])
+
+
+def test_an_update_of_the_module_after_the_frame_was_made_is_told(cluster: Cluster) -> None:
+    reader = reader_of(source_of(cluster, pstate="counts"))
+    path = cluster.paths.spec(MODULE)
+    before = decode(cluster.operator.get(path)[0], ModuleSpec, path)
+    after = msgspec.structs.replace(before, version=before.version + 1, artifact=f"{before.version:064d}")
+    cluster.operator.set(path, encode(after))
+    wait_until(
+        "every worker goes by the new version",
+        lambda: all(worker.said("module_updated") for worker in cluster.workers.values()),
+        DEADLINE_SECONDS,
+    )
+    with pytest.raises(
+        UsageError, match=f"module {MODULE} was updated from version 1 to 2 after this DataFrame"
+    ):
+        reader.partitions()
+    reader = reader_of(source_of(cluster, pstate="counts"))
+    assert read_all(reader, reader.partitions()) == COUNTS
