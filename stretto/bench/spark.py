@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -185,6 +186,8 @@ def session() -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.log.level", "ERROR")
+        # Spark's own choice is the python3 of PATH, which need not be the one that has stretto.
+        .config("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON", sys.executable))
         .getOrCreate()
     )
     spark.dataSource.register(ReadyMade)
