@@ -177,6 +177,8 @@ def spec() -> ModuleSpec:
 def session() -> Iterator[SparkSession]:
     """Stopped at the end, unless there was one before."""
     is_own = SparkSession.getActiveSession() is None
+    # Spark's own choice is the python3 of PATH, which need not be the one that has stretto.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("stretto bench")
@@ -186,8 +188,6 @@ def session() -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.log.level", "ERROR")
-        # Spark's own choice is the python3 of PATH, which need not be the one that has stretto.
-        .config("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON", sys.executable))
         .getOrCreate()
     )
     spark.dataSource.register(ReadyMade)

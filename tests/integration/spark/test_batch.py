@@ -103,6 +103,7 @@ def test_every_row_of_a_pstate_is_read_once_with_its_task_and_offset(
     assert not any(group["by_leader"] for group in told["groups"])
 
 
+@pytest.mark.soak
 def test_all_shapes_come_with_their_types(load: Callable[..., DataFrame]) -> None:
     views = load(pstate="views")
     assert views.schema.simpleString() == (
@@ -127,6 +128,7 @@ def test_all_shapes_come_with_their_types(load: Callable[..., DataFrame]) -> Non
     assert load(pstate="words").columns == ["key", "_task", "_apply_offset"]
 
 
+@pytest.mark.soak
 def test_large_tasks_are_read_in_parts_and_keys_of_maps_are_not_cut(load: Callable[..., DataFrame]) -> None:
     counts = load(pstate="counts", split_bytes="8192")
     assert counts.rdd.getNumPartitions() > 2 * TASKS
@@ -135,6 +137,7 @@ def test_large_tasks_are_read_in_parts_and_keys_of_maps_are_not_cut(load: Callab
     assert {row["key"]: row["value"] for row in views.collect()} == VIEWS
 
 
+@pytest.mark.soak
 def test_filters_on_keys_choose_what_is_read(spark: SparkSession, load: Callable[..., DataFrame]) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
@@ -158,6 +161,7 @@ def test_filters_on_keys_choose_what_is_read(spark: SparkSession, load: Callable
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.soak
 def test_records_of_a_depot_are_read_by_offset_and_time(load: Callable[..., DataFrame]) -> None:
     events = load(depot="events").collect()
     assert (
