@@ -6,6 +6,7 @@ What Spark's processes would do is done here by hand: plan, pickle, read.
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, Filter, LessThan
 from pyspark_stretto import states
 from pyspark_stretto.batch import BatchReader
 from pyspark_stretto.source import DefaultSource
+from stretto import admin
 from stretto.errors import OffsetTrimmed, StrettoError, UsageError
 from stretto.pstate.types import describe
 from stretto.snapshot.manifest import MANIFEST, file_of, write_manifest
@@ -141,3 +143,35 @@ def test_records_that_are_trimmed_away_are_not_passed_over(
     monkeypatch.setattr("stretto.snapshot.reading.Snapshot.bounds", lambda *_: (50, 200))
     with pytest.raises(OffsetTrimmed, match="begins at offset 50"):
         read(folder, depot="events", start="10")
+
+
+class Knowing:
+    """A cluster that knows of snapshots, and nothing else."""
+
+    def __init__(self, *known: admin.SnapshotView) -> None:
+        self._known = known
+
+    def ask(self, call: admin.Snapshots) -> tuple[admin.SnapshotView, ...]:
+        return tuple(each for each in self._known if each.module == call.module)
+
+
+def test_a_snapshot_is_found_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    views = [
+        admin.SnapshotView(
+            module="bank", name=name, folder=str(folder), state=state, at_ms=1, tasks=2, size_bytes=1
+        )
+        for name, state in (("one", "complete"), ("two", "creating"))
+    ]
+    monkeypatch.setattr(states, "_reached", lambda _: nullcontext(Knowing(*views)))
+
+    def named(name: str) -> DefaultSource:
+        given = {"bootstrap": "127.0.0.1:1", "module": "bank", "pstate": PSTATE, "at": name}
+        return DefaultSource(CaseInsensitiveDict(given))
+
+    source = named("one")
+    reader = source.reader(source.schema())
+    assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 200  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match="module bank has no snapshot ones; did you mean one"):
+        named("ones").schema()
+    with pytest.raises(UsageError, match="snapshot two of bank is creating; wait for it"):
+        named("two").schema()
