@@ -8,6 +8,7 @@ being made, as far as it has come; or what a follower has just written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import struct
@@ -25,14 +26,23 @@ READ_BYTES = 512 * 1024
 SMALL_BYTES = 4 << 20
 """Below this a process is not worth its start."""
 NICENESS = 5
+_AUTOGROUP = Path("/proc/self/autogroup")
 _LOOK_SECONDS = 0.002
 _RANGE = struct.Struct("<QQQQ")
 
 
-def be_nice() -> None:
-    """The calling thread, and what it starts from now on, gives way to those that answer clients."""
-    niceness = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, max(niceness, NICENESS))
+def be_nice(*, as_session: bool = False) -> None:
+    """The calling thread, and what it starts from now on, gives way to those that answer clients.
+
+    ``as_session`` is for a process that leads a session of its own. Where Linux shares out processors by
+    sessions first (autogroup), niceness counts inside of one only: a process that stays in its worker's takes
+    from what the worker gets, and one that does not must be nice as a session.
+    """
+    niceness = max(os.getpriority(os.PRIO_PROCESS, 0), NICENESS)
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    if as_session:
+        with contextlib.suppress(OSError):
+            _AUTOGROUP.write_text(str(niceness))
 
 
 def hashes_of(fd: int, size_bytes: int, block_bytes: int) -> bytes:
@@ -129,7 +139,12 @@ def _pipe(stream: object) -> BinaryIO:
 def _start(arguments: list[str], stdin: int, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-I", __file__, *arguments]
     return subprocess.Popen(
-        command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=pass_fds
+        command,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=pass_fds,
+        start_new_session=True,
     )
 
 
@@ -186,7 +201,7 @@ def _hash_ranges(files: dict[int, str]) -> None:
 
 
 def _main(arguments: list[str]) -> None:
-    be_nice()
+    be_nice(as_session=True)
     match arguments:
         case ["file", size_bytes, block_bytes]:
             _say(_hashes(_read(0, 0, int(size_bytes), int(block_bytes)), int(block_bytes)))

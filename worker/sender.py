@@ -129,7 +129,7 @@ class _Life:
         command = [sys.executable, "-P", "-m", "stretto.worker.sender", str(theirs.fileno())]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), process_group=0
+                command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True
             )
         except OSError:
             ours.close()
@@ -273,7 +273,7 @@ def _main(arguments: list[str]) -> None:
     allocator.keep_freed_memory()
     with socket.socket(fileno=int(arguments[0])) as parent:
         child = _Child(parent)
-        be_nice()
+        be_nice(as_session=True)
         child.run()
 
 

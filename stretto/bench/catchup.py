@@ -19,6 +19,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from stretto.bench import Result
 from stretto.bench.state import RECORDS as STATE_RECORDS
 from stretto.bench.state import _frame, _life
 from stretto.catchup import blocks, messages
-from stretto.catchup.fetch import PART_BYTES
+from stretto.catchup.fetch import PART_BYTES, WINDOW
 from stretto.client import Client, connect
 from stretto.conductor.creation import create_groups, evenly, write_assignment
 from stretto.errors import StrettoError
@@ -430,8 +431,8 @@ def _pipeline(source: Path, folder: Path) -> float:
 
 def _load(source: Path, folder: Path, passes: int, bytes_per_second: float = math.inf) -> None:
     """The work of a transfer, by processes that have no part in a cluster: a spool that is hashed while it is
-    copied and sent as far as it has come; what arrives is written, hashed and synced now and then. Who sends
-    gives way to others, as a worker's sender does. So many times, without a pause between."""
+    copied and sent as far as it has come; what arrives is written, hashed and synced now and then. So many
+    times, without a pause between."""
     with _receiver(folder, "take") as connection:
         be_nice()
         progress, pace = _Progress(folder), _Pace(bytes_per_second)
@@ -455,16 +456,19 @@ def _load_once(source: Path, spool: int, connection: socket.socket, progress: _P
                 written += os.write(fd, chunk)
                 pace.keep(len(chunk))
 
-    def grew(count: int) -> None:
+    def send(end: int) -> None:
         nonlocal sent
-        end = min(count * blocks.BLOCK_BYTES, size_bytes)
         while sent < end:
             part = os.pread(spool, min(PART_BYTES, end - sent), sent)
             connection.sendall(part)
             sent += len(part)
             progress.write(moved + sent)
 
-    copy_and_hash(copy, spool, blocks.BLOCK_BYTES, grew)
+    def grew(count: int) -> None:
+        sending.submit(send, min(count * blocks.BLOCK_BYTES, size_bytes))
+
+    with ThreadPoolExecutor(1) as sending:
+        copy_and_hash(copy, spool, blocks.BLOCK_BYTES, grew)
 
 
 class _Pace:
@@ -486,7 +490,7 @@ def _receiver(folder: Path, kind: str) -> Iterator[socket.socket]:
     port = listener.getsockname()[1]
     listener.close()
     arguments = [sys.executable, "-m", "stretto.bench.catchup", kind, str(port), str(folder / "received")]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as receiver:
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, start_new_session=True) as receiver:
         present(receiver.stdout, "output of the receiver").readline()
         with socket.create_connection((HOST, port)) as connection:
             yield connection
@@ -512,18 +516,29 @@ def _receive(port: int, path: Path) -> None:
 
 def _take(port: int, path: Path) -> None:
     written = WrittenHashes({0: path})
+    room = threading.Semaphore(WINDOW)
     with _accepted(port) as connection, path.open("wb", 0) as file:
+
+        def store(position: int, chunk: bytes) -> None:
+            os.pwrite(file.fileno(), chunk, position)
+            written.of(0, position, len(chunk), blocks.BLOCK_BYTES)
+            if (position + len(chunk)) // SYNC_BYTES > position // SYNC_BYTES:
+                os.fdatasync(file.fileno())
+            room.release()
+
         while size := connection.recv(_SIZE.size, socket.MSG_WAITALL):
             (size_bytes,) = _SIZE.unpack(size)
             os.ftruncate(file.fileno(), 0)
             position = 0
-            while position < size_bytes:
-                chunk = connection.recv(min(PART_BYTES, size_bytes - position), socket.MSG_WAITALL)
-                os.pwrite(file.fileno(), chunk, position)
-                written.of(0, position, len(chunk), blocks.BLOCK_BYTES)
-                if (position + len(chunk)) // SYNC_BYTES > position // SYNC_BYTES:
-                    os.fdatasync(file.fileno())
-                position += len(chunk)
+            with ThreadPoolExecutor(WINDOW) as storing:
+                while position < size_bytes:
+                    room.acquire()
+                    chunk = connection.recv(min(PART_BYTES, size_bytes - position), socket.MSG_WAITALL)
+                    if not chunk:
+                        # Whoever sends was killed.
+                        return
+                    storing.submit(store, position, chunk)
+                    position += len(chunk)
             os.fdatasync(file.fileno())
     written.close()
 
