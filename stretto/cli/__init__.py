@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tail": ("stretto.cli.tail:tail", "Show the records of a depot as they become visible."),
     "select": ("stretto.cli.select:select", "Show what a PState of a module holds."),
     "query": ("stretto.cli.query:query", "Ask a query of a module."),
+    "export": ("stretto.cli.export:export", "Export a PState or a depot as files, by a Spark job."),
     "module-status": ("stretto.cli.module_status:module_status", "Show the modules of the cluster."),
     "catchup": ("stretto.cli.catchup:catchup", "Show how replicas that fell behind come back."),
     "task-groups-status": (

@@ -30,7 +30,7 @@ from stretto.ui.metrics import COUNTERS, GAUGES, HISTOGRAMS
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md", "docs/PROTOCOL.md"]
 PAGES += ["docs/UI.md", "docs/CONFIGURATION.md", "docs/OPTIONS.md", "docs/MODULES.md"]
-PAGES += ["docs/SPARK.md", "docs/SNAPSHOTS.md"]
+PAGES += ["docs/SPARK.md", "docs/SNAPSHOTS.md", "docs/EXPORTS.md"]
 
 GUARD_NAMES = [field.name for field in dataclasses.fields(Guards)]
 MUTANT_NAMES = [mutant.name for mutant in MUTANTS]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 import stretto.testing
 from stretto.artifact import load
@@ -19,6 +20,8 @@ from stretto.examples.bank.bank import Bank
 from stretto.examples.bank.orders import orders
 from stretto.examples.pageviews.pageviews import PageViews
 from stretto.examples.pageviews.views import views
+from stretto.examples.sections.pages import SECTIONS, Page, pages
+from stretto.examples.sections.sections import Sections
 from stretto.examples.timeline.events import follows, posts
 from stretto.examples.timeline.timeline import Timeline
 from stretto.examples.wordcount.sentences import sentences
@@ -34,6 +37,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
         ("wordcount/wordcount.py:WordCount", {"split": ("counts",)}),
         ("bank/bank.py:Bank", {"book": ("balances", "deposited", "refused")}),
         ("pageviews/pageviews.py:PageViews", {"take": ("hours", "ranking", "visitors")}),
+        ("sections/sections.py:Sections", {"take": ("hours",)}),
         (
             "timeline/timeline.py:Timeline",
             {"follow": ("followers", "following"), "post": ("timelines", "written")},
@@ -171,7 +175,26 @@ def test_a_post_that_is_delivered_twice_is_one_post() -> None:
         assert m.timelines.count("bob") == 1
 
 
-@pytest.mark.parametrize("name", ["wordcount", "bank", "pageviews", "timeline"])
+def test_every_page_has_a_section_in_the_table_and_every_section_has_pages(tmp_path: Path) -> None:
+    path = tmp_path / "pages.parquet"
+    subprocess.run([sys.executable, str(EXAMPLES / "sections/pages.py"), str(path)], check=True)
+    table = parquet.read_table(path).to_pylist()
+    assert [Page(**row) for row in table] == list(pages())
+    seen = {view["page"] for view in islice(views(), 5_000)}
+    assert seen <= {row["page"] for row in table}
+    assert {row["section"] for row in table} == set(SECTIONS)
+
+
+def test_a_later_report_of_a_section_takes_the_place_of_an_earlier_one() -> None:
+    report = {"section": "arts", "hour": "2026-01-31T08:00:00Z", "views": 7, "pages": 2}
+    with stretto.testing.module(Sections) as m:
+        m.append("reports", report, {**report, "views": 9}, {**report, "views": 9})
+        m.run()
+        assert m.query("views_of", "arts") == 9
+        assert m.hours.count("arts") == 1
+
+
+@pytest.mark.parametrize("name", ["wordcount", "bank", "pageviews", "sections", "timeline"])
 def test_what_a_readme_shows_runs(name: str) -> None:
     readme = (EXAMPLES / name / "README.md").read_text("utf-8")
     program = readme.partition("```python\n")[2].partition("```")[0]

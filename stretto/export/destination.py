@@ -1,0 +1,181 @@
+"""The folder of an export, which changes as a whole or not at all.
+
+A new export is built beside the folder, in ``.NAME.exporting``, as the whole tree that is to be seen: what is
+kept of the old one by hard links, what is new, and the manifest. Then the two trees change places, in one
+system call where the file system has it (``renameat2`` with RENAME_EXCHANGE). Where it has not, the old tree
+is moved aside first; who is killed between the two steps leaves it there, and the next export moves it back.
+So whoever reads the folder finds the old export or the new one, and a failed one leaves nothing.
+
+A lock lasts as long as the process that exports: what is left of one that was killed is nobody's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stretto.errors import StrettoError, UsageError
+from stretto.export.manifest import MANIFEST, Manifest, decode, encode
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_NOT_SUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+
+
+class Destination:
+    """To be used in a ``with`` statement, which holds the lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute().resolve()
+        self._beside = self.folder.parent / f".{self.folder.name}.exporting"
+        self._lock: int | None = None
+
+    @property
+    def tree(self) -> Path:
+        """Where a new export is written."""
+        return self._beside / "tree"
+
+    @property
+    def _aside(self) -> Path:
+        return self._beside / "aside"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = self._take_lock()
+        try:
+            self._recover()
+            yield
+        finally:
+            # While it is locked, so that nobody else's is deleted.
+            if self.folder.exists() or not self._aside.exists():
+                shutil.rmtree(self._beside, ignore_errors=True)
+            os.close(lock)
+
+    def _take_lock(self) -> int:
+        while True:
+            self._beside.mkdir(exist_ok=True)
+            path = self._beside / "lock"
+            try:
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                raise StrettoError(
+                    f"another export writes to {self.folder} now; wait for it, or choose another folder"
+                ) from None
+            try:
+                if os.path.samestat(os.fstat(lock), path.stat()):
+                    return lock
+            except FileNotFoundError:
+                pass
+            # Whoever had it has deleted it meanwhile.
+            os.close(lock)
+
+    def _recover(self) -> None:
+        if self._aside.exists() and not self.folder.exists():
+            self._aside.rename(self.folder)
+        for left in (self.tree, self._aside):
+            if left.exists():
+                shutil.rmtree(left)
+
+    # What is there.
+
+    def present(self) -> Manifest | None:
+        """The export that is there. Raises UsageError if something else is: that is never touched."""
+        if not self.folder.exists():
+            return None
+        if not self.folder.is_dir():
+            raise UsageError(f"{self.folder} is a file; name a folder")
+        path = self.folder / MANIFEST
+        if not path.exists():
+            if any(self.folder.iterdir()):
+                raise UsageError(f"{self.folder} holds files and is no export; name a new or an empty folder")
+            return None
+        manifest = decode(path.read_bytes(), str(path))
+        strange = sorted(files_in(self.folder) - manifest.files)
+        if strange:
+            raise UsageError(
+                f"{self.folder / strange[0]} was not written by an export, and would be lost; move it away"
+            )
+        missing = sorted(manifest.files - files_in(self.folder))
+        if missing:
+            raise StrettoError(
+                f"{self.folder / missing[0]} is missing from the export that is there; "
+                "delete the folder, and export all of it anew"
+            )
+        return manifest
+
+    # Publication.
+
+    def publish(self, manifest: Manifest, kept: Manifest | None = None) -> None:
+        """What is in :attr:`tree`, and what is ``kept`` of the export that is there, is the export now."""
+        for file in sorted(kept.files if kept is not None else ()):
+            _link(self.folder / file, self.tree / file)
+        (self.tree / MANIFEST).write_bytes(encode(manifest))
+        _sync_tree(self.tree)
+        if not self.folder.exists() or not any(self.folder.iterdir()):
+            self.tree.rename(self.folder)
+        elif not _exchange(self.tree, self.folder):
+            self.folder.rename(self._aside)
+            self.tree.rename(self.folder)
+        _sync(self.folder.parent)
+
+
+def files_in(folder: Path) -> set[str]:
+    """Of data, relative to the folder: what Spark reads."""
+    found = set()
+    for here, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        found |= {os.path.relpath(os.path.join(here, name), folder) for name in names if not _is_hidden(name)}
+    return found
+
+
+def _is_hidden(name: str) -> bool:
+    """As Spark and Arrow see it; the folder of a partition may well be called ``_task=3``."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
+            raise
+        shutil.copy2(source, target)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """False if the file system cannot."""
+    rename = ctypes.CDLL(None, use_errno=True).renameat2
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOT_SUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def _sync_tree(folder: Path) -> None:
+    for here, _, names in os.walk(folder):
+        for name in names:
+            _sync(Path(here, name))
+        _sync(Path(here))
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

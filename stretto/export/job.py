@@ -1,0 +1,249 @@
+"""The Spark job of an export, in a process of its own: ``python -m stretto.export.job ORDER.json``.
+
+It reads by the ``stretto`` data source, writes into a folder that nobody sees yet, and tells on its standard
+output how far it is and how it ended, an event of JSON on each line. What Spark and Java have to say goes to
+the standard error, which is a log. It ends with its standard input: nobody waits for it any more then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from stretto.errors import StrettoError, UsageError
+from stretto.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+LOOK_SECONDS = 0.25
+#: What a format cannot hold becomes JSON text.
+FLAT_FORMATS = ("csv",)
+WRITE_OPTIONS = {
+    # As RFC 4180 has it: a quote within quotes is doubled. An empty text is quoted, nothing at all is not.
+    "csv": {"header": "true", "escape": '"'},
+}
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do."""
+
+    source: str = "stretto"
+    options: dict[str, str]
+    """Of the data source."""
+    schema: str | None = None
+    """That a person gives for the records of a depot, as SQL writes it."""
+    format: str
+    where: str | None = None
+    columns: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    into: str
+    master: str
+    settings: dict[str, str]
+    """Of Spark."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """Spark tasks of the job: how many are done, of how many."""
+
+    done: int
+    tasks: int
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    rows: int
+    schema: dict[str, Any]
+    as_json: tuple[str, ...]
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    sentence: str
+    is_usage: bool
+
+
+Event: TypeAlias = Progress | Done | Failed
+Tell: TypeAlias = Callable[[Event], None]
+
+
+def main(path: str) -> int:
+    # Whoever reads the events closes the pipe when it has enough, and no longer wants us then.
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    order = msgspec.json.decode(Path(path).read_bytes(), type=Order)
+
+    def tell(event: Event) -> None:
+        out.write(msgspec.json.encode(event) + b"\n")
+
+    try:
+        session = _session(order)
+    except Exception as error:
+        tell(Failed(f"Spark did not start with master {order.master}: {plain(error)}", False))
+        raise
+    try:
+        tell(run(order, session, tell))
+    except Exception as error:
+        tell(failure_of(error))
+        raise
+    finally:
+        session.stop()
+    return 0
+
+
+def _end_with_input() -> None:
+    # Not by sys.stdin, whose lock a thread must not have when the interpreter ends.
+    while os.read(0, 4096):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+def _session(order: Order) -> SparkSession:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - it takes a second, which who only waits can spare
+
+    builder = SparkSession.builder.master(order.master).appName("stretto export")
+    for name, value in order.settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def run(order: Order, spark: SparkSession, tell: Tell) -> Done:
+    """The job, in a session that is there."""
+    from pyspark.sql import Observation  # noqa: PLC0415
+    from pyspark.sql import functions as sql  # noqa: PLC0415
+
+    reader = spark.read.format(order.source).options(**order.options)
+    if order.schema is not None:
+        reader = reader.schema(order.schema)
+    rows, as_json = shaped(order, reader.load())
+    counted = Observation("export")
+    written = rows.observe(counted, sql.count(sql.lit(1)).alias("rows"))
+    writer = written.write.format(order.format).options(**WRITE_OPTIONS.get(order.format, {}))
+    if order.partition_by:
+        writer = writer.partitionBy(*order.partition_by)
+    watching = _Watching(spark, tell)
+    with watching:
+        writer.save(f"file://{order.into}")
+    return Done(int(counted.get["rows"]), rows.schema.jsonValue(), as_json)
+
+
+def shaped(order: Order, rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
+    """What is to be written, and which columns became JSON."""
+    if order.where is not None:
+        rows = rows.where(order.where)
+    if order.columns:
+        _check_columns("--columns", order.columns, rows.schema)
+        rows = rows.select(*(f"`{column}`" for column in order.columns))
+    _check_partitions(order, rows.schema)
+    nested = _nested(rows.schema) if order.format in FLAT_FORMATS else ()
+    return _flat(rows, nested), nested
+
+
+def _check_columns(flag: str, names: tuple[str, ...], schema: StructType) -> None:
+    for name in names:
+        if name not in schema.names:
+            raise UsageError(
+                f"{flag} names {name}, and there is no such column; {did_you_mean(name, schema.names)}"
+            )
+
+
+def _check_partitions(order: Order, schema: StructType) -> None:
+    _check_columns("--partition-by", order.partition_by, schema)
+    if order.partition_by and len(set(order.partition_by)) == len(schema.names):
+        raise UsageError("--partition-by leaves no column for the files; name fewer")
+    nested = set(_nested(schema)) & set(order.partition_by)
+    if nested:
+        kind = schema[min(nested)].dataType.simpleString()
+        raise UsageError(f"--partition-by takes plain columns, and {min(nested)} is {kind}")
+
+
+def _nested(schema: StructType) -> tuple[str, ...]:
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType  # noqa: PLC0415
+
+    kinds = (ArrayType, MapType, StructType, BinaryType, VariantType)
+    return tuple(field.name for field in schema.fields if isinstance(field.dataType, kinds))
+
+
+def _flat(rows: DataFrame, nested: tuple[str, ...]) -> DataFrame:
+    from pyspark.sql import functions as sql  # noqa: PLC0415
+    from pyspark.sql.types import BinaryType  # noqa: PLC0415
+
+    columns = {}
+    for name in nested:
+        column = rows[f"`{name}`"]
+        is_binary = isinstance(rows.schema[name].dataType, BinaryType)
+        columns[name] = sql.base64(column) if is_binary else sql.to_json(column)
+    return rows.withColumns(columns) if columns else rows
+
+
+class _Watching:
+    """Tells how far Spark is, from another thread, as long as the block lasts."""
+
+    def __init__(self, spark: SparkSession, tell: Tell) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._tell = tell
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        #: By stage: Spark forgets those that are over.
+        self._stages: dict[int, tuple[int, int]] = {}
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        said = (0, 0)
+        while not self._is_over.wait(LOOK_SECONDS):
+            for stage in self._tracker.getActiveStageIds():
+                info = self._tracker.getStageInfo(stage)
+                if info is not None:
+                    self._stages[stage] = (info.numCompletedTasks, info.numTasks)
+            done, tasks = (
+                (sum(each) for each in zip(*self._stages.values(), strict=True)) if self._stages else (0, 0)
+            )
+            if (done, tasks) != said:
+                said = (done, tasks)
+                self._tell(Progress(*said))
+
+
+# What went wrong, in a sentence.
+
+_CODE = re.compile(r"^\[[A-Z_.0-9]+\] ")
+_STATE = re.compile(r"\s*SQLSTATE: \w+.*$", re.DOTALL)
+
+
+def failure_of(error: BaseException) -> Failed:
+    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415
+
+    from pyspark_stretto.errors import sentence_of  # noqa: PLC0415
+
+    if isinstance(error, StrettoError):
+        return Failed(str(error), isinstance(error, UsageError))
+    sentence = sentence_of(error)
+    if sentence is not None:
+        return Failed(sentence, ".UsageError: " in str(error))
+    return Failed(plain(error), isinstance(error, AnalysisException | ParseException))
+
+
+def plain(error: BaseException) -> str:
+    """The first thing that Spark says, without its codes."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if lines[0].startswith("An error occurred while calling") and len(lines) > 1:
+        # What Java raised stands below, behind its class.
+        lines[0] = lines[1].lstrip(": ").partition(": ")[2] or lines[1]
+    return _STATE.sub("", _CODE.sub("", lines[0])).rstrip(".;")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

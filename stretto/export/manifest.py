@@ -1,0 +1,115 @@
+"""What an export tells of itself: ``_manifest.json`` in its folder.
+
+Spark and Arrow pass over names that begin with an underscore, so the folder is read as if it were not there.
+An export has one part for every time that it was written to: one, unless a depot was exported on with
+``--since``. The offsets of parts join: each begins where the one before it ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from stretto.errors import StrettoError, UsageError
+
+MANIFEST = "_manifest.json"
+VERSION = 1
+
+
+class TaskRead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was read of one task."""
+
+    task: int
+    group: str | None = None
+    epoch: int | None = None
+    apply_offset: int
+    """Of its group: everything below it was applied in what was read, and nothing else."""
+    start: int | None = None
+    """First offset of a depot that was read."""
+    end: int | None = None
+    """One beyond the last."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run wrote."""
+
+    id: str
+    time: str
+    rows: int
+    bytes: int
+    files: tuple[str, ...]
+    """Relative to the folder."""
+    tasks: tuple[TaskRead, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = VERSION
+    module: str
+    object: str
+    kind: Literal["pstate", "depot"]
+    at: str | None = None
+    """The snapshot that was read, if it was not the present state."""
+    format: str
+    where: str | None = None
+    columns: tuple[str, ...] = ()
+    """Those that were asked for; none for all."""
+    partition_by: tuple[str, ...] = ()
+    as_json: tuple[str, ...] = ()
+    """Columns that are JSON text, because the format has no nested ones."""
+    schema: dict[str, Any]
+    """Of the rows, as Spark writes it."""
+    rows: int
+    parts: tuple[Part, ...]
+
+    @property
+    def files(self) -> set[str]:
+        return {file for part in self.parts for file in part.files}
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """Of a depot: where the next part begins."""
+        return {each.task: each.end for each in self.parts[-1].tasks if each.end is not None}
+
+    def continued(self, part: Manifest) -> Manifest:
+        """With the only part of an export that joins this one."""
+        return msgspec.structs.replace(self, rows=self.rows + part.rows, parts=(*self.parts, *part.parts))
+
+
+def encode(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def decode(data: bytes, where: str) -> Manifest:
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version != VERSION:
+            raise StrettoError(
+                f"{where} is of format {version}, and this release knows {VERSION}; export elsewhere"
+            )
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise StrettoError(
+            f"{where} is damaged ({error}); export to another folder, or delete this one first"
+        ) from None
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+def check_joins(before: Manifest, after: Manifest) -> None:
+    """Whether a part of ``after`` may be added to ``before``. Raises UsageError with what differs."""
+    for name in ("module", "object", "format", "where", "columns", "partition_by"):
+        was, now = getattr(before, name), getattr(after, name)
+        if was != now:
+            raise UsageError(
+                f"the export that is there was made with {name.replace('_', ' ')} {_shown(was)}, not "
+                f"{_shown(now)}; ask for the same, or export all of it anew, without --since"
+            )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return "none" if value is None else str(value)

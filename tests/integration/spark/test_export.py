@@ -1,0 +1,158 @@
+"""Exports of a real module: files that any tool reads, which say exactly what they are.
+
+The job runs in the Spark session of the tests, instead of one of its own, except where processes die.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import stretto.testing
+from stretto.cli import export as command
+from stretto.errors import StrettoError, UsageError
+from stretto.examples.wordcount.sentences import sentences
+from stretto.examples.wordcount.wordcount import WordCount
+from stretto.export import job
+from stretto.export.manifest import MANIFEST
+from stretto.testing import LaunchedModule
+from tests.integration.cli.running import stretto as run
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def words() -> Iterator[LaunchedModule]:
+    with stretto.testing.cluster(replication_factor=2) as cluster:
+        launched = cluster.launch(WordCount, tasks=4, threads=2)
+        launched.append("sentences", *islice(sentences(), 300))
+        launched.settle()
+        yield launched
+
+
+def arguments(words: LaunchedModule, *args: str) -> list[str]:
+    return ["export", "WordCount", *args, "--bootstrap", ",".join(words.cluster.bootstrap)]
+
+
+@pytest.fixture
+def export(words: LaunchedModule, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What it printed; on an error, what it said."""
+
+    def run_here(order: job.Order, tell: Callable[[job.Progress], None]) -> job.Done:
+        try:
+            return job.run(
+                order, spark, lambda event: tell(event) if isinstance(event, job.Progress) else None
+            )
+        except (PySparkException, UsageError) as error:
+            failed = job.failure_of(error)
+            raise (UsageError if failed.is_usage else StrettoError)(failed.sentence) from None
+
+    monkeypatch.setattr(command, "run_job", run_here)
+
+    def export(*args: str, code: int = 0) -> str:
+        done = run(*arguments(words, *args))
+        assert done.code == code, done.out + done.err
+        return done.err if code else done.out
+
+    return export
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+    return read
+
+
+def test_a_state_is_exported_as_of_one_offset_for_each_group(
+    words: LaunchedModule, export: Callable[..., str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "counts"
+    said = export("counts", "--to", str(folder), "--where", "value > 1", "--partition-by", "_task")
+    expected = {word: count for word, count in words.counts.items() if count > 1}
+    rows = [row for path in folder.rglob("*.parquet") for row in parquet.ParquetFile(path).read().to_pylist()]
+    assert {row["key"]: row["value"] for row in rows} == expected
+    assert {path.name for path in folder.iterdir()} == {f"_task={task}" for task in range(4)} | {MANIFEST}
+    told = manifest(folder)
+    assert told["rows"] == len(expected)
+    assert f"{len(expected):,} rows" in said
+    assert {field["name"] for field in told["schema"]["fields"]} == {"key", "value", "_task", "_apply_offset"}
+    offsets = {task["group"]: task["apply_offset"] for task in told["parts"][0]["tasks"]}
+    assert {row["_apply_offset"] for row in rows} == set(offsets.values())
+    refused = export("counts", "--to", str(folder), "--where", "valu > 1", code=2)
+    assert "valu" in refused
+    assert len(refused.splitlines()) == 1
+    assert manifest(folder) == told
+    assert "did you mean counts" in export("cuonts", "--to", str(folder), code=2)
+
+
+def test_parts_of_a_depot_join_although_leaders_die(
+    words: LaunchedModule, export: Callable[..., str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "sentences"
+    args = ("sentences", "--to", str(folder), "--format", "json", "--since", "last")
+    export(*args)
+    before = manifest(folder)
+    words.append("sentences", *islice(sentences(seed=1), 200))
+    words.kill_leader()
+    words.cluster.heal()
+    told = json.loads(export(*args, "--json"))
+    assert told == manifest(folder)
+    assert [part["rows"] for part in told["parts"]] == [before["rows"], told["rows"] - before["rows"]]
+    rows = [json.loads(line) for path in folder.glob("*.json") for line in path.read_text().splitlines()]
+    reader = words.client.reader("WordCount", "sentences")
+    assert sorted((row["_task"], row["offset"], row["value"]) for row in rows) == sorted(
+        (record.task, record.offset, record.data.decode()) for record in reader.read_all()
+    )
+    starts = {task["task"]: task["start"] for task in told["parts"][1]["tasks"]}
+    assert starts == {task["task"]: task["end"] for task in before["parts"][0]["tasks"]}
+    assert [path.name for path in tmp_path.iterdir()] == ["sentences"]
+
+
+def test_an_export_that_is_killed_leaves_the_one_before_and_no_process(
+    words: LaunchedModule, export: Callable[..., str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "counts"
+    export("counts", "--to", str(folder), "--format", "csv")
+    before = manifest(folder)
+    line = [
+        sys.executable,
+        "-m",
+        "stretto",
+        *arguments(words, "counts", "--to", str(folder), "--format", "csv"),
+    ]
+    process = subprocess.Popen(line, stderr=subprocess.PIPE, start_new_session=True)
+    beside = tmp_path / ".counts.exporting"
+    deadline = time.monotonic() + 600
+    while not (beside / "tree").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert manifest(folder) == before
+    stretto.testing.eventually(lambda: not jobs_of(beside), timeout=120, what="the job has ended by itself")
+    export("counts", "--to", str(folder), "--format", "csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["counts"]
+
+
+def jobs_of(folder: Path) -> list[str]:
+    """Orders of jobs that run, if they are to write there."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes().decode().split("\0") if entry.name.isdigit() else []
+            if "stretto.export.job" in line and str(folder) in Path(line[-2]).read_text():
+                found.append(line[-2])
+        except OSError:
+            continue
+    return found
