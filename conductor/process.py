@@ -265,6 +265,8 @@ class Conductor:
             case admin.Balance(module=module):
                 return self._balancing.ask_for(now, now.module(module), self._options())
             case admin.Reassign(module=module, node=node, force=force):
+                if force:
+                    self._require_code_beside(module, now.node(node))
                 return self._scaling.reassign(now, now.module(module), now.node(node), force=force)
             case admin.Scale(module=module, workers=workers, replication_factor=factor):
                 return self._scaling.scale(now, now.module(module), workers=workers, factor=factor)
@@ -339,13 +341,26 @@ class Conductor:
 
     def _require_artifact(self, module: str, artifact: str, wanted: int) -> None:
         """It must outlive the loss of as many nodes as the data does."""
-        addresses = [node.address for node in self._view.nodes.values()]
-        with ThreadPoolExecutor(ARTIFACT_THREADS, "artifact") as pool:
-            held = sum(pool.map(lambda address: self._has(address, artifact), addresses))
+        held = self._held([node.address for node in self._view.nodes.values()], artifact)
         if held < wanted:
             raise StrettoError(
                 f"the code of {module} is on {held} nodes, of {wanted} that must keep it; upload it again"
             )
+
+    def _require_code_beside(self, module: str, leaving: str) -> None:
+        """A node that is dead may have been the only one that kept it."""
+        artifact = self._view.module(module).spec.artifact
+        others = [node.address for name, node in self._view.nodes.items() if name != leaving]
+        if artifact and not self._held(others, artifact):
+            raise StrettoError(
+                f"no other node that runs has the code of {module}, so its workers could not start there; "
+                f"upload it with 'stretto deploy update {module} --module ...', or bring node {leaving} back"
+            )
+
+    def _held(self, addresses: list[str], artifact: str) -> int:
+        """On how many of these it is."""
+        with ThreadPoolExecutor(ARTIFACT_THREADS, "artifact") as pool:
+            return sum(pool.map(lambda address: self._has(address, artifact), addresses))
 
     def _has(self, address: str, digest: str) -> bool:
         try:

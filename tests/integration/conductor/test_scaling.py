@@ -10,7 +10,7 @@ from stretto.replog.core.record import Member
 from stretto.types import Epoch, StorageId, WorkerId
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import encode
-from tests.integration.conductor.scene import Scene, incarnation_of
+from tests.integration.conductor.scene import DIGEST, Scene, incarnation_of
 from tests.integration.zk.waiting import wait_until
 
 MODULE = "m"
@@ -123,6 +123,10 @@ def test_what_only_a_dead_node_has_is_given_up_by_force_only(scene: Scene) -> No
     )
     with pytest.raises(StrettoError, match=r"bring it back, or give up what nobody else has with --force"):
         scene.ask(conductor, admin.Reassign(module=MODULE, node="n2"))
+    scene.artifacts.clear()
+    with pytest.raises(StrettoError, match="no other node that runs has the code of m"):
+        scene.ask(conductor, admin.Reassign(module=MODULE, node="n2", force=True))
+    scene.artifacts.add(DIGEST)
     said = scene.ask(conductor, admin.Reassign(module=MODULE, node="n2", force=True))
     assert "what only its replicas of 4 groups (0, 1, 2, 3) had is lost" in said
     assert _allows_unclean(scene, conductor)
