@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from stretto.errors import UsageError
 from stretto.export.job import Done, Order, failure_of, run
 
+pytestmark = pytest.mark.soak
+
 ROWS = [
     {"page": "/a", "views": 3, "tags": ["x", "y"], "by": {"user": "ann"}},
     {"page": 'say "hi", b', "views": 1, "tags": [], "by": None},

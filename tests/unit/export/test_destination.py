@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import warnings
 from pathlib import Path
 from unittest import mock
 
@@ -111,7 +112,10 @@ def export_and_die(folder: Path, at: int, can_exchange: bool) -> None:
             export(folder, two="2")
 
     process = multiprocessing.get_context("fork").Process(target=body)
-    process.start()
+    with warnings.catch_warnings():
+        # From Python 3.12 on, a process that has threads is warned of forking; this child takes no locks.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
     process.join()
 
 
