@@ -6,8 +6,10 @@ from collections import Counter
 
 from stretto import admin, wire
 from stretto.conductor.moving import follows
+from stretto.conductor.scaling import regrouping_awaits
 from stretto.conductor.updating import going_by_other_code, trials
 from stretto.conductor.view import Module, View
+from stretto.conductor.words import many, some
 from stretto.options import TABLE, Level, OptionSet, Resolved
 from stretto.types import Epoch
 from stretto.zk.records import ModuleState
@@ -38,6 +40,7 @@ def module(view: View, found: Module) -> admin.ModuleView:
         artifact=spec.artifact,
         tasks=spec.tasks,
         threads=spec.threads,
+        next_threads=0 if found.assignment.next is None else len(found.assignment.next.groups),
         workers=spec.workers,
         replication_factor=spec.replication_factor,
         depots=spec.depots,
@@ -74,6 +77,10 @@ def _problems(view: View, module: Module) -> list[str]:
             for node in sorted(left.keys() - view.nodes.keys())
         ]
     problems += _problems_of_update(view, module)
+    if module.assignment.next is not None:
+        threads = many(len(module.assignment.next.groups), "thread")
+        why = regrouping_awaits(view, module) or "the new groups take over"
+        problems.append(f"it is being scaled to {threads} and takes no records meanwhile: {why}")
     if module.spec.is_paused:
         problems.append(f"it takes no records until 'stretto deploy resume {module.name}'")
     missing = [placed for placed in module.assignment.workers if placed.worker not in view.workers]
@@ -108,15 +115,6 @@ def _problems_of_update(view: View, module: Module) -> list[str]:
         return [f"{', '.join(late)} still go by the code of before"] if late else []
     waiting = trials(view, module, update, update.began_ms).waiting
     return [f"the new code is being tried on {', '.join(waiting)}"] if waiting else []
-
-
-def many(count: int, noun: str, nouns: str | None = None) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
-
-
-def some(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8]))
-    return shown if len(numbers) <= 8 else f"{shown} and {len(numbers) - 8} more"
 
 
 def nodes(view: View) -> tuple[admin.NodeView, ...]:

@@ -93,13 +93,20 @@ def _groups(
     threads: int, workers: int, factor: int, placed: tuple[PlacedWorker, ...]
 ) -> tuple[tuple[int, ...], ...]:
     """The replicas of each group; those after the preferred leader follow in turn."""
-    places = {node: place for place, node in enumerate(sorted({each.node for each in placed}))}
     groups = []
     for group in range(threads):
         slot = range(group * workers // threads * factor, (group * workers // threads + 1) * factor)
         groups.append(_turned(slot, group % factor))
+    return preferring(groups, placed)
+
+
+def preferring(
+    groups: Sequence[tuple[int, ...]], placed: tuple[PlacedWorker, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """The same replicas, turned so that the nodes lead as evenly as these allow."""
+    places = {node: place for place, node in enumerate(sorted({each.node for each in placed}))}
     choices = [[places[placed[index].node] for index in replicas] for replicas in groups]
-    leading = spread([None] * threads, choices)
+    leading = spread([None] * len(groups), choices)
     return tuple(
         _turned(replicas, choice.index(leader))
         for replicas, choice, leader in zip(groups, choices, leading, strict=True)

@@ -19,11 +19,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from stretto import admin
-from stretto.conductor.answers import many
 from stretto.conductor.leadership import LedGroup, Plan, plan
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import GroupState, Module, View, named
+from stretto.conductor.words import many
 from stretto.errors import StrettoError, UsageError
 from stretto.options import CLUSTER, Level, OptionSet
 from stretto.replog.core.record import GroupRecord

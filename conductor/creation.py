@@ -50,6 +50,12 @@ def evenly(tasks: int, groups: int, workers: list[WorkerId], factor: int, genera
     )
 
 
+def next_generation(client: KazooClient, paths: Paths) -> int:
+    """A number that no grouping of any module ever had."""
+    client.ensure_path(paths.generations)
+    return int(client.set(paths.generations, b"").version)
+
+
 def write_assignment(client: KazooClient, paths: Paths, module: str, assignment: Assignment) -> None:
     try:
         client.create(paths.assignment(module), encode(assignment), makepath=True)
@@ -79,7 +85,9 @@ def await_module(
 
 
 def _read(client: KazooClient, path: str, kind: type[Record], changed: threading.Event) -> Record | None:
-    """None, and a watch, if it is not there."""
+    """None, and a watch, if it is not there. Not from a server that has missed the latest change: what a
+    worker has on its disk may be of that."""
+    client.sync(path)
     if client.exists(path, watch=lambda _: changed.set()) is None:
         return None
     try:

@@ -16,7 +16,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotE
 
 from stretto.admin import ModuleManifest
 from stretto.conductor.assignment import assign
-from stretto.conductor.creation import first_record
+from stretto.conductor.creation import first_record, next_generation
 from stretto.conductor.operations import Operations
 from stretto.conductor.updating import Updating
 from stretto.conductor.view import Module, View
@@ -70,7 +70,7 @@ class Life:
             parse(name, value, Level.of(module))
         assignment = assign(
             module,
-            generation=self._next_generation(),
+            generation=next_generation(self._client, self._paths),
             tasks=tasks,
             threads=threads,
             workers=workers,
@@ -115,10 +115,6 @@ class Life:
             f"{begun} with {tasks} tasks, {threads} threads, {workers} workers, replication factor {factor}",
             module,
         )
-
-    def _next_generation(self) -> int:
-        self._client.ensure_path(self._paths.generations)
-        return int(self._client.set(self._paths.generations, b"").version)
 
     def advance(self, view: View, module: Module) -> None:
         """The next step of its life, if it is time for one."""

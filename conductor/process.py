@@ -166,7 +166,7 @@ class Conductor:
             log.info("conductor_active", address=self.address)
         for module in self._view.modules.values():
             self._life.advance(self._view, module)
-            self._scaling.advance(module)
+            self._scaling.advance(self._view, module)
         self._balancing.advance(self._view, self._options(), time.monotonic())
 
     def _look(self) -> None:
@@ -268,6 +268,10 @@ class Conductor:
                 if force:
                     self._require_code_beside(module, now.node(node))
                 return self._scaling.reassign(now, now.module(module), now.node(node), force=force)
+            case admin.ScaleThreads(module=module, threads=threads):
+                return self._scaling.regroup(now, now.module(module), threads)
+            case admin.AbandonScaling(module=module):
+                return self._scaling.abandon(now.module(module))
             case admin.Scale(module=module, workers=workers, replication_factor=factor):
                 return self._scaling.scale(now, now.module(module), workers=workers, factor=factor)
             case admin.ResignLeader(module=module, group=group, to=to):

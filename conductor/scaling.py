@@ -1,14 +1,17 @@
-"""A module that runs gets other replicas: what :mod:`stretto.conductor.moving` plans, carried out.
+"""A module that runs gets other replicas, or other groups: what :mod:`stretto.conductor.moving` and
+:mod:`stretto.conductor.regrouping` plan, carried out.
 
 The whole state of a change is in the metastore: the assignment names the new replicas and the processes of
 the old ones, the module's spec says *scaling*, and each group's record tells how far its leader has followed.
 So any conductor carries it on, by looking. Nothing is ever waited for here: groups keep serving on their old
-replicas until the new ones have caught up.
+replicas until the new ones have caught up. Groups that are sealed take no appends; so a regrouping that is
+not done in a minute is abandoned.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
@@ -17,20 +20,26 @@ import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoNodeError, NotEmptyError
 
-from stretto.conductor.answers import many, some
+from stretto.conductor.creation import next_generation
 from stretto.conductor.moving import follows, moved, settled
 from stretto.conductor.operations import Operations
+from stretto.conductor.regrouping import record_of, regrouped, unclosed, unprepared
 from stretto.conductor.view import GroupState, Module, View
+from stretto.conductor.words import many, some
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.options import Level
 from stretto.types import WorkerId
+from stretto.worker.plan import plans_of
 from stretto.zk.options import read_all, set_option, unset_option
 from stretto.zk.paths import Paths
-from stretto.zk.records import Assignment, ModuleSpec, ModuleState, encode
+from stretto.zk.records import Assignment, ModuleSpec, ModuleState, NextGrouping, encode
 
 log = structlog.get_logger()
 
 UNCLEAN = "replication.unclean.election"
+REGROUPING_SECONDS = 60
+"""Then it is abandoned: as long as it lasts nothing is appended."""
+SETTLED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING)
 _CHANGEABLE = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING, ModuleState.SCALING)
 
 
@@ -43,6 +52,44 @@ class Scaling:
         self._operations = operations
 
     # What people ask for.
+
+    def regroup(self, view: View, module: Module, threads: int) -> str:
+        """Another number of threads; returns what is done, in a sentence."""
+        if module.spec.state is ModuleState.PAUSED:
+            raise StrettoError(
+                f"module {module.name} is paused, and its tasks stay in their groups; "
+                f"resume it first with 'stretto deploy resume {module.name}'"
+            )
+        if module.spec.state not in SETTLED:
+            raise RetriableError(f"module {module.name} is {module.spec.state}; wait until it is running")
+        if threads == module.spec.threads:
+            raise UsageError(f"{module.name} has {many(threads, 'thread')} already; ask for others")
+        began_ms = _now_ms()
+        regrouped(module.assignment, threads=threads, generation=0, now_ms=began_ms)
+        out = [group for group in module.groups if not _is_whole(view, group)]
+        if out:
+            raise RetriableError(
+                f"{many(len(out), 'group')} of {module.name} ({_numbers(out)}) cannot take part: all their "
+                f"replicas have to be in sync; see 'stretto task-groups-status {module.name}'"
+            )
+        number = next_generation(self._client, self._paths)
+        following = msgspec.structs.replace(
+            regrouped(module.assignment, threads=threads, generation=number, now_ms=began_ms),
+            unclean_epochs=_unclean_epochs(module),
+        )
+        self._commit(module, msgspec.structs.replace(module.assignment, next=following), module.spec)
+        what = f"scale from {many(module.spec.threads, 'thread')} to {many(threads, 'thread')}"
+        self._operations.note(what, module.name)
+        return what
+
+    def abandon(self, module: Module) -> str:
+        if module.assignment.next is None:
+            raise UsageError(
+                f"the threads of {module.name} are not being scaled; there is nothing to abandon"
+            )
+        if not self._abandon(module, "an operator asked for it"):
+            raise RetriableError(f"module {module.name} changed meanwhile; try again")
+        return f"{module.name} keeps its {many(module.spec.threads, 'thread')}"
 
     def reassign(self, view: View, module: Module, node: str, *, force: bool) -> str:
         """Move all replicas away from a node; returns what is done, in a sentence."""
@@ -117,11 +164,70 @@ class Scaling:
 
     # Turns.
 
-    def advance(self, module: Module) -> None:
+    def advance(self, view: View, module: Module) -> None:
         if module.spec.state is ModuleState.SCALING:
-            self._finish(module)
+            if module.assignment.next is not None:
+                self._regroup(view, module, module.assignment.next)
+            else:
+                self._finish(module)
         if module.assignment.retired and module.spec.state is not ModuleState.DESTROYING:
             self._forget_retired(module)
+
+    def _regroup(self, view: View, module: Module, following: NextGrouping) -> None:
+        waits = regrouping_awaits(view, module)
+        if following.unclean_epochs != _unclean_epochs(module):
+            self._abandon(module, "a leader was elected uncleanly meanwhile")
+        elif waits:
+            if _now_ms() - following.began_ms > REGROUPING_SECONDS * 1_000:
+                self._abandon(module, f"not done within {REGROUPING_SECONDS} s: {waits}")
+        elif following.closing:
+            self._switch(view, module)
+        else:
+            closing = msgspec.structs.replace(following, closing=True)
+            after = msgspec.structs.replace(module.assignment, next=closing)
+            with contextlib.suppress(NoNodeError, BadVersionError):
+                path = self._paths.assignment(module.name)
+                self._client.set(path, encode(after), module.assignment_version)
+
+    def _abandon(self, module: Module, why: str) -> bool:
+        """False if something changed meanwhile."""
+        following = module.assignment.next
+        if following is None:
+            return False
+        after = msgspec.structs.replace(module.assignment, next=None, abandoned=following.generation)
+        running = msgspec.structs.replace(module.spec, state=ModuleState.RUNNING)
+        change = self._client.transaction()
+        change.set_data(self._paths.spec(module.name), encode(running), module.spec_version)
+        change.set_data(self._paths.assignment(module.name), encode(after), module.assignment_version)
+        if any(isinstance(result, Exception) for result in change.commit()):
+            return False
+        what = f"scaling to {many(len(following.groups), 'thread')} abandoned"
+        self._operations.note(what, module.name, why)
+        return True
+
+    def _switch(self, view: View, module: Module) -> None:
+        """All at once: from here on the present groups are no more, and the next ones elect their leaders."""
+        after = module.assignment.following
+        if after is None:
+            return
+        before = [group.record for group in module.groups if group.record is not None]
+        threads = len(after.groups)
+        running = msgspec.structs.replace(module.spec, state=ModuleState.RUNNING, threads=threads)
+        paths = self._paths
+        for answer in [self._client.delete_async(paths.resign(group.plan.key)) for group in module.groups]:
+            with contextlib.suppress(NoNodeError):
+                answer.get()
+        change = self._client.transaction()
+        change.set_data(paths.spec(module.name), encode(running), module.spec_version)
+        change.set_data(paths.assignment(module.name), encode(after), module.assignment_version)
+        for group in module.groups:
+            change.delete(paths.group(group.plan.key), group.version)
+        change.delete(paths.groups(module.name, module.assignment.generation))
+        change.create(paths.groups(module.name, after.generation))
+        for plan in plans_of(module.name, after):
+            change.create(paths.group(plan.key), encode(record_of(plan, before, view.workers)))
+        if not any(isinstance(result, Exception) for result in change.commit()):
+            self._operations.note(f"scaled: {many(threads, 'thread')}", module.name)
 
     def _finish(self, module: Module) -> None:
         assignment = module.assignment
@@ -152,7 +258,41 @@ class Scaling:
             self._client.set(self._paths.assignment(module.name), encode(after), module.assignment_version)
 
 
+def regrouping_awaits(view: View, module: Module) -> str:
+    """What a regrouping waits for, in a few words; empty if for nothing."""
+    following = module.assignment.following
+    if following is None or module.assignment.next is None:
+        return ""
+    late = unprepared(plans_of(module.name, following), view.workers)
+    if late:
+        return f"{', '.join(late)} {'have' if len(late) > 1 else 'has'} not prepared the new groups"
+    if module.assignment.next.closing:
+        records = [group.record for group in module.groups]
+        open_groups = list(unclosed(records, following.generation, view.workers))
+        if open_groups:
+            return f"the leaders of {many(len(open_groups), 'group')} ({some(open_groups)}) have not let go"
+    return ""
+
+
+def _unclean_epochs(module: Module) -> tuple[int, ...]:
+    return tuple(group.record.unclean_epoch if group.record is not None else 0 for group in module.groups)
+
+
+def _is_whole(view: View, group: GroupState) -> bool:
+    """Led, with all its replicas in sync and there."""
+    if group.record is None or not view.is_led(group):
+        return False
+    members = {member.worker for member in group.record.isr}
+    return members == set(group.plan.replicas) and members <= view.workers.keys()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def _check_changeable(module: Module) -> None:
+    if module.assignment.next is not None:
+        raise RetriableError(f"the threads of {module.name} are being scaled; wait until that is done")
     if module.spec.state is ModuleState.PAUSED:
         raise StrettoError(
             f"module {module.name} is paused, and its replicas stay where they are; "

@@ -40,6 +40,7 @@ class GroupState:
     plan: GroupPlan
     record: GroupRecord | None
     """None until all its replicas have registered."""
+    version: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,10 @@ class _Reading:
                     (worker, Incarnation(each)) for each in self._mirror.children_of(parent)
                 )
 
+    def _group(self, plan: GroupPlan) -> GroupState:
+        found = self._versioned(self._paths.group(plan.key), GroupRecord)
+        return GroupState(plan, None) if found is None else GroupState(plan, found[0], found[1].version)
+
     def _read_module(self, name: str) -> None:
         found = self._versioned(self._paths.spec(name), ModuleSpec)
         assigned = self._versioned(self._paths.assignment(name), Assignment)
@@ -171,10 +176,7 @@ class _Reading:
             return
         spec, znode = found
         assignment = assigned[0]
-        groups = tuple(
-            GroupState(plan, self._record(self._paths.group(plan.key), GroupRecord))
-            for plan in plans_of(name, assignment)
-        )
+        groups = tuple(self._group(plan) for plan in plans_of(name, assignment))
         remains = tuple(WorkerId(each) for each in self._mirror.children_of(self._paths.remains(name)))
         tried = {
             node: self._record(self._paths.trial(name, node), Trial)

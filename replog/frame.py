@@ -70,6 +70,10 @@ class Kind(enum.IntEnum):
     """Takes the oldest records off depots of a task, or empties what was deleted."""
     CLAIM = 9
     """A named producer tells what it will append in a round; changes nothing else."""
+    SEAL = 10
+    """Nothing is appended after it: the tasks go on in the grouping that ``sequence`` numbers."""
+    UNSEAL = 11
+    """That grouping was abandoned, and the log goes on."""
 
 
 _KINDS: dict[int, Kind] = {kind.value: kind for kind in Kind}

@@ -154,6 +154,19 @@ class Scale(Call[str], frozen=True, kw_only=True):
     replication_factor: int | None = None
 
 
+class ScaleThreads(Call[str], frozen=True, kw_only=True):
+    """The same tasks in more or fewer groups; returns what is done, in a sentence."""
+
+    module: str
+    threads: int
+
+
+class AbandonScaling(Call[str], frozen=True, kw_only=True):
+    """Give up a change of threads that is under way."""
+
+    module: str
+
+
 class Pause(Call[None], frozen=True, kw_only=True):
     """Take no more records and run no more topologies, until it is resumed; reads go on."""
 
@@ -215,6 +228,8 @@ class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     artifact: str
     tasks: int
     threads: int
+    next_threads: int = 0
+    """How many it is being scaled to; 0 if it is not."""
     workers: int
     replication_factor: int
     depots: tuple[DepotSpec, ...]
@@ -743,6 +758,8 @@ AnyCall: TypeAlias = (
     | Update
     | Reassign
     | Scale
+    | ScaleThreads
+    | AbandonScaling
     | Pause
     | Resume
     | Modules

@@ -23,6 +23,7 @@ from stretto.types import WorkerId
 from stretto.worker import views
 from stretto.worker.plan import GroupPlan, plans_of
 from stretto.worker.storage import ReplicaStorage
+from stretto.worker.takeover import PREPARING
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import Assignment
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 RETRY_MS = 1_000
-_DELETING = "deleting-"
+DELETING = "deleting-"
 
 
 def folder_of(data_dir: Path, key: GroupKey) -> Path:
@@ -53,8 +54,18 @@ class Hosting:
         self.plans = {plan.key: plan for plan in plans}
         #: Being opened.
         self._opening: set[GroupKey] = set()
-        for left in (worker.config.data_dir / "groups").glob(f"{_DELETING}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for begun in (DELETING, PREPARING):
+            for left in (worker.config.data_dir / "groups").glob(f"{begun}*"):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def is_opening(self, key: GroupKey) -> bool:
+        return key in self._opening
+
+    def host(self, plan: GroupPlan) -> None:
+        """If it gives this worker a replica that it has not got."""
+        if plan.key not in self.plans and self._worker.worker in plan.replicas:
+            self.plans[plan.key] = plan
+            self._take_on(plan.key)
 
     def peers_of(self, key: GroupKey) -> set[WorkerId]:
         """With whom our replica of a group has to do: the assigned, and those that the record knows."""
@@ -65,12 +76,13 @@ class Hosting:
         return found
 
     def assigned(self, assignment: Assignment) -> None:
+        self._worker.regrouping.assigned(assignment)
+        if self._worker.regrouping.switch(assignment):
+            return
         for plan in plans_of(self._worker.config.module, assignment):
             known = self.plans.get(plan.key)
             if known is None:
-                if self._worker.worker in plan.replicas:
-                    self.plans[plan.key] = plan
-                    self._take_on(plan.key)
+                self.host(plan)
             elif plan.number > known.number:
                 self.plans[plan.key] = plan
                 self._replan(plan)
@@ -109,6 +121,7 @@ class Hosting:
             return
         log.info("replica_taken_on", group=str(key), worker=worker.worker)
         worker.took_on(self.plans[key], result)
+        worker.regrouping.opened()
 
     # A replica less.
 
@@ -131,7 +144,7 @@ class Hosting:
         folder = folder_of(self._worker.config.data_dir, group.key)
 
         def work() -> None:
-            doomed = folder.with_name(f"{_DELETING}{folder.name}-{secrets.token_hex(4)}")
+            doomed = folder.with_name(f"{DELETING}{folder.name}-{secrets.token_hex(4)}")
             folder.rename(doomed)
             shutil.rmtree(doomed)
 

@@ -138,6 +138,10 @@ class MetadataDesk:
             epoch = _epoch(group)
             self._wake(group.key, [each for each in parked if each.above < epoch])
 
+    def group_closed(self, key: GroupKey) -> None:
+        """It is here no more: who waits for news of it asks others."""
+        self._wake(key, list(self._parked.get(key, ())))
+
     def _park(self, sender: Connection, message: wire.GetMetadata, key: GroupKey) -> None:
         loop = self._worker.loop
         if self._parked_count == 0:
@@ -161,7 +165,7 @@ class MetadataDesk:
             self._parked[key].remove(each)
             self._parked_count -= 1
             self._answer(each.connection, each.request, views)
-        if not self._parked[key]:
+        if not self._parked.get(key, True):
             del self._parked[key]
 
     def _answer(self, to: Connection, request: int, views: tuple[wire.GroupView, ...]) -> None:

@@ -48,6 +48,7 @@ from stretto.worker.hosting import Hosting, folder_of
 from stretto.worker.metadata import MetadataDesk
 from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.plan import GroupPlan
+from stretto.worker.regrouping import RegroupingDesk
 from stretto.worker.repeating import Repeating
 from stretto.worker.retention import RetentionDesk
 from stretto.worker.scans.desk import ScanDesk
@@ -129,6 +130,7 @@ class Worker:
         self.is_paused = False
         self._restored = config.restored
         self._artifact = config.artifact
+        self._entry = config.entry
         self._spec: ModuleSpec | None = None
         self.catchup = CatchupDesk(self)
         self.clients = Clients(self)
@@ -156,12 +158,15 @@ class Worker:
             for plan in config.plans
         }
         self.hosting = Hosting(self, config.plans)
+        self.regrouping = RegroupingDesk(self)
         self._registrations: dict[WorkerId, WorkerRegistration] = {}
         self._by_log: dict[Replog, Group] = {}
         self._fsync: dict[GroupKey, FsyncSwitch] = {}
         self._incarnation: Incarnation | None = None
         #: Under which incarnation a reopened replica must not begin.
         self._barred: dict[GroupKey, Incarnation] = {}
+        #: Stopped replicas whose files are being closed.
+        self._closing: set[GroupKey] = set()
         self._checkpoints = self._repeating("replication.checkpoint.interval.millis", self._checkpoint)
         self._flushes = self._repeating("replication.fsync.interval.millis", self._flush)
         #: Granted by the ensemble at last; before that, what we ask for.
@@ -193,6 +198,7 @@ class Worker:
         self.metastore.follow_assignment(self.config.module, self._assignment_read)
         self.metastore.watch_workers(self._workers_found)
         self.retention.start()
+        self.regrouping.delete_old()
         self.executors.start(self._code(self.config.artifact, self.config.entry))
         log.info("worker_started", worker=self.worker, address=self.address, groups=len(self.hosting.plans))
         self.loop.run()
@@ -227,10 +233,12 @@ class Worker:
             node=self.config.node,
             address=advertised(self.transport.address, self.config.advertise),
             launch=self.config.launch,
-            members={str(key): storage.storage_id for key, storage in self._storages.items()},
+            members={str(key): storage_id for key, storage_id in self.regrouping.prepared.items()}
+            | {str(key): storage.storage_id for key, storage in self._storages.items()},
             artifact=self._artifact,
             paused=self.is_paused,
             dropped=self.retention.dropped,
+            closed=self.regrouping.closed,
         )
 
     def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
@@ -246,11 +254,14 @@ class Worker:
         del self._storages[group.key]
         del self._fsync[group.key]
         self.clients.reads.parked.group_changed(group.key)
+        if renew:
+            self.regrouping.lost(group)
         if self._incarnation is not None:
             # Reopened, it has forgotten what it did in this incarnation: which epoch it led, which Hello it
             # sent. So it comes back as another one, and the others need not wait for this one.
             self._barred[group.key] = self._incarnation
             self.metastore.reincarnate()
+        self._closing.add(group.key)
         self.commit.when_quiet(group.log, lambda: self._close_stopped(group, why, renew=renew))
 
     def _close_stopped(self, group: Group, why: str, *, renew: bool) -> None:
@@ -258,7 +269,8 @@ class Worker:
         self.applier.read(group.close, lambda _: self._reopen(group.plan, why, renew=renew))
 
     def _reopen(self, plan: GroupPlan, why: str, *, renew: bool) -> None:
-        if self._stopping_at is not None:
+        self._closing.discard(plan.key)
+        if self._stopping_at is not None or plan.key not in self.hosting.plans:
             return
         try:
             self.folder(plan).check_room()
@@ -299,6 +311,7 @@ class Worker:
         self.metastore.unfollow(key)
         del self.groups[key]
         self.scans.forget(key, "its replica moved to another worker")
+        self.metadata.group_closed(key)
         self.catchup.group_closed(key)
         self.streams.closed(key)
         self.microbatches.closed(key)
@@ -312,6 +325,29 @@ class Worker:
             self.applier.after_applied(lambda: self.applier.read(group.close, lambda _: then()))
 
         self.commit.when_quiet(group.log, close)
+
+    def is_closing(self, key: GroupKey) -> bool:
+        """It was stopped, and its files may still be open."""
+        return key in self._closing
+
+    def has_storage(self, key: GroupKey) -> bool:
+        return key in self._storages
+
+    def forget_stopped(self, key: GroupKey, then: Callable[[], None]) -> None:
+        """One that nobody counts on any more and that has not begun; ``then`` when its files are closed."""
+        self.metastore.unfollow(key)
+        self.stopped.pop(key, None)
+        storage = self._storages.pop(key, None)
+        if storage is None:
+            self.loop.call_soon(then)
+        else:
+            self.applier.read(storage.close, lambda _: then())
+
+    def regrouped(self) -> None:
+        """All replicas are of another grouping than before."""
+        self.metastore.update_registration()
+        if self.executors.count not in (0, self.executors.wanted):
+            self.code_changed(self._code(self._artifact, self._entry))
 
     def identity_of(self, key: GroupKey) -> StoredIdentity:
         return self._storages[key].identity
@@ -409,7 +445,7 @@ class Worker:
             log.warning("module_code_missing", worker=self.worker, folder=str(code.folder))
             self.loop.call_after(REOPEN_MS, self._take_code, spec)
             return
-        self._artifact = spec.artifact
+        self._artifact, self._entry = spec.artifact, spec.entry
         self.code_changed(code)
         log.info("module_updated", worker=self.worker, version=spec.version, artifact=spec.artifact)
         self.metastore.update_registration()
@@ -471,6 +507,7 @@ class Worker:
         self._fsync[plan.key] = switch = FsyncSwitch(self, group, storage.identity)
         switch.want(self.option("replication.fsync"))
         group.step(events.Tick())
+        self.regrouping.begun(group)
 
     def _settings(self) -> Settings:
         self._session_ms = self.metastore.negotiated_timeout_ms or self._session_ms
@@ -560,7 +597,7 @@ class Worker:
         self.clients.reads.sample(group, request)
 
     def awaits_growth(self, group: Group) -> bool:
-        return self.clients.reads.parked.holds(group.key)
+        return self.regrouping.awaits_seals or self.clients.reads.parked.holds(group.key)
 
     def grown(
         self,
@@ -572,6 +609,8 @@ class Worker:
         self.clients.reads.parked.grown(group.key, tasks)
         self.streams.grown(group, depots, end)
         self.microbatches.grown(group, depots)
+        if self.regrouping.awaits_seals:
+            self.regrouping.consider()
 
     def looked(self, group: Group) -> None:
         self.streams.looked(group)

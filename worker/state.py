@@ -45,7 +45,7 @@ from stretto.errors import RetriableError, StorageError, UsageError
 from stretto.invariants import check
 from stretto.pstate.overlay import NoRows
 from stretto.records import DepotOffset
-from stretto.replog.core.producers import NO_PRODUCER, ProducerTable
+from stretto.replog.core.producers import NO_PRODUCER, SEALS, ProducerTable
 from stretto.replog.frame import Frame, Kind, decode
 from stretto.replog.storage import Storage
 from stretto.types import Offset, TaskId
@@ -53,14 +53,14 @@ from stretto.worker.depot import DepotBatch, DepotSlice
 from stretto.worker.environment import MAP_BYTES, NoSpace, StateCorrupt
 from stretto.worker.held import HeldState
 from stretto.worker.pstate import StoredRows
-from stretto.worker.taskstate import CHANGES_NOTHING, TaskState
+from stretto.worker.taskstate import CHANGES_NOTHING, Seal, TaskState
 
-__all__ = ["AppliedState", "DepotBatch", "DepotSlice", "LogTooShort", "NoSpace", "StateCorrupt"]
+__all__ = ["AppliedState", "DepotBatch", "DepotSlice", "LogTooShort", "NoSpace", "Seal", "StateCorrupt"]
 
 RECOVERY_BYTES = 8 * 1024 * 1024
 COMMIT_THREADS = 8
 
-_EVERY_TASK = (Kind.PRODUCER_OPEN, Kind.PRODUCER_EXPIRE)
+_EVERY_TASK = (Kind.PRODUCER_OPEN, Kind.PRODUCER_EXPIRE, *SEALS)
 
 
 class LogTooShort(StorageError):
@@ -142,11 +142,34 @@ class AppliedState:
             check(self.furthest == self._applied, "the tasks are at different offsets; recover first")
             table = ProducerTable({})
             for task in self._tasks.values():
+                table.sealed = task.seal.grouping if task.seal is not None else 0
                 for producer, rows in task.producers.producers.items():
                     table.producers.setdefault(producer, {}).update(rows)
             return table.copy()
 
+    def seal(self) -> Seal | None:
+        """Of the log, if it is sealed as far as it is applied. Of all tasks: they say the same."""
+        with self._writing:
+            seals = {task.seal for task in self._tasks.values()}
+        return seals.pop() if len(seals) == 1 else None
+
     # Writing.
+
+    def move(self, grouping: int, end: Offset) -> None:
+        """The tasks, each sealed for this grouping in the log that it comes from, go on in one that begins at
+        ``end``. May be done again after a crash: a task that has moved is there already.
+
+        Raises StateCorrupt if a task is neither sealed for it nor there.
+        """
+        with self._writing:
+            producers = {each for task in self._tasks.values() for each in task.producers.producers}
+            for number, task in self._tasks.items():
+                if task.seal is not None and task.seal.grouping == grouping:
+                    task.move(end, producers)
+                elif task.seal is not None or task.applied != end:
+                    raise StateCorrupt(f"task {number} is not the state that grouping {grouping} begins with")
+                task.sync()
+            self._applied = end
 
     def apply(self, frames: Sequence[Frame]) -> None:
         """Apply frames that continue :attr:`applied` or begin below it; what was applied before is skipped.

@@ -2,7 +2,8 @@
 
 Layout: ``<replica>/replog`` (log segments and the identity file) and ``<replica>/state`` (one LMDB
 environment per task); ``incoming``, ``install`` and ``outgoing`` while a leader's state takes their place
-(:mod:`stretto.worker.install`), ``spool`` while it copies its own. Whatever cannot be trusted is set aside
+(:mod:`stretto.worker.install`), ``spool`` while it copies its own, ``takeover`` until it has the files of
+tasks that come from other groups (:mod:`stretto.worker.takeover`). Whatever cannot be trusted is set aside
 under another name, never deleted, and the replica begins again, empty and under a fresh storage id, so that
 no record mistakes it for what it was.
 """
@@ -25,11 +26,13 @@ from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
 from stretto.snapshot.seeding import stage
 from stretto.types import Epoch, Offset, StorageId
+from stretto.worker import takeover
 from stretto.worker.images import remove_spools
 from stretto.worker.install import INSTALL, Install, carry_out, resume
 from stretto.worker.plan import GroupPlan
 from stretto.worker.staging import INCOMING
 from stretto.worker.state import AppliedState, LogTooShort, StateCorrupt
+from stretto.worker.takeover import TAKEOVER
 from stretto.zk.records import RestoredFrom
 
 log = structlog.get_logger()
@@ -67,6 +70,10 @@ class ReplicaStorage:
     @property
     def storage_id(self) -> StorageId:
         return self.identity.storage_id
+
+    def close(self) -> None:
+        self.log.close()
+        self.state.close()
 
 
 class ReplicaFolder:
@@ -150,11 +157,18 @@ class ReplicaFolder:
         carry_out(self._path, Install(storage_id=storage_id, end=end, before=before))
 
     def _open_both(self, folder: OsFolder, *, create: bool) -> tuple[Replog, AppliedState]:
+        moves = takeover.read(self._path) if (self._path / TAKEOVER).exists() else None
+        if moves is not None:
+            takeover.take_files(self._path, moves)
         replog = Replog.open(folder, create=create)
         try:
             state = AppliedState.open(self._path / "state", self._plan.tasks, pool=self._pool)
             try:
+                if moves is not None:
+                    state.move(moves.grouping, moves.start)
                 state.recover(replog)
+                if moves is not None:
+                    takeover.finish(self._path)
             except BaseException:
                 state.close()
                 raise
@@ -170,7 +184,7 @@ class ReplicaFolder:
         return self._open(folder, identity)
 
     def _set_state_aside(self, storage_id: StorageId) -> None:
-        for name in ("state", INSTALL):
+        for name in ("state", INSTALL, TAKEOVER):
             path = self._path / name
             if path.exists():
                 path.rename(self._path / f"{ASIDE_PREFIX}{storage_id}.{name}")

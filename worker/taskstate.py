@@ -10,6 +10,7 @@ Databases: ``meta``, ``depot/<name>`` for each depot and ``pstate/<name>`` for e
     task           the task's number, so that a file that was moved to the wrong folder is noticed
     applied        own applied offset, u64
     dropped        the latest version of the module whose deletions were carried out, u64
+    sealed         for which grouping the log is sealed, and where: three u64; absent if it is not
     producer/<id>  one row for each open producer: its sequences on this task, or nil before its first batch
 
 A producer is open or not for the whole group, but has sequences on each task. Its row is in every task's
@@ -40,9 +41,9 @@ from stretto.pstate import changes as state_changes
 from stretto.pstate.changes import Changes
 from stretto.pstate.overlay import NoRows
 from stretto.records import DepotOffset
-from stretto.replog.core.producers import NO_PRODUCER, ProducerTable, Sequences
+from stretto.replog.core.producers import NO_PRODUCER, SEALS, ProducerTable, Sequences
 from stretto.replog.frame import Frame, Header, Kind, payload
-from stretto.types import Offset, ProducerId, TaskId
+from stretto.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.depot import Depot, DepotSlice
@@ -69,6 +70,8 @@ _TASK = b"task"
 _APPLIED = b"applied"
 _PRODUCER = b"producer/"
 _DROPPED = b"dropped"
+_SEALED = b"sealed"
+_SEAL = struct.Struct(">QQQ")
 OF_DEPOTS = ("$progress", "$retries", "$failures")
 """Rows whose keys are a topology, a depot, and what else there is."""
 
@@ -76,11 +79,35 @@ _encode_row = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(Sequences | None).decode
 
 
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The entry after which a task goes on in another grouping."""
+
+    grouping: int
+    offset: Offset
+    epoch: Epoch
+
+    @classmethod
+    def of(cls, header: Header) -> Seal | None:
+        """What an entry that seals, or takes that back, leaves."""
+        is_seal = header.kind is Kind.SEAL
+        return cls(header.sequence, header.offset, header.epoch) if is_seal else None
+
+    def encode(self) -> bytes:
+        return _SEAL.pack(self.grouping, self.offset, self.epoch)
+
+    @classmethod
+    def decode(cls, row: bytes) -> Seal:
+        grouping, offset, epoch = _SEAL.unpack(row)
+        return cls(grouping, Offset(offset), Epoch(epoch))
+
+
 @dataclass(slots=True)
 class _Batch:
     """What is another one when the transaction of a batch commits."""
 
     dropped: int
+    seal: Seal | None
     depots: dict[str, Depot] = field(default_factory=dict)
     pstates: dict[str, Database] = field(default_factory=dict)
     """Databases that are new."""
@@ -104,6 +131,8 @@ class TaskState:
         self.applied = Offset(0)
         #: The latest version of the module whose deletions were carried out.
         self.dropped = 0
+        #: Of the log, as of ``applied``.
+        self.seal: Seal | None = None
         #: Whether anything was committed since the last sync.
         self.unsynced = True
         try:
@@ -134,6 +163,8 @@ class TaskState:
         self.applied = Offset(_U64.unpack(txn.get(_APPLIED, b"", db=meta))[0])
         self.dropped = _U64.unpack(txn.get(_DROPPED, _U64.pack(0), db=meta))[0]
         self.producers = ProducerTable(dict(_rows(txn, meta, self.task)))
+        sealed = txn.get(_SEALED, db=meta)
+        self.seal = None if sealed is None else Seal.decode(sealed)
         self._depots = {}
         self._pstates = {}
         for name in names:
@@ -158,6 +189,7 @@ class TaskState:
         self._depots.update(batch.depots)
         self._pstates.update(batch.pstates)
         self.dropped = batch.dropped
+        self.seal = batch.seal
         for producer, rows in batch.producers.items():
             if rows is None:
                 self.producers.producers.pop(producer, None)
@@ -182,7 +214,7 @@ class TaskState:
         return new
 
     def _apply(self, txn: WriteTransaction, frames: Sequence[Frame], end: Offset) -> _Batch:
-        batch = _Batch(self.dropped)
+        batch = _Batch(self.dropped, self.seal)
         for frame in frames:
             if frame.header.kind is Kind.DEPOT:
                 self._append(txn, batch.depots, frame)
@@ -193,6 +225,8 @@ class TaskState:
                 self._change(txn, batch.pstates, frame.header, changes)
             elif frame.header.kind is Kind.TRIM:
                 self._remove(txn, batch, frame)
+            elif frame.header.kind in SEALS:
+                batch.seal = Seal.of(frame.header)
         batch.producers = self._changed_producers([frame.header for frame in frames])
         for producer, rows in batch.producers.items():
             key = _PRODUCER + _U64.pack(producer)
@@ -202,8 +236,16 @@ class TaskState:
                 txn.put(key, _encode_row(rows.get(self.task)), db=self._meta)
         if batch.dropped != self.dropped:
             txn.put(_DROPPED, _U64.pack(batch.dropped), db=self._meta)
+        if batch.seal != self.seal:
+            self._put_seal(txn, batch.seal)
         txn.put(_APPLIED, _U64.pack(end), db=self._meta)
         return batch
+
+    def _put_seal(self, txn: WriteTransaction, seal: Seal | None) -> None:
+        if seal is None:
+            txn.delete(_SEALED, db=self._meta)
+        else:
+            txn.put(_SEALED, seal.encode(), db=self._meta)
 
     def _append(self, txn: WriteTransaction, changed: dict[str, Depot], frame: Frame) -> None:
         header = frame.header
@@ -319,6 +361,15 @@ class TaskState:
             )
             self.applied = end
             self.unsynced = True
+
+    def move(self, end: Offset, producers: Collection[ProducerId]) -> None:
+        """Go on, sealed as it is, in a log that begins at ``end`` and that knows these producers."""
+        self.environment.write(partial(_begin_at, self.environment, producers, end), size_bytes=PAGE_BYTES)
+        for producer in producers:
+            self.producers.producers.setdefault(producer, {})
+        self.seal = None
+        self.applied = end
+        self.unsynced = True
 
     # Reading.
 
@@ -522,6 +573,7 @@ def _begin_at(
     for producer in known:
         txn.put(_PRODUCER + _U64.pack(producer), _encode_row(None), overwrite=False, db=meta)
     txn.put(_APPLIED, _U64.pack(end), db=meta)
+    txn.delete(_SEALED, db=meta)
 
 
 def _rows(

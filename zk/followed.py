@@ -58,8 +58,13 @@ class FollowedRecord(Generic[Record]):
 def follow_assignment(asker: Asker, module: str, told: Callable[[Assignment], None]) -> WatchedZnode:
     """Begins with :meth:`~stretto.zk.watched.WatchedZnode.restart`. What cannot be read changes nothing."""
     path = asker.paths.assignment(module)
+    newest = -1
 
     def found(value: Any) -> None:
-        told(decode(value[0], Assignment, path))
+        nonlocal newest
+        # Another server may know less than the one that was asked before.
+        if value[1].version >= newest:
+            newest = value[1].version
+            told(decode(value[0], Assignment, path))
 
     return WatchedZnode(asker, path, ask=asker.ask, found=found)

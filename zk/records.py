@@ -54,6 +54,8 @@ class WorkerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """It takes no records, as the module's spec demands."""
     dropped: int = 0
     """The latest version of the module whose deletions all its replicas have carried out."""
+    closed: int = 0
+    """The grouping for which its replicas show nothing more to readers, unless that is abandoned."""
 
     def storage_of(self, group: GroupKey) -> StorageId | None:
         return self.members.get(str(group))
@@ -197,6 +199,19 @@ class PlacedWorker(msgspec.Struct, frozen=True, array_like=True):
     node: str
 
 
+class NextGrouping(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups that the tasks are to make, on the same workers; see :mod:`stretto.conductor.regrouping`."""
+
+    generation: int
+    groups: tuple[tuple[int, ...], ...]
+    began_ms: int
+    closing: bool = False
+    """All its replicas are prepared; it is in force as soon as the present leaders show nothing more."""
+    unclean_epochs: tuple[int, ...] = ()
+    """Of the present groups, when it began. After an unclean election two replicas may be sealed at different
+    entries."""
+
+
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Which tasks make a group, which workers hold its replicas, and where these run.
 
@@ -217,10 +232,24 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """How many names of workers were given so far; none is given twice."""
     forced: bool = False
     """Unclean elections are allowed until the change under way is done, and no longer."""
+    next: NextGrouping | None = None
+    """What the tasks are being regrouped into."""
+    abandoned: int = 0
+    """The latest grouping that was given up before it was in force."""
 
     def __post_init__(self) -> None:
-        if any(not 0 <= index < len(self.workers) for group in self.groups for index in group):
+        groups = self.groups if self.next is None else (*self.groups, *self.next.groups)
+        if any(not 0 <= index < len(self.workers) for group in groups for index in group):
             raise ValueError(f"a group names a worker beyond the {len(self.workers)} there are")
+
+    @property
+    def following(self) -> Assignment | None:
+        """As it is once the next grouping is in force."""
+        if self.next is None:
+            return None
+        return msgspec.structs.replace(
+            self, generation=self.next.generation, groups=self.next.groups, next=None
+        )
 
     @property
     def replicas(self) -> tuple[tuple[WorkerId, ...], ...]:
@@ -238,10 +267,12 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         return {placed.worker: placed.node for placed in (*self.workers, *self.retired)}
 
     def tasks_of(self, group: int) -> range:
-        """Equal runs: no group has two tasks more than another."""
-        return range(
-            -(-group * self.tasks // len(self.groups)), -(-(group + 1) * self.tasks // len(self.groups))
-        )
+        return run_of(self.tasks, len(self.groups), group)
+
+
+def run_of(tasks: int, groups: int, group: int) -> range:
+    """Equal runs: no group has two tasks more than another."""
+    return range(-(-group * tasks // groups), -(-(group + 1) * tasks // groups))
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -122,6 +122,8 @@ class Refusal(enum.StrEnum):
     """A named producer's round was claimed for other records, or a later one was."""
     PAUSED = "paused"
     """The module takes no records until somebody resumes it."""
+    SEALED = "sealed"
+    """Its tasks are about to go on in other groups: ask again, and find out which."""
 
 
 class Acked(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -224,6 +224,19 @@ class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Preferred leader first."""
 
 
+class Regrouping(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What an assignment says of groupings, by their numbers; 0 is none."""
+
+    present: int
+    """The one in force."""
+    next: int = 0
+    """That is to follow: the log is to be sealed for it."""
+    closing: int = 0
+    """That may be in force at any moment from now on: nothing is to be shown to readers."""
+    abandoned: int = 0
+    """The latest that was given up."""
+
+
 class OptionsChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     settings: Settings
 
@@ -256,5 +269,6 @@ Event: TypeAlias = (
     | Sampled
     | Resign
     | ReplicasChanged
+    | Regrouping
     | OptionsChanged
 )

@@ -106,6 +106,9 @@ class Follower:
     def replicas_changed(self) -> None:
         """The leader follows it; a member goes on until the record lists it no more."""
 
+    def regroup(self) -> None:
+        """The leader seals."""
+
     def hears(self, sender: WorkerId) -> bool:
         replica = self.replica
         return sender in replica.replicas or (replica.record is not None and sender in replica.record.workers)

@@ -385,6 +385,25 @@ def may_delete(record: GroupRecord, worker: WorkerId, plan: int) -> bool:
     return record.plan >= plan and record.member(worker) is None
 
 
+# Regrouping.
+
+
+def takes_appends(sealed: int, heard: int) -> bool:
+    """A log that is sealed takes nothing more, whatever its leader has heard of the grouping to follow."""
+    return sealed == 0
+
+
+def may_unseal(number: int, present: int, abandoned: int) -> bool:
+    """The assignment says that the grouping was given up. That it does not mention it says nothing; and a
+    later one that was given up says nothing of one that took place."""
+    return present < number <= abandoned
+
+
+def reads_while_closing() -> bool:
+    """The groups to follow may serve at any moment: who leads the old ones shows nothing more."""
+    return False
+
+
 # Producers.
 
 
@@ -530,6 +549,9 @@ class Guards:
     may_leave_isr: Callable[[WorkerId, WorkerId], bool] = may_leave_isr
     factor_in_force: Callable[[int, int], int] = factor_in_force
     may_delete: Callable[[GroupRecord, WorkerId, int], bool] = may_delete
+    takes_appends: Callable[[int, int], bool] = takes_appends
+    may_unseal: Callable[[int, int, int], bool] = may_unseal
+    reads_while_closing: Callable[[], bool] = reads_while_closing
     recognizes_duplicates: Callable[[], bool] = recognizes_duplicates
     duplicate_waits: Callable[[], bool] = duplicate_waits
     refuses_gaps: Callable[[], bool] = refuses_gaps

@@ -171,6 +171,9 @@ class Leader:
                 # Only here: what was stored before the pause is still acknowledged.
                 self._refuse(event.request, Refusal.PAUSED)
                 return
+            case NewBatch() if self._is_sealed():
+                self._refuse(event.request, Refusal.SEALED)
+                return
             case NewBatch() | DuplicateBatch() | SequenceGap() | UnknownProducer():
                 pass
             case _:
@@ -199,6 +202,28 @@ class Leader:
         if not guards.within_bound(replica.log_end - replica.applied, replica.settings.max_unapplied):
             return Refusal.OVERLOADED
         return None
+
+    def _is_sealed(self) -> bool:
+        replica = self.replica
+        return not replica.guards.takes_appends(replica.producers.sealed, replica.regrouping.next)
+
+    def regroup(self) -> None:
+        self._seal()
+        self._pump_all()
+
+    def _seal(self) -> None:
+        """Seal the log for the grouping to follow, or take that back if it was abandoned."""
+        replica = self.replica
+        heard, sealed = replica.regrouping, replica.producers.sealed
+        if not (sealed or heard.next) or self._refusal() is not None:
+            return
+        if sealed and replica.guards.may_unseal(sealed, heard.present, heard.abandoned):
+            replica.note("unseals", grouping=sealed)
+            self._append_entry(Kind.UNSEAL, sequence=sealed)
+            sealed = 0
+        if heard.next and not sealed:
+            replica.note("seals", grouping=heard.next)
+            self._append_entry(Kind.SEAL, sequence=heard.next)
 
     def _append_entry(
         self,
@@ -285,7 +310,7 @@ class Leader:
         self._advance_apply_offset()
         self.membership.consider()
         self._advance_handover()
-        self._pump_all()
+        self.regroup()
 
     def _advance_handover(self) -> None:
         if not self.replica.is_assigned and self.handover is None:
@@ -328,7 +353,7 @@ class Leader:
             heapq.heappop(self._timeouts)
         self._note_service()
         self._advance_handover()
-        self._pump_all()
+        self.regroup()
 
     # Reads.
 
@@ -384,7 +409,10 @@ class Leader:
         return self.replica.guards.lease_holds(self.replica.now, self.replica.lease_end)
 
     def _reads_stopped(self) -> bool:
-        return self.handover_sent and not self.replica.guards.reads_while_handing_over()
+        guards = self.replica.guards
+        if self.replica.closed_for and not guards.reads_while_closing():
+            return True
+        return self.handover_sent and not guards.reads_while_handing_over()
 
     # Followers.
 
@@ -706,7 +734,7 @@ class Leader:
             heard = self._producers_heard.get(producer, self._in_office_since)
             is_silent = replica.now - heard >= replica.settings.producer_expiry_ms
             if is_silent and replica.guards.may_forget(producer):
-                if self._refusal() is not None:
+                if self._refusal() is not None or self._is_sealed():
                     return
                 self._producers_heard.pop(producer, None)
                 replica.note("expires_producer", producer=producer)

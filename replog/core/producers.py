@@ -1,4 +1,4 @@
-"""Idempotent appends: which producers are admitted, and the next sequence each may use on each task.
+"""Who may append: which producers are admitted, the next sequence of each, and whether the log is sealed.
 
 The table is replicated state: it is a function of the applied entries, so every replica has the same one
 at the same offset, and it travels with the applied state. On top of it lies what is in the log but not
@@ -14,6 +14,9 @@ somebody who died goes on under the same id. Its work comes in *rounds*, each of
 whatever the one before ended with (:func:`sequence_in`), so that nobody has to ask how far the others came.
 What a round will write is *claimed* first, by a digest: two who work at the same round at once, or one after
 the other, write the same or the later one is refused.
+
+A log is sealed for a grouping that is to follow (:mod:`stretto.conductor.regrouping`), by an entry; so
+whoever leads has it, and takes no append, whatever else it has heard.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ DIGEST_BITS = 31
 ROUNDS_MAX = 1 << 32
 
 _LIFE = (Kind.PRODUCER_OPEN, Kind.PRODUCER_EXPIRE)
+SEALS = (Kind.SEAL, Kind.UNSEAL)
 _OPEN = -1
 """The sequence under which a producer's admission is looked up."""
 
@@ -101,8 +105,12 @@ class ProducerTable(msgspec.Struct):
     """The applied part; what a snapshot of the state carries."""
 
     producers: dict[ProducerId, dict[TaskId, Sequences]] = {}
+    sealed: int = 0
+    """The number of the grouping that the log is sealed for; 0 if it takes appends."""
 
     def apply(self, header: Header) -> None:
+        if header.kind in SEALS:
+            self.sealed = sealed_by(header)
         producer = header.producer
         if producer == NO_PRODUCER:
             return
@@ -128,8 +136,13 @@ class ProducerTable(msgspec.Struct):
             {
                 producer: {task: Sequences(s.next, s.recent) for task, s in tasks.items()}
                 for producer, tasks in self.producers.items()
-            }
+            },
+            self.sealed,
         )
+
+
+def sealed_by(header: Header) -> int:
+    return header.sequence if header.kind is Kind.SEAL else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +186,7 @@ class Producers:
         self._by_batch: dict[tuple[ProducerId, TaskId, int], Header] = {}
         self._next: dict[tuple[ProducerId, TaskId], int] = {}
         self._open: dict[ProducerId, bool] = {}
+        self._seals: deque[Header] = deque()
         self._rebuild(table, unapplied)
 
     def _rebuild(self, table: ProducerTable, unapplied: Iterable[Header]) -> None:
@@ -181,10 +195,20 @@ class Producers:
         self._by_batch.clear()
         self._next.clear()
         self._open.clear()
+        self._seals.clear()
         for header in unapplied:
             self.appended(header)
 
+    @property
+    def sealed(self) -> int:
+        """The grouping that the log is sealed for, by all that is in it; 0 if it takes appends."""
+        return sealed_by(self._seals[-1]) if self._seals else self.table.sealed
+
     def appended(self, header: Header) -> None:
+        if header.kind in SEALS:
+            self._seals.append(header)
+            self._unapplied.append(header)
+            return
         producer = header.producer
         if producer == NO_PRODUCER:
             return
@@ -208,7 +232,9 @@ class Producers:
     def _forget(self, header: Header) -> None:
         """The unapplied part no longer speaks for this entry unless a later one does too."""
         producer = header.producer
-        if header.kind in _LIFE:
+        if header.kind in SEALS:
+            self._seals.popleft()
+        elif header.kind in _LIFE:
             self._by_batch.pop((producer, TaskId(0), _OPEN), None)
             if not any(later.producer == producer and later.kind in _LIFE for later in self._unapplied):
                 self._open.pop(producer, None)

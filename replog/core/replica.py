@@ -83,6 +83,10 @@ class Replica:
         self.replicas = identity.replicas
         self.plan = identity.plan
         #: The newest record seen and its version; versions never go back.
+        #: What the assignment says of groupings, as last heard.
+        self.regrouping = events.Regrouping(present=0)
+        #: A grouping that may be in force by now: no reads, until it is heard to be abandoned.
+        self.closed_for = 0
         self.record: GroupRecord | None = None
         self.previous_record: GroupRecord | None = None
         self.version = -1
@@ -200,6 +204,8 @@ class Replica:
                 if plan > self.plan:
                     self.plan, self.replicas = plan, replicas
                     self.role.replicas_changed()
+            case events.Regrouping():
+                self._regroup(event)
             case events.StateArrived():
                 self.role.state_arrived(event)
             case events.StateInstalled():
@@ -215,6 +221,13 @@ class Replica:
                 self._storage_failed(why, suspect=suspect)
             case _:
                 assert_never(event)
+
+    def _regroup(self, event: events.Regrouping) -> None:
+        self.regrouping = event
+        if self.closed_for and self.guards.may_unseal(self.closed_for, event.present, event.abandoned):
+            self.closed_for = 0
+        self.closed_for = max(self.closed_for, event.closing)
+        self.role.regroup()
 
     # Roles.
 

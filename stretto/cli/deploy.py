@@ -217,6 +217,10 @@ def reassign(
 @app.command("scale-executors")
 def scale_executors(
     module: ModuleName,
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Task groups: at most tasks; by itself.", show_default=False),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(metavar="N", help="Processes for each replica: at most threads.", show_default=False),
@@ -225,20 +229,37 @@ def scale_executors(
         int | None,
         typer.Option(metavar="N", help="Replicas of each group, on different nodes.", show_default=False),
     ] = None,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Give up a change of threads that is under way.")
+    ] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once it is decided.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     key: Key = None,
 ) -> int:
-    """Give a module more or fewer worker processes or replicas, while it serves.
+    """Give a module more or fewer threads, worker processes or replicas, while it serves.
+
+    Other threads regroup its tasks: for a moment it takes no records, and clients try again by themselves. If
+    that is not done within a minute it is abandoned, and nothing has changed.
 
     Example: stretto deploy scale-executors WordCount --workers 2 --replication-factor 3
     """
-    if workers is None and replication_factor is None:
-        raise UsageError("nothing to scale; say --workers or --replication-factor")
-    wanted = admin.Scale(module=module, workers=workers, replication_factor=replication_factor)
+    others = workers is not None or replication_factor is not None
+    if abandon and (others or threads is not None):
+        raise UsageError("--abandon gives up what is under way; say nothing else with it")
+    if threads is not None and others:
+        raise UsageError("threads are scaled by themselves; say --workers and --replication-factor apart")
+    if not abandon and not others and threads is None:
+        raise UsageError("nothing to scale; say --threads, --workers or --replication-factor")
     with reach(bootstrap, key) as cluster:
-        typer.echo(cluster.ask(wanted))
-        _finish_move(cluster, module, no_wait=no_wait)
+        if abandon:
+            typer.echo(cluster.ask(admin.AbandonScaling(module=module)))
+        elif threads is not None:
+            typer.echo(cluster.ask(admin.ScaleThreads(module=module, threads=threads)))
+            _finish_regrouping(cluster, module, threads, no_wait=no_wait)
+        else:
+            wanted = admin.Scale(module=module, workers=workers, replication_factor=replication_factor)
+            typer.echo(cluster.ask(wanted))
+            _finish_move(cluster, module, no_wait=no_wait)
     return 0
 
 
@@ -366,6 +387,34 @@ def _finish_move(cluster: Cluster, module: str, *, no_wait: bool) -> None:
     typer.echo(
         f"{module} has {view.replication_factor} replicas of {view.groups} groups, "
         f"{len(view.processes)} workers on {nodes} nodes"
+    )
+
+
+def _finish_regrouping(cluster: Cluster, module: str, threads: int, *, no_wait: bool) -> None:
+    if no_wait:
+        typer.echo(f"it goes on by itself; 'stretto module-status {module}' tells how far it is")
+        return
+    why = said = "no conductor answers"
+    patience = time.monotonic() + PATIENCE_SECONDS
+    for modules in _looks(cluster):
+        view = modules.get(module)
+        if view is None:
+            raise StrettoError(f"module {module} was destroyed meanwhile")
+        if view.state != ModuleState.SCALING and view.threads != threads:
+            raise StrettoError(
+                f"scaling to {threads} threads was abandoned, {module} still has {view.threads}; "
+                f"'stretto operations' tells why"
+            )
+        if view.state != ModuleState.SCALING and view.led == view.groups:
+            typer.echo(f"{module} has {view.tasks} tasks in {view.groups} groups")
+            return
+        why = "; ".join(view.problems)
+        if why and why != said and time.monotonic() > patience:
+            typer.echo(f"still scaling: {why}", err=True)
+            said = why
+    raise StrettoError(
+        f"{module} is still being scaled after {WAIT_SECONDS:.0f} s: {why}; it goes on by itself, "
+        f"'stretto module-status {module}' shows it"
     )
 
 

@@ -438,7 +438,7 @@ class Producer:
                 self._forgotten(lane, batch)
             case _ if lane.identity is not None and lane.identity.has_ended:
                 self._finish(lane, batch, OutcomeUnknown(_FORGOTTEN))
-            case wire.Refused(reason=Refusal.STALLED | Refusal.OVERLOADED):
+            case wire.Refused(reason=Refusal.STALLED | Refusal.OVERLOADED | Refusal.SEALED):
                 self._again(lane, group, BUSY_MS)
             case _:
                 self._again(lane, group)

@@ -37,6 +37,8 @@ class Checkers:
         self._visible: dict[Offset, Identity] = {}
         self.visible_end = Offset(0)
         self._payload_at: dict[bytes, Offset] = {}
+        #: The grouping that the log is sealed for, by what is visible; 0 if it is not.
+        self._sealed = 0
         self._submitted: set[bytes] = set()
         self._acknowledged: set[bytes] = set()
         #: When the end of what is visible anywhere moved, and where to.
@@ -282,6 +284,7 @@ class Checkers:
         if offset != self.visible_end and not self.unclean:
             raise Violation(f"an entry appears at {offset}, although {self.visible_end} were visible")
         self._visible[offset] = identity
+        self._keeps_seals(frame)
         content = identity[3]
         if frame.header.kind is Kind.DEPOT:
             if content in self._payload_at:
@@ -293,6 +296,20 @@ class Checkers:
                 round_, computation = self._computation_of[content]
                 if self._computation_seen.setdefault(round_, computation) != computation:
                     raise Violation(f"round {round_} is visible as computed twice: {content!r} at {offset}")
+
+    def _keeps_seals(self, frame: Frame) -> None:
+        kind, number = frame.header.kind, frame.header.sequence
+        said = self.simulation.groupings[-1]
+        if kind is Kind.UNSEAL:
+            if not said.present < number <= said.abandoned:
+                raise Violation(f"the log is unsealed, although grouping {number} was not abandoned")
+            self.simulation.totals["seals taken back"] += 1
+            self._sealed = 0
+        elif kind is Kind.SEAL:
+            self.simulation.totals["seals"] += 1
+            self._sealed = number
+        elif self._sealed and kind is not Kind.EPOCH and not self.unclean:
+            raise Violation(f"{kind.name} appears in a log that is sealed for grouping {self._sealed}")
 
     def visible_payloads(self) -> list[bytes]:
         """What producers appended and somebody could see, in order."""
@@ -337,6 +354,8 @@ class Checkers:
             raise Violation(
                 f"stale read at {node.worker}: it saw {sampled}, {floor} was visible before it began"
             )
+        if self.simulation.groupings[-1].present != self.simulation.groupings[0].present:
+            raise Violation(f"{node.worker} serves a read, although another grouping is in force")
         self.read_floor = max(self.read_floor, sampled)
 
     def stale_read_served(

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stretto.replog.core import events
 from stretto.replog.core.follower import Follower
 from stretto.replog.core.leader import Leader
@@ -48,6 +50,7 @@ FAULTS = (
     "resign",
     "change_options",
     "reassign",
+    "regroup",
 )
 REPLICAS_MAX = 5
 NODES_MAX = 11
@@ -96,11 +99,13 @@ class Plan:
     @classmethod
     def draw(cls, seed: int, steps: int) -> Plan:
         random = Random(f"plan {seed}")
-        names = [name for name in FAULTS if name != "reassign"]
+        names = [name for name in FAULTS if name not in ("reassign", "regroup")]
         chosen = {name: round(random.random() ** 2, 3) if random.random() < 0.6 else 0.0 for name in names}
         chosen["resign"] *= 3
         assignments = Random(f"assignments {seed}")
         chosen["reassign"] = round(assignments.random(), 3) if assignments.random() < 0.4 else 0.0
+        groupings = Random(f"groupings {seed}")
+        chosen["regroup"] = round(groupings.random(), 3) if groupings.random() < 0.4 else 0.0
         rough = random.random()
         return cls(
             seed=seed,
@@ -425,6 +430,31 @@ class Faults:
         if replicas and tuple(replicas) != simulation.assigned:
             simulation.assign(tuple(replicas))
 
+    def _regroup(self, _node: Node) -> None:
+        """Another grouping is to follow. It comes near, perhaps, and is given up: a group has no more to do
+        with one that takes place than to stay as it is."""
+        said = self.simulation.groupings[-1]
+        if not said.next:
+            number = max(said.present, said.abandoned) + 1
+            self.simulation.regroup(
+                events.Regrouping(present=said.present, next=number, abandoned=said.abandoned)
+            )
+            self._later(100, 3_000, self._close, number)
+
+    def _close(self, number: int) -> None:
+        said = self.simulation.groupings[-1]
+        if self.active and said.next == number and self.world.chance(0.5):
+            closing = msgspec.structs.replace(said, closing=number)
+            self.simulation.regroup(closing)
+            self._later(50, 1_000, self._abandon, number)
+        else:
+            self._abandon(number)
+
+    def _abandon(self, number: int) -> None:
+        said = self.simulation.groupings[-1]
+        if said.next == number:
+            self.simulation.regroup(events.Regrouping(present=said.present, abandoned=number))
+
     def _change_options(self, _node: Node) -> None:
         random = self.world.random
         self.simulation.change_settings(
@@ -447,6 +477,7 @@ class Faults:
         simulation.network.heal()
         simulation.metastore.manners = Manners()
         simulation.change_settings(replace(simulation.settings, min_isr=None))
+        self._abandon(simulation.groupings[-1].next or -1)
         victim = self._victim() if self.plan.dead_for_good else None
         for node in simulation.nodes.values():
             if node.retired:

@@ -50,6 +50,8 @@ class Node(Machine):
         #: The assignment that it was started for, and the newest that this process has heard of.
         self.first_plan = plan
         self.plan = plan
+        #: What this process has heard of groupings; 0 is nothing.
+        self.grouping = 0
         #: Hears of no assignment.
         self.deaf = False
         self.replica: Replica | None = None
@@ -75,6 +77,7 @@ class Node(Machine):
         self.up = True
         self.life += 1
         self._read_plan()
+        self._read_grouping()
         self.open_storage()
         self._register()
 
@@ -117,6 +120,8 @@ class Node(Machine):
         if self.syncs_later:
             self.world.after(FLUSH_MS, self._flush, self.life)
         self.deliver(events.Tick())
+        if self.grouping:
+            self.deliver(self.simulation.groupings[self.grouping])
 
     def _settings(self) -> Settings:
         guards = self.simulation.guards
@@ -154,6 +159,30 @@ class Node(Machine):
             self.plan = newest
             self.deliver(events.ReplicasChanged(plan=newest, replicas=self.simulation.plans[newest]))
             self._retire_if_due()
+
+    def _read_grouping(self) -> None:
+        """As the plan, which is in the same znode."""
+        newest = len(self.simulation.groupings) - 1
+        self.grouping = 0
+        if newest:
+            behind = self.deaf or self.world.chance(0.3)
+            self.grouping = newest - 1 if behind else newest
+            self.tell_grouping()
+
+    def tell_grouping(self) -> None:
+        late = self.world.chance(self.simulation.metastore.manners.late_watch)
+        delay = self.simulation.metastore.manners.late_ms if late else 20
+        self.world.after(1 + self.world.random.randrange(delay), self._hear_grouping, self.life)
+
+    def _hear_grouping(self, life: int) -> None:
+        if self.life != life or self.deaf or self.paused or self.link is not Link.UP or self.replica is None:
+            if self.up and self.life == life:
+                self.world.after(50, self._hear_grouping, life)
+            return
+        newest = len(self.simulation.groupings) - 1
+        if newest > self.grouping:
+            self.grouping = newest
+            self.deliver(self.simulation.groupings[newest])
 
     @property
     def is_assigned(self) -> bool:

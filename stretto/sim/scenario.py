@@ -37,13 +37,15 @@ Nothing goes wrong that the script does not say. At its end everything is healed
 ``resign W to V``                      the operator asks W, which leads, to hand over to V
 ``assign W...``                        the group's replicas from now on; a new worker has the next number
 ``deaf W``, ``hears W``                W does not hear of assignments; and does again
+``regroup N``, ``close N``             another grouping is to follow; it may be in force at any moment
+``switch N``, ``abandon N``            it is in force; it is given up
 =====================================  =================================================================
 
 What can be expected: ``leader W``, ``serving W``, ``epoch N``, ``isr W...``, ``acked NAME...``,
 ``pending NAME...``, ``refused NAME REASON``, ``visible NAME...`` (in this order, wherever something is
 visible), ``read served``, ``read REASON``, ``stalled W``, ``role W ROLE``, ``reconciled W``,
 ``end W OFFSET``, ``listed W``, ``followed`` (the record follows the latest assignment), ``retired W`` (it
-left and deleted its data).
+left and deleted its data), ``sealed W`` (it has applied a seal), ``closed W`` (it shows nothing to readers).
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ import importlib.resources
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from stretto.replog.core import events
 from stretto.replog.core.effects import ReadServed, Refused
@@ -336,6 +340,24 @@ class Scenario:
     def _do_hears(self, worker: str) -> None:
         self._node(worker).deaf = False
 
+    def _regroup(self, **changes: int) -> None:
+        said = self.simulation.groupings[-1]
+        self.simulation.regroup(msgspec.structs.replace(said, next=0, closing=0, **changes))
+
+    def _do_regroup(self, number: str) -> None:
+        said = self.simulation.groupings[-1]
+        self.simulation.regroup(msgspec.structs.replace(said, next=int(number)))
+
+    def _do_close(self, number: str) -> None:
+        said = self.simulation.groupings[-1]
+        self.simulation.regroup(msgspec.structs.replace(said, closing=int(number)))
+
+    def _do_switch(self, number: str) -> None:
+        self._regroup(present=int(number))
+
+    def _do_abandon(self, number: str) -> None:
+        self._regroup(abandoned=int(number))
+
     # Expectations.
 
     def _do_expect(self, what: str, words: list[str], where: str) -> None:
@@ -424,6 +446,14 @@ class Scenario:
         role = replica.role if replica is not None else None
         current = self.simulation.metastore.record.epoch
         return isinstance(role, Follower) and role.epoch == current and role.reconciled
+
+    def _is_sealed(self, worker: str) -> bool:
+        replica = self._node(worker).replica
+        return replica is not None and replica.producers.table.sealed > 0
+
+    def _is_closed(self, worker: str) -> bool:
+        replica = self._node(worker).replica
+        return replica is not None and replica.closed_for > 0
 
     def _is_end(self, worker: str, end: str) -> bool:
         replica = self._node(worker).replica

@@ -9,6 +9,7 @@ from typing import Any
 from stretto.catchup import messages as catchup
 from stretto.errors import StrettoError
 from stretto.invariants import InvariantViolation
+from stretto.replog.core import events
 from stretto.replog.core.guards import GUARDS, Guards
 from stretto.replog.core.messages import AnyMessage
 from stretto.replog.core.producers import ProducerTable
@@ -45,6 +46,8 @@ TOTALS = (
     "reads at followers",
     "reads too stale",
     "rounds written",
+    "seals",
+    "seals taken back",
 )
 """What a campaign must have exercised; the other totals are for information."""
 
@@ -87,6 +90,8 @@ class Simulation:
         self.story: list[str] = []
         #: Lists of replicas, each in force until the next; its position is the plan's number.
         self.plans: list[tuple[WorkerId, ...]] = [tuple(_worker(index) for index in range(plan.factor))]
+        #: What assignments say of groupings, each until the next.
+        self.groupings = [events.Regrouping(present=1)]
         self.network = Network(self.world, plan.weather)
         self.metastore = Metastore(self.world, plan.manners)
         self.checkers = Checkers(self)
@@ -118,6 +123,13 @@ class Simulation:
                 self.world.after(1 + self.world.random.randrange(300), node.start)
         for node in list(self.nodes.values()):
             node.tell_plan()
+
+    def regroup(self, said: events.Regrouping) -> None:
+        """The conductor asks for seals, lets the next grouping close in or take place, or abandons it."""
+        self.groupings.append(said)
+        self.tell("grouping", "conductor", said)
+        for node in list(self.nodes.values()):
+            node.tell_grouping()
 
     def next_id(self) -> int:
         self._ids += 1

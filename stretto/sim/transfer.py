@@ -418,6 +418,7 @@ class Transfers:
         if fetching is not self.fetch:
             return
         producers: dict[Any, Any] = {}
+        sealed: set[int] = set()
         for task, fetched in fetching.tasks.items():
             offset = fetched.offset or Offset(0)
             staged = bytes(self.node.incoming[task])
@@ -431,12 +432,16 @@ class Transfers:
                     offset = frame.end_offset
             if offset != effect.end:
                 raise Violation(f"{self.node.worker} has task {task} at {offset} in a state at {effect.end}")
+            sealed.add(table.sealed)
             for producer, rows in table.producers.items():
                 mine = {each: row for each, row in rows.items() if each == task}
                 producers.setdefault(producer, {}).update(mine)
         self.simulation.totals["state transfers"] += 1
         terms = fetching.terms
-        snapshot = Snapshot(terms.epoch, terms.attempt, effect.end, effect.history, ProducerTable(producers))
+        if len(sealed) > 1:
+            raise Violation(f"{self.node.worker} has tasks that are sealed for {sorted(sealed)}")
+        table = ProducerTable(producers, sealed.pop())
+        snapshot = Snapshot(terms.epoch, terms.attempt, effect.end, effect.history, table)
         self.node.receive_state(snapshot)
 
 

@@ -105,13 +105,23 @@ class Executors:
         """Once, and again with other code: what runs then is lost."""
         self.close()
         if code is not None:
-            groups = len(self._worker.config.plans)
-            count = self._worker.option("executor.processes") or max(1, min(groups, os.cpu_count() or 1))
+            count = self.wanted
             if code.has_topologies:
                 self._slots = [_Slot(self._worker, f"{number}", code) for number in range(count)]
             if code.has_queries:
                 count = max(1, count // 2) if code.has_topologies else count
                 self._for_queries = [_Slot(self._worker, f"q{number}", code) for number in range(count)]
+
+    @property
+    def count(self) -> int:
+        """As they were wanted when they were started; 0 if there are none."""
+        return len(self._slots or self._for_queries)
+
+    @property
+    def wanted(self) -> int:
+        """How many there are to be, for the groups that the worker has now."""
+        groups = len(self._worker.hosting.plans)
+        return self._worker.option("executor.processes") or max(1, min(groups, os.cpu_count() or 1))
 
     @property
     def problems(self) -> list[str]:

@@ -42,13 +42,14 @@ def quick_folder() -> Iterator[Path]:
 class Log:
     """Frames in the order of a log, each beginning where the one before it ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, start: int = 0, epoch: int = 1) -> None:
         self.frames: list[Frame] = []
-        self.epoch = 1
+        self.start = Offset(start)
+        self.epoch = epoch
 
     @property
     def end(self) -> Offset:
-        return self.frames[-1].end_offset if self.frames else Offset(0)
+        return self.frames[-1].end_offset if self.frames else self.start
 
     def add(
         self,

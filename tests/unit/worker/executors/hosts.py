@@ -28,7 +28,7 @@ TASK = TaskId(0)
 
 
 @dataclass
-class _Config:
+class _Hosting:
     plans: tuple[object, ...] = (object(),)
 
 
@@ -42,7 +42,7 @@ class Host:
     def __post_init__(self) -> None:
         self.loop = Loop()
         self.worker = WorkerId("w0")
-        self.config = _Config()
+        self.hosting = _Hosting()
         self.epoch = 0
         self.executors = Executors(self)  # type: ignore[arg-type]
         self.cleared: list[int] = []
