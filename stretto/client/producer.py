@@ -579,8 +579,19 @@ class Producer:
         within_ms = patience_ms(identity.attempts)
         identity.attempts += 1
         self._network.when_led_anew(
-            group, lambda: self._open(group, identity), above=epoch, within_ms=within_ms
+            group, lambda: self._open_where_it_is(group, identity), above=epoch, within_ms=within_ms
         )
+
+    def _open_where_it_is(self, group: GroupKey, identity: _Identity) -> None:
+        """Tasks that are in another group by now need not wait for this one, which may be over."""
+        places = self._network.view.of_task
+        moved = [lane for lane in identity.lanes if places[(self._module, lane.task)] != group]
+        if len(moved) < len(identity.lanes):
+            self._open(group, identity)
+        else:
+            identity.opening.discard(group)
+        for lane in moved:
+            self._pump(lane)
 
     def _forgotten(self, lane: _Lane, batch: _Batch) -> None:
         """What was sent once, and refused, had no effect. What was sent before as well may have had."""

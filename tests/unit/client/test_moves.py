@@ -11,6 +11,7 @@ from stretto.client import Client, connect
 from stretto.endpoint import Connection
 from stretto.replog.core.effects import Refusal
 from stretto.types import Epoch, TaskId, WorkerId
+from stretto.zk.paths import GroupKey
 from tests.unit.client.test_producer_identity import GROUPS, MODULE, WORKER, FakeWorker
 
 OTHER = WorkerId("other")
@@ -78,3 +79,44 @@ def test_groups_whose_replicas_have_all_moved_are_found(
     left.has_left = True
     producer.append(b"1", task=0).result(30)
     assert [records for *_, records in other.taken] == [[b"1"]]
+
+
+class Regrouped(FakeWorker):
+    """Its two groups became one of the next grouping before it admitted anybody."""
+
+    next = GroupKey(MODULE, 2, 0)
+    has_refused = False
+
+    def _received(
+        self, sender: Connection, worker: WorkerId | None, message: wire.ToWorker, bodies: list[memoryview]
+    ) -> None:
+        if isinstance(message, wire.GetMetadata) and message.awaited is not None:
+            self._endpoint.reply(sender, wire.Metadata(message.request, {WORKER: self.address}, ()))
+        elif isinstance(message, wire.AppendBatch) and message.group != self.next:
+            self.has_refused = True
+            self._endpoint.reply(sender, wire.Refused(message.request, Refusal.NOT_LEADER, None, Epoch(0)))
+        else:
+            super()._received(sender, worker, message, bodies)
+
+    def _metadata(self, request: int) -> wire.Metadata:
+        if not self.has_refused:
+            return super()._metadata(request)
+        tasks = (TaskId(0), TaskId(1))
+        view = wire.GroupView(self.next, tasks, (WORKER,), Epoch(5), WORKER, (WORKER,))
+        return wire.Metadata(request, {WORKER: self.address}, (view,))
+
+
+def test_an_id_whose_group_is_over_before_it_admits_it_is_admitted_by_the_next_one() -> None:
+    """Nothing else is appended: nobody but who opens the id knows that the batch waits."""
+    worker = Regrouped()
+    try:
+        with connect([worker.address]) as client:
+            producer = client.producer(MODULE, "d", linger_ms=0)
+            producer.append(b"0", task=0).result(10)
+            producer.append(b"1", task=1).result(10)
+    finally:
+        worker.close()
+    assert [(group, records) for group, *_, records in worker.taken] == [
+        (Regrouped.next, [b"0"]),
+        (Regrouped.next, [b"1"]),
+    ]
