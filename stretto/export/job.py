@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from stretto.errors import StrettoError, UsageError
+from stretto.errors import PinLost, StrettoError, UsageError
 from stretto.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOOK_SECONDS = 0.25
+ATTEMPTS = 3
+_PIN_LOST = f"{PinLost.__module__}.{PinLost.__qualname__}: "
 #: What a format cannot hold becomes JSON text.
 FLAT_FORMATS = ("csv",)
 WRITE_OPTIONS = {
@@ -90,7 +93,7 @@ def main(path: str) -> int:
         tell(Failed(f"Spark did not start with master {order.master}: {plain(error)}", False))
         raise
     try:
-        tell(run(order, session, tell))
+        tell(run_to_the_end(order, session, tell))
     except Exception as error:
         tell(failure_of(error))
         raise
@@ -113,6 +116,21 @@ def _session(order: Order) -> SparkSession:
     for name, value in order.settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def run_to_the_end(order: Order, spark: SparkSession, tell: Tell) -> Done:
+    """The job, once more if a pin was lost, by the death of a worker or because all of it took too long.
+
+    Nobody has seen what it wrote, so to plan anew, at other offsets, mixes nothing.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return run(order, spark, tell)
+        except Exception as error:
+            if _PIN_LOST not in str(error):
+                raise
+            shutil.rmtree(order.into, ignore_errors=True)
+    return run(order, spark, tell)
 
 
 def run(order: Order, spark: SparkSession, tell: Tell) -> Done:

@@ -110,7 +110,7 @@ def test_parts_of_a_depot_join_although_leaders_die(
     told = json.loads(export(*args, "--json"))
     assert told == manifest(folder)
     assert [part["rows"] for part in told["parts"]] == [before["rows"], told["rows"] - before["rows"]]
-    rows = [json.loads(line) for path in folder.glob("*.json") for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for path in folder.glob("part-*") for line in path.read_text().splitlines()]
     reader = words.client.reader("WordCount", "sentences")
     assert sorted((row["_task"], row["offset"], row["value"]) for row in rows) == sorted(
         (record.task, record.offset, record.data.decode()) for record in reader.read_all()

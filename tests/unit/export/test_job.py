@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 
 from stretto.errors import UsageError
-from stretto.export.job import Done, Event, Order, Progress, _Watching, plain
+from stretto.export.job import Done, Event, Order, Progress, _Watching, plain, run_to_the_end
 from stretto.export.running import JobFailed, run_job
+from stretto.testing import eventually
 
 ORDER = Order(options={}, format="json", into="/nowhere", master="local", settings={})
 
@@ -111,9 +114,16 @@ def test_who_is_interrupted_ends_all_of_the_job(job: Callable[[str], None], tmp_
     with pytest.raises(KeyboardInterrupt):
         run_job(ORDER, print)
     [pid] = [int(path.name) for path in pids.iterdir()]
-    stat = Path(f"/proc/{pid}/stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
+    eventually(lambda: is_dead(pid), what="the child of the job is dead")
     assert [path.name for path in tmp_path.iterdir()] == ["pids"]
+
+
+def is_dead(pid: int) -> bool:
+    """A zombie is, too: init may take its time."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_what_spark_says_becomes_one_sentence() -> None:
@@ -124,3 +134,24 @@ def test_what_spark_says_becomes_one_sentence() -> None:
     assert plain(ValueError(analysis)) == "A column `valu` cannot be resolved"
     java = "An error occurred while calling o51.load.\n: org.Sad: [X_Y] It broke. SQLSTATE: 1\n\tat a"
     assert plain(ValueError(java)) == "It broke"
+
+
+def test_a_job_that_lost_a_pin_begins_anew_and_any_other_failure_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = msgspec.structs.replace(ORDER, into=str(tmp_path / "tree"))
+    failures = ["stretto.errors.PinLost: pin 7 is lost", "stretto.errors.PinLost: pin 8 is lost"]
+
+    def run_once(asked: Order, *_: object) -> Done:
+        Path(asked.into).mkdir()
+        if failures:
+            raise ValueError(f"Spark says: {failures.pop(0)}")
+        return Done(7, {}, ())
+
+    monkeypatch.setattr("stretto.export.job.run", run_once)
+    spark: Any = None
+    assert run_to_the_end(order, spark, print).rows == 7
+    shutil.rmtree(order.into)
+    failures += ["stretto.errors.PinLost: pin 9 is lost", "the disk is full"]
+    with pytest.raises(ValueError, match="the disk is full"):
+        run_to_the_end(order, spark, print)
