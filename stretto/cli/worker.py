@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from stretto import lean  # noqa: F401 - before structlog is imported
 from stretto.admin import ModuleDescription, describe
 from stretto.allocator import keep_freed_memory
 from stretto.conductor.creation import await_module

@@ -248,3 +248,9 @@ def test_an_option_that_a_verb_with_negative_values_does_not_have_is_told(
 ) -> None:
     assert run("options", "set", "replication.min.isr", "-5", "--modul", "m") == 2
     assert "No such option: --modul" in only_sentence(capsys)
+
+
+def test_a_worker_whose_log_is_a_file_does_without_rich() -> None:
+    code = "import sys, stretto.cli.worker, structlog; print('rich' in sys.modules); import rich.console"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
