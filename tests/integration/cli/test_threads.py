@@ -90,7 +90,7 @@ def wait_for_more(load: Load, records: int = 200) -> None:
 
 
 def replica_folders(cluster: LocalCluster) -> list[str]:
-    return sorted({path.name for path in cluster.folder.glob("**/workers/*/groups/*")})
+    return sorted({path.name for path in cluster.folder.glob("node-*/workers/*/groups/*")})
 
 
 class Topologies:
@@ -168,7 +168,9 @@ def own_cluster(folder: Path) -> Iterator[LocalCluster]:
 
 
 def pids(folder: Path) -> dict[str, int]:
-    found = [msgspec.json.decode(path.read_bytes(), type=RunFile) for path in folder.glob("**/run/*.json")]
+    """Of daemons and workers. Not by a walk through all folders: those of replicas come and go."""
+    files = [*folder.glob("run/*.json"), *folder.glob("node-*/run/*.json")]
+    found = [msgspec.json.decode(path.read_bytes(), type=RunFile) for path in files]
     return {str(file.worker): file.pid for file in found if file.pid}
 
 
