@@ -473,7 +473,9 @@ class Coordinator:
         self._awaited[task] = message
         self._heard[task] = self._now
         self._out.append(machine.Send(task=task, message=message))
-        self._resend_at = self._now + self._resend_ms()
+        # One that answers again and again does not put off what another one has not heard.
+        due = self._now + self._resend_ms()
+        self._resend_at = due if self._resend_at is None else min(self._resend_at, due)
 
     def _resend_ms(self) -> int:
         # A poll is answered after a while in any case.
@@ -501,7 +503,8 @@ class Coordinator:
                 self._abandon(f"no answer for {self._settings.patience_ms} ms", task=silent[0])
                 return
         for task, message in self._awaited.items():
-            self._out.append(machine.Send(task=task, message=message))
+            if self.phase is not Phase.IDLE or self._now - self._heard[task] >= self._resend_ms():
+                self._out.append(machine.Send(task=task, message=message))
 
     def _note(self, event: str, **fields: Any) -> None:
         self._out.append(machine.Note(event=event, fields={"topology": self.topology, **fields}))

@@ -119,19 +119,20 @@ class Bank:
             loading.join()
         assert failures == []
 
-    def totals(self) -> tuple[int, int]:
-        """What accounts hold, and what was paid in; nothing while leaders move."""
-        done = self.run("query", self.name, "totals")
-        held, paid_in = json.loads(done.out) if done.code == 0 else (0, 0)
-        return held, paid_in
-
     def settle(self, money: int) -> None:
         """Until all that was paid in is booked, and no transfer is half-way."""
-        wait_until(
-            f"accounts hold {money}, and so much was paid in",
-            lambda: self.totals() == (money, money),
-            DEADLINE_SECONDS,
-        )
+        told: list[Done] = []
+
+        def is_settled() -> bool:
+            """What accounts hold, and what was paid in. Refused while leaders move."""
+            told[:] = [self.run("query", self.name, "totals")]
+            return told[0].code == 0 and json.loads(told[0].out) == [money, money]
+
+        try:
+            wait_until(f"accounts hold {money}, and so much was paid in", is_settled, DEADLINE_SECONDS)
+        except AssertionError as late:
+            status = self.run("module-status", self.name)
+            raise AssertionError(f"{late}; {told}; {status.out}") from late
 
 
 def transfer(chance: random.Random) -> dict[str, object]:

@@ -112,6 +112,19 @@ def test_without_input_nothing_is_primed_and_all_tasks_are_asked_again_and_again
     assert (scene.entries, scene.coordinator.phase) == ([], Phase.IDLE)
 
 
+def test_a_task_that_lost_its_poll_is_asked_again_although_others_answer_all_the_time() -> None:
+    """It was not: every answer put off the asking again of all, and input there waited for that elsewhere."""
+    scene = Scene()
+    number = scene.told(messages.Poll)[-1][1].number
+    asked: list[TaskId] = []
+    for _ in range(5):
+        scene.later(900)
+        scene.receive(messages.Input(number, T0, 0, {"orders": (0, 0)}))
+        asked += [task for task, _ in scene.told(messages.Poll)]
+    assert asked.count(T1) >= 2
+    assert asked.count(T0) == 5  # those of its own answers
+
+
 def test_the_input_of_all_tasks_that_comes_together_is_one_microbatch() -> None:
     scene = Scene()
     scene.input(3, 25)
