@@ -84,6 +84,7 @@ class Roads:
         self._node_at = {host: node for node, host in self.hosts.items()}
         self._cuts = _Cuts()
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
         self._connections: set[_Connection] = set()
         self._pumps: set[threading.Thread] = set()
         #: By where nodes listen.
@@ -102,7 +103,9 @@ class Roads:
     def close(self) -> None:
         self._closing.set()
         self._watcher.join()
-        for gate in (*self._gates.values(), *self._to_zookeeper):
+        with self._looking:
+            gates = [*self._gates.values(), *self._to_zookeeper]
+        for gate in gates:
             gate.close()
         with self._lock:
             connections, pumps = list(self._connections), list(self._pumps)
@@ -133,13 +136,18 @@ class Roads:
 
     def _watch(self) -> None:
         while not self._closing.wait(LOOK_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        """A gate stays when nobody listens behind it: who comes is sent away, until somebody does again."""
+        with self._looking:
+            if self._closing.is_set():
+                return
             listening = {
                 (each.host, each.port)
                 for each in _sockets()
                 if each.state == _LISTENS and each.host in self._node_at
             }
-            for gone in self._gates.keys() - listening:
-                self._gates.pop(gone).close()
             for host, port in listening - self._gates.keys():
                 node = self._node_at[host]
                 # If somebody has the place now, the next look may find it free.
@@ -197,8 +205,11 @@ class Roads:
             while data := source.recv(CHUNK_BYTES):
                 if self._is_cut(connection):
                     connection.lost = True
-                else:
-                    sink.sendall(data)
+                    continue
+                if connection.source is None and sink is connection.ends[0]:
+                    # A client may be told an address that is new, and goes there at once.
+                    self._look()
+                sink.sendall(data)
         if self._is_cut(connection) and not self._closing.is_set():
             connection.lost = True
         else:
