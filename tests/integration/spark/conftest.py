@@ -24,6 +24,7 @@ __all__ = ["pytest_runtest_makereport", "zookeeper"]
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
