@@ -44,13 +44,13 @@ class Sink:
         self._round = 0
         self._attempts: list[Attempt] = []
         self._asleep_until = 0
-        self._compute()
 
     @property
     def is_settled(self) -> bool:
         return not any(attempt.pending for attempt in self._attempts)
 
     def begin(self) -> None:
+        self._compute()
         self.world.after(1 + self.world.random.randrange(100), self._tick)
 
     def _compute(self) -> None:

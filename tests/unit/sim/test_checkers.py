@@ -296,6 +296,30 @@ def test_a_batch_that_is_visible_twice(calm: Calm) -> None:
 
 
 @pytest.mark.usefixtures("disk_holds_more")
+def test_an_entry_in_a_log_that_is_sealed(calm: Calm) -> None:
+    calm.checkers.submitted(b"b")
+    calm.checkers.applied(calm.follower, entry(3, kind=Kind.SEAL, sequence=2))
+    with violation("DEPOT appears in a log that is sealed for grouping 2"):
+        calm.checkers.applied(calm.follower, next_frame(b"b", offset=4))
+
+
+@pytest.mark.usefixtures("disk_holds_more")
+def test_a_seal_that_is_taken_back_although_nobody_gave_up(calm: Calm) -> None:
+    calm.checkers.applied(calm.follower, entry(3, kind=Kind.SEAL, sequence=2))
+    with violation("the log is unsealed, although grouping 2 was not abandoned"):
+        calm.checkers.applied(calm.follower, entry(4, kind=Kind.UNSEAL, sequence=2))
+
+
+@pytest.mark.usefixtures("disk_holds_more")
+def test_a_round_of_two_computations(calm: Calm) -> None:
+    calm.checkers.submitted_in(7, 0, b"b")
+    calm.checkers.submitted_in(7, 1, b"c")
+    calm.checkers.applied(calm.follower, next_frame(b"b"))
+    with violation("round 7 is visible as computed twice"):
+        calm.checkers.applied(calm.follower, next_frame(b"c", offset=4))
+
+
+@pytest.mark.usefixtures("disk_holds_more")
 def test_a_batch_that_nobody_appended(calm: Calm) -> None:
     with violation("b'b' is visible but was never appended"):
         calm.checkers.applied(calm.follower, next_frame(b"b"))
