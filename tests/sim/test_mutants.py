@@ -11,7 +11,7 @@ from stretto.replog.core.guards import GUARDS, Guards
 from stretto.sim.campaign import catch
 from stretto.sim.mutants import MUTANTS
 
-SLOW = {"appends_while_resigning", "resign_is_meant"}
+SLOW = {"appends_while_resigning", "isr_change_version", "resign_is_meant"}
 """Caught after more seeds than the others."""
 
 

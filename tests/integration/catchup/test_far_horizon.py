@@ -229,6 +229,7 @@ def _waits(network: Network, worker: WorkerProcess) -> str:
     return views[0].catchup.waits if views and views[0].catchup else ""
 
 
+@pytest.mark.soak
 def test_the_log_is_kept_for_so_long_and_then_the_follower_begins_again(cluster: Cluster) -> None:
     options(cluster, **{"replication.far.horizon.max.pinned.entries": 2_000})
     victim = leave_behind(cluster, **BULK)

@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused(whole_cluster: LocalCluster, counts: Client) 
     crowded = deploy(cluster, "scale-executors", "--workers", "3")
     assert (crowded.code, "2 threads cannot occupy 3 workers" in crowded.err) == (2, True)
     nothing = deploy(cluster, "scale-executors")
-    assert (nothing.code, "say --workers or --replication-factor" in nothing.err) == (2, True)
+    assert (nothing.code, "say --threads, --workers or --replication-factor" in nothing.err) == (2, True)
     forced = deploy(cluster, "reassign", "--from", node, "--force")
     assert forced.code == 0, forced
     assert node not in homes(cluster).values()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from stretto.local import LocalCluster
 from stretto.snapshot.manifest import MANIFEST, file_of, read_manifest
 from stretto.snapshot.reading import open_snapshot
@@ -13,6 +15,7 @@ from tests.integration.cli.running import stretto
 from tests.integration.snapshot.bank import ACCOUNTS, MONEY, Bank, rows_of
 
 
+@pytest.mark.soak
 def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it_is_gone(
     whole_cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def finish(query: StreamingQuery) -> list[int]:
     return [progress["numInputRows"] for progress in query.recentProgress]
 
 
+@pytest.mark.soak
 def test_a_stream_goes_from_depot_to_depot_once_over_restarts_and_fail_overs(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ def test_after_its_session_expired_it_registers_again(nodes: Start, proxy: Proxy
     assert second != first
 
 
+@pytest.mark.soak
 def test_it_waits_for_zookeeper_and_says_where_it_looks(nodes: Start, proxy: Proxy) -> None:
     proxy.cut()
     node = nodes(hosts=proxy.address)

@@ -29,6 +29,7 @@ def wait_settled(cluster: Cluster) -> None:
         assert cluster.record(number).factor == len(plan.replicas)
 
 
+@pytest.mark.soak
 def test_all_replicas_of_a_group_move(start: Callable[..., Cluster]) -> None:
     cluster = start(workers=4, groups=1, factor=2, options={"replication.max.near.sync.message.lag": 100})
     idle = cluster.connect(["w0", "w1"]).reader(MODULE, DEPOT)

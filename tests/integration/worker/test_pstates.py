@@ -291,6 +291,7 @@ def test_what_was_applied_outlives_its_leader_and_is_the_same_everywhere(
     cluster.check_replicas_agree()
 
 
+@pytest.mark.soak
 def test_a_leader_that_was_replaced_while_it_slept_answers_nothing(start: Callable[..., Cluster]) -> None:
     cluster = start(tasks=1, groups=1, depots=DEPOTS, pstates=SPECS)
     put(cluster, "kept", SHAPES["kept"], {"a": 1})
