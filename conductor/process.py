@@ -266,7 +266,7 @@ class Conductor:
                 return self._balancing.ask_for(now, now.module(module), self._options())
             case admin.Reassign(module=module, node=node, force=force):
                 if force:
-                    self._require_code_beside(module, now.node(node))
+                    self._require_code(module, now.node(node))
                 return self._scaling.reassign(now, now.module(module), now.node(node), force=force)
             case admin.ScaleThreads(module=module, threads=threads):
                 return self._scaling.regroup(now, now.module(module), threads)
@@ -351,13 +351,12 @@ class Conductor:
                 f"the code of {module} is on {held} nodes, of {wanted} that must keep it; upload it again"
             )
 
-    def _require_code_beside(self, module: str, leaving: str) -> None:
-        """A node that is dead may have been the only one that kept it."""
+    def _require_code(self, module: str, leaving: str) -> None:
+        """A node that is dead may have been the only one that kept it; from one that lives, others get it."""
         artifact = self._view.module(module).spec.artifact
-        others = [node.address for name, node in self._view.nodes.items() if name != leaving]
-        if artifact and not self._held(others, artifact):
+        if artifact and not self._held([node.address for node in self._view.nodes.values()], artifact):
             raise StrettoError(
-                f"no other node that runs has the code of {module}, so its workers could not start there; "
+                f"no node that runs has the code of {module}, so its workers could not start elsewhere; "
                 f"upload it with 'stretto deploy update {module} --module ...', or bring node {leaving} back"
             )
 

@@ -124,7 +124,7 @@ def test_what_only_a_dead_node_has_is_given_up_by_force_only(scene: Scene) -> No
     with pytest.raises(StrettoError, match=r"bring it back, or give up what nobody else has with --force"):
         scene.ask(conductor, admin.Reassign(module=MODULE, node="n2"))
     scene.artifacts.clear()
-    with pytest.raises(StrettoError, match="no other node that runs has the code of m"):
+    with pytest.raises(StrettoError, match="no node that runs has the code of m"):
         scene.ask(conductor, admin.Reassign(module=MODULE, node="n2", force=True))
     scene.artifacts.add(DIGEST)
     said = scene.ask(conductor, admin.Reassign(module=MODULE, node="n2", force=True))
