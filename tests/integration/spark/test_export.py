@@ -83,7 +83,8 @@ def test_a_state_is_exported_as_of_one_offset_for_each_group(
     expected = {word: count for word, count in words.counts.items() if count > 1}
     rows = [row for path in folder.rglob("*.parquet") for row in parquet.ParquetFile(path).read().to_pylist()]
     assert {row["key"]: row["value"] for row in rows} == expected
-    assert {path.name for path in folder.iterdir()} == {f"_task={task}" for task in range(4)} | {MANIFEST}
+    tasks = {f"_task={task}" for task in range(4)}
+    assert {path.name for path in folder.iterdir()} == tasks | {MANIFEST, "_SUCCESS"}
     told = manifest(folder)
     assert told["rows"] == len(expected)
     assert f"{len(expected):,} rows" in said
