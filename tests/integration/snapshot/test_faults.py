@@ -195,7 +195,9 @@ def _writes_below(pid: int, folder: Path) -> bool:
 
 
 @pytest.mark.soak
-@pytest.mark.xfail(reason="a cut does not always wait for calls that a stream has under way to other tasks")
+@pytest.mark.xfail(
+    strict=False, reason="a cut does not always have all calls that a stream made to other tasks"
+)
 def test_what_a_stream_counted_as_done_is_in_the_snapshot_with_all_its_hops(
     whole_cluster: LocalCluster, tmp_path: Path
 ) -> None:
