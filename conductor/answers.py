@@ -24,6 +24,7 @@ def metadata(view: View, request: int, module: str | None) -> wire.Metadata:
             group.record.epoch if group.record else Epoch(0),
             group.record.leader if group.record else None,
             tuple(member.worker for member in group.record.isr) if group.record else (),
+            each.assignment.tasks,
         )
         for each in view.modules.values()
         if module is None or each.name == module

@@ -220,6 +220,8 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
     epoch: Epoch
     leader: WorkerId | None
     isr: tuple[WorkerId, ...]
+    module_tasks: int
+    """How many tasks the module has, in all its groups."""
 
 
 class Metadata(msgspec.Struct, frozen=True, tag="metadata", gc=False):

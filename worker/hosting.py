@@ -138,7 +138,7 @@ class Hosting:
             return
         log.info("replica_given_up", group=str(key), worker=self._worker.worker, plan=record.plan)
         del self.plans[key]
-        self._worker.gave_up(group, lambda: self._delete(group))
+        self._worker.gave_up(group, "its replica moved to another worker", lambda: self._delete(group))
 
     def _delete(self, group: Group) -> None:
         folder = folder_of(self._worker.config.data_dir, group.key)

@@ -74,7 +74,7 @@ class MetadataDesk:
         if group is None:
             self._answer(sender, message.request, ())
         elif _epoch(group) > message.above or message.wait_ms <= 0 or self._parked_count >= PARKED_MAX:
-            self._answer(sender, message.request, (_view(group),))
+            self._answer(sender, message.request, (self._view(group),))
         else:
             self._park(sender, message, group.key)
 
@@ -126,7 +126,7 @@ class MetadataDesk:
 
     def _tell(self, sender: Connection, message: wire.GetMetadata, reading: _Reading) -> None:
         own = self._worker.groups
-        views = [_view(group) for key, group in own.items() if message.module in (None, key.module)]
+        views = [self._view(group) for key, group in own.items() if message.module in (None, key.module)]
         views += [view for view in reading.views if view.key not in own]
         self._answer(sender, message.request, tuple(views))
 
@@ -160,13 +160,18 @@ class MetadataDesk:
 
     def _wake(self, key: GroupKey, parked: list[_Parked]) -> None:
         group = self._worker.groups.get(key)
-        views = (_view(group),) if group is not None else ()
+        views = (self._view(group),) if group is not None else ()
         for each in parked:
             self._parked[key].remove(each)
             self._parked_count -= 1
             self._answer(each.connection, each.request, views)
         if not self._parked.get(key, True):
             del self._parked[key]
+
+    def _view(self, group: Group) -> wire.GroupView:
+        """Also of a group whose record this worker has not read yet: nobody leads it then."""
+        plan, tasks = group.plan, self._worker.description.tasks
+        return _view_of_another(GroupSeen(group.key, plan.tasks, plan.replicas, group.replica.record, tasks))
 
     def _answer(self, to: Connection, request: int, views: tuple[wire.GroupView, ...]) -> None:
         self._worker.transport.reply(to, wire.Metadata(request, self.addresses, views))
@@ -175,12 +180,6 @@ class MetadataDesk:
 def _epoch(group: Group) -> Epoch:
     record = group.replica.record
     return record.epoch if record is not None else Epoch(0)
-
-
-def _view(group: Group) -> wire.GroupView:
-    """Also of a group whose record this worker has not read yet: nobody leads it then."""
-    plan = group.plan
-    return _view_of_another(GroupSeen(group.key, plan.tasks, plan.replicas, group.replica.record))
 
 
 def _view_of_another(seen: GroupSeen) -> wire.GroupView:
@@ -192,4 +191,5 @@ def _view_of_another(seen: GroupSeen) -> wire.GroupView:
         record.epoch if record else Epoch(0),
         record.leader if record else None,
         tuple(member.worker for member in record.isr) if record else (),
+        seen.module_tasks,
     )

@@ -304,13 +304,14 @@ class Worker:
         if self._incarnation is not None:
             self._begin(plan, self._incarnation)
 
-    def gave_up(self, group: Group, then: Callable[[], None]) -> None:
-        """A replica that nobody counts on any more; ``then`` when its files are closed."""
+    def gave_up(self, group: Group, why: str, then: Callable[[], None]) -> None:
+        """A replica that nobody counts on any more; ``then`` when its files are closed. ``why`` is for those
+        who read from it still."""
         key = group.key
         group.closed = True
         self.metastore.unfollow(key)
         del self.groups[key]
-        self.scans.forget(key, "its replica moved to another worker")
+        self.scans.forget(key, why)
         self.metadata.group_closed(key)
         self.catchup.group_closed(key)
         self.streams.closed(key)

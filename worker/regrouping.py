@@ -189,7 +189,7 @@ class RegroupingDesk:
             else:
                 # Who waits for it is told, and asks elsewhere.
                 group.step(events.SessionExpired())
-                worker.gave_up(group, partial(self._closed, key))
+                worker.gave_up(group, "its tasks were regrouped", partial(self._closed, key))
         if self._old():
             worker.loop.call_after(AGAIN_MS, self._close_all)
 

@@ -28,6 +28,7 @@ class GroupSeen:
     tasks: tuple[TaskId, ...]
     replicas: tuple[WorkerId, ...]
     record: GroupRecord | None
+    module_tasks: int
 
 
 Surveyed: TypeAlias = Callable[[list[GroupSeen], bool], None]
@@ -64,13 +65,15 @@ class Survey:
                     key = GroupKey(module, assignment.generation, number)
                     tasks = tuple(TaskId(task) for task in assignment.tasks_of(number))
                     if key not in self._known:
-                        self._group(key, tasks, replicas)
+                        self._group(key, tasks, replicas, assignment.tasks)
 
         self._get(self._asker.paths.assignment(module), Assignment, read)
 
-    def _group(self, key: GroupKey, tasks: tuple[TaskId, ...], replicas: tuple[WorkerId, ...]) -> None:
+    def _group(
+        self, key: GroupKey, tasks: tuple[TaskId, ...], replicas: tuple[WorkerId, ...], module_tasks: int
+    ) -> None:
         def read(record: GroupRecord | None) -> None:
-            self._seen.append(GroupSeen(key, tasks, replicas, record))
+            self._seen.append(GroupSeen(key, tasks, replicas, record, module_tasks))
 
         self._get(self._asker.paths.group(key), GroupRecord, read)
 

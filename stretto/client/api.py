@@ -105,7 +105,9 @@ class Client:
         """A query that is yet to be asked. Arguments may have names of this method's own."""
         self._look_for(module)
         description = self._described.get(module)
-        if description is None or all(query.name != name for query in description.queries):
+        tasks = self._network.view.task_counts.get(module)
+        names = () if description is None else [query.name for query in description.queries]
+        if description is None or description.tasks != tasks or name not in names:
             description = self._described[module] = describe(self._network, module)
         self._await_tasks(module, description.tasks, timeout)
         return Asking(self._network, module, description, name, args=args, named=named, timeout=timeout)

@@ -45,12 +45,21 @@ def patience_ms(attempt: int) -> int:
 
 @dataclass
 class ClusterView:
-    """Who leads what, as last heard."""
+    """Who leads what, as last heard.
+
+    The newest grouping of a module is the one that counts, and no two have the same generation, not even
+    those of a module that was destroyed and launched again. So epochs are compared within a grouping only.
+    """
 
     addresses: dict[WorkerId, str] = field(default_factory=dict)
+    #: Those that a task is in.
     groups: dict[GroupKey, GroupView] = field(default_factory=dict)
     of_task: dict[tuple[str, TaskId], GroupKey] = field(default_factory=dict)
+    #: Those of each module whose group is known.
     tasks: dict[str, list[TaskId]] = field(default_factory=dict)
+    #: How many there are, by the newest grouping.
+    task_counts: dict[str, int] = field(default_factory=dict)
+    _newest: dict[str, int] = field(default_factory=dict)
 
     def take(self, metadata: wire.Metadata) -> list[GroupKey]:
         """Returns the groups that are led anew."""
@@ -59,20 +68,43 @@ class ClusterView:
 
     def _take(self, view: GroupView) -> bool:
         known = self.groups.get(view.key)
-        if known is not None and known.epoch > view.epoch:
-            return False
-        self.groups[view.key] = view
         if known is None:
             self._place(view)
-        return known is not None and known.epoch < view.epoch
+            return False
+        if known.epoch <= view.epoch:
+            self.groups[view.key] = view
+        return known.epoch < view.epoch
 
     def _place(self, view: GroupView) -> None:
-        module = view.key.module
+        """A task stays in the group it was in until its new one is heard of, unless it is gone."""
+        key, module = view.key, view.key.module
+        if key.generation >= self._newest.get(module, 0):
+            self._newest[module] = key.generation
+            self.task_counts[module] = view.module_tasks
+        places = {task: self.of_task[module, task] for task in self.tasks.get(module, ())}
         for task in view.tasks:
-            newest = self.of_task.get((module, task))
-            if newest is None or newest.generation <= view.key.generation:
-                self.of_task[(module, task)] = view.key
-        self.tasks[module] = sorted({*self.tasks.get(module, ()), *view.tasks})
+            if task not in places or places[task].generation <= key.generation:
+                places[task] = key
+        there = sorted(task for task in places if task < self.task_counts[module])
+        for task in places.keys() - there:
+            self.of_task.pop((module, task), None)
+        for task in there:
+            self.of_task[module, task] = places[task]
+        self.tasks[module] = there
+        self.groups[key] = view
+        left = {places[task] for task in there}
+        for each in [each for each in self.groups if each.module == module and each not in left]:
+            del self.groups[each]
+
+    def check_tasks(self, module: str, tasks: int) -> None:
+        """What was made when the module had so many must not go on when it has others: a key is at home on
+        another task then."""
+        now = self.task_counts.get(module, tasks)
+        if now != tasks:
+            raise UsageError(
+                f"{module} was launched anew with {now} tasks, where it had {tasks}; "
+                "begin anew with another producer or reader"
+            )
 
     def learn(self, group: GroupKey, refused: wire.Refused) -> bool:
         """From who was asked in vain. True if that is news."""

@@ -109,11 +109,14 @@ class PointReads:
     def _ask(self, its: Sequence[_Asked]) -> None:
         for asked in its:
             if (self._module, asked.task) not in self._network.view.of_task:
-                raise RetriableError(f"task {asked.task} of {self._module} cannot be found now; try again")
+                raise self._not_found(asked)
         self._asked.extend(its)
         if not self._called:
             self._called = True
             self._network.call(self._send)
+
+    def _not_found(self, asked: _Asked) -> StrettoError:
+        return RetriableError(f"task {asked.task} of {self._module} cannot be found now; try again")
 
     # On the client's thread.
 
@@ -123,7 +126,11 @@ class PointReads:
         keys: dict[GroupKey, int] = {}
         while self._asked:
             asked = self._asked.popleft()
-            group = self._network.view.of_task[(self._module, asked.task)]
+            group = self._network.view.of_task.get((self._module, asked.task))
+            if group is None:
+                asked.failure = self._not_found(asked)
+                self._settles(asked)
+                continue
             keys[group] = keys.get(group, 0) + len(asked.keys) - len(asked.values)
             gathered.setdefault(group, []).append(asked)
             if keys[group] >= READ_KEYS:

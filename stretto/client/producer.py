@@ -262,6 +262,7 @@ class Producer:
         self._tasks = sorted(network.view.tasks.get(module, []))
         if not self._tasks:
             raise UsageError(f"there is no module {module!r} on this cluster")
+        self._task_count = network.view.task_counts[module]
         self._lanes = {task: _Lane(task) for task in self._tasks}
         self._current = 0
         self._identities: dict[GroupKey, _Identity] = {}
@@ -375,6 +376,8 @@ class Producer:
 
     def _pump(self, lane: _Lane) -> None:
         while lane.waiting and not lane.retrying and len(lane.in_flight) < self._max_in_flight:
+            if self._is_over(lane):
+                return
             group = self._network.view.of_task[(self._module, lane.task)]
             identity = self._identity(lane, group)
             if identity.has_ended or not self._admitted(group, identity):
@@ -385,6 +388,14 @@ class Producer:
             elif not self._send(lane, group, identity, batch):
                 lane.waiting.appendleft(batch)
                 self._again(lane, group)
+
+    def _is_over(self, lane: _Lane) -> bool:
+        try:
+            self._network.view.check_tasks(self._module, self._task_count)
+        except UsageError as error:
+            self._give_up(lane, None, error)
+            return True
+        return False
 
     def _send(self, lane: _Lane, group: GroupKey, identity: _Identity, batch: _Batch) -> bool:
         sequence = lane.next_sequence if batch.sequence is None else batch.sequence
@@ -585,7 +596,7 @@ class Producer:
     def _open_where_it_is(self, group: GroupKey, identity: _Identity) -> None:
         """Tasks that are in another group by now need not wait for this one, which may be over."""
         places = self._network.view.of_task
-        moved = [lane for lane in identity.lanes if places[(self._module, lane.task)] != group]
+        moved = [lane for lane in identity.lanes if places.get((self._module, lane.task)) != group]
         if len(moved) < len(identity.lanes):
             self._open(group, identity)
         else:

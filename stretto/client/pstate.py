@@ -214,9 +214,11 @@ class PStateReader:
         return locate(self._root, path)
 
     def _owner(self, path: Sequence[Any]) -> TaskId:
+        self._network.view.check_tasks(self._module, self._tasks)
         return owner_of(path[0], self._tasks)
 
     def _concerned(self, path: Sequence[Any]) -> list[TaskId]:
+        self._network.view.check_tasks(self._module, self._tasks)
         return [self._owner(path)] if path else [TaskId(task) for task in range(self._tasks)]
 
     def _length(self, path: Sequence[Any], place: Place) -> int:

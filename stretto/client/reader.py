@@ -285,6 +285,7 @@ class Question:
         self._task = task
         self._message = message
         self._sent_bodies = bodies
+        self._tasks = network.view.task_counts.get(module, 0)
         self._deadline = time.monotonic() + timeout
         #: Open once it is answered: an Event costs several times as much.
         self._unanswered = threading.Lock()
@@ -332,6 +333,7 @@ class Question:
         if isinstance(self.reply, wire.Failed):
             raise self.reply.fault.error(self.reply.why)
         if self.reply is None:
+            self._network.view.check_tasks(self._module, self._tasks)
             reason = self._last.reason if isinstance(self._last, wire.Refused) else "no answer"
             raise RetriableError(
                 f"task {self._task} of {self._module} cannot be read now ({reason}); try again"
@@ -350,7 +352,11 @@ class Question:
         if time.monotonic() > self._deadline:
             self._finish()
             return
-        group = self._network.view.of_task[(self._module, self._task)]
+        view = self._network.view
+        group = view.of_task.get((self._module, self._task))
+        if group is None or view.task_counts[self._module] != self._tasks:
+            self._finish()
+            return
         number = self._number = self._network.next_request()
         message = self._message(number, group)
         if message is None:

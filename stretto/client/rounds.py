@@ -65,6 +65,7 @@ class NamedWriter:
         self._tasks = sorted(network.view.tasks.get(module, []))
         if not self._tasks:
             raise UsageError(f"there is no module {module!r} on this cluster")
+        self._task_count = network.view.task_counts[module]
 
     @property
     def home(self) -> TaskId:
@@ -79,6 +80,7 @@ class NamedWriter:
         for task in records:
             if task not in self._tasks:
                 raise UsageError(f"module {self._module} has tasks 0 to {len(self._tasks) - 1}, not {task}")
+        self._network.view.check_tasks(self._module, self._task_count)
         batches = {TaskId(task): cut(each) for task, each in sorted(records.items()) if each}
         sequence = sequence_in(round_, digest(batches))
         self._await(self._begin(self._id("claims"), self.home, sequence))

@@ -335,9 +335,7 @@ class LaunchedModule:
     def __init__(self, on: ClusterUnderTest, of: type[Module], name: str, tasks: int) -> None:
         self.cluster = on
         self.name = name
-        #: Its own, because one that knew an earlier module of that name would look for its leaders.
-        self.client = Client(Network(on.bootstrap, None))
-        on._clients.append(self.client)  # noqa: SLF001 - it is a part of it
+        self.client = on.connect()
         self._declared = declarations(of)
         self._tasks = tasks
         self._producers: dict[str, Producer] = {}

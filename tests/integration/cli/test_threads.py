@@ -19,7 +19,10 @@ import msgspec
 import pytest
 
 from stretto.client import Client, connect
+from stretto.client.cluster import Cluster
 from stretto.client.network import Network
+from stretto.client.scan import Scanner, pin_module
+from stretto.errors import PinLost
 from stretto.local import LocalCluster
 from stretto.partition import owner_of
 from stretto.worker.children import RunFile
@@ -199,9 +202,12 @@ def test_threads_are_scaled_under_load(whole_cluster: LocalCluster, tmp_path: Pa
     try:
         with Load(client) as load:
             wait_for_more(load)
+            pinned, *_ = pin_module(Cluster(client._network, cluster.bootstrap), "counts")
             up = scale(cluster, "--threads", "4")
             assert up.code == 0, up
             assert up.lines == ["scale from 2 threads to 4 threads", "counts has 8 tasks in 4 groups"]
+            with Scanner(pinned) as scanner, pytest.raises(PinLost, match="its tasks were regrouped"):
+                scanner.sizes()
             wait_for_more(load)
             down = scale(cluster, "--threads", "1")
             assert (down.code, down.lines[-1]) == (0, "counts has 8 tasks in 1 groups"), down

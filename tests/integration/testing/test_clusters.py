@@ -54,6 +54,30 @@ def test_words_are_counted_although_leaders_are_killed_and_nothing_is_left_behin
     assert not folder.exists()
 
 
+@pytest.mark.timeout(300)
+def test_a_client_outlives_a_module_that_is_launched_anew_with_other_tasks() -> None:
+    sentence = b'{"user": "ann", "text": "%s"}'
+    with stretto.testing.cluster(replication_factor=1) as cluster:
+        client = cluster.connect()
+        with cluster.launch(WordCount, tasks=4, threads=2):
+            producer = client.producer("WordCount", "sentences", ack="all")
+            counts = client.pstate("WordCount", "counts")
+            producer.append(sentence % b"old").result(60)
+            assert counts.get("old") == 1
+            assert client.query("WordCount", "top", 1) == [[1, "old"]]
+        with cluster.launch(WordCount, tasks=2, threads=1):
+            with pytest.raises(UsageError, match="launched anew with 2 tasks, where it had 4"):
+                producer.append(sentence % b"lost", task=3).result(60)
+            with pytest.raises(UsageError, match="begin anew with another producer or reader"):
+                counts.get("old")
+            with client.producer("WordCount", "sentences", ack="all") as fresh:
+                for ack in [fresh.append(sentence % b"new", task=task) for task in (0, 1)]:
+                    ack.result(60)
+            assert client.pstate("WordCount", "counts").get("new") == 2
+            assert client.query("WordCount", "top", 1) == [[2, "new"]]
+            assert {group.module_tasks for group in client.groups()} == {2}
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(590)
 def test_a_leader_that_is_cut_off_is_replaced_and_takes_back_what_nobody_else_has(

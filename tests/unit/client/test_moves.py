@@ -44,7 +44,8 @@ class Left(FakeWorker):
         if not self.has_left:
             return super()._metadata(request)
         views = tuple(
-            wire.GroupView(key, (TaskId(key.group),), (OTHER,), Epoch(2), OTHER, (OTHER,)) for key in GROUPS
+            wire.GroupView(key, (TaskId(key.group),), (OTHER,), Epoch(2), OTHER, (OTHER,), 2)
+            for key in GROUPS
         )
         return wire.Metadata(request, self._addresses, views)
 
@@ -102,7 +103,7 @@ class Regrouped(FakeWorker):
         if not self.has_refused:
             return super()._metadata(request)
         tasks = (TaskId(0), TaskId(1))
-        view = wire.GroupView(self.next, tasks, (WORKER,), Epoch(5), WORKER, (WORKER,))
+        view = wire.GroupView(self.next, tasks, (WORKER,), Epoch(5), WORKER, (WORKER,), 2)
         return wire.Metadata(request, {WORKER: self.address}, (view,))
 
 

@@ -71,7 +71,7 @@ class FakeWorker:
     ) -> None:
         if isinstance(message, wire.GetMetadata):
             views = [
-                wire.GroupView(key, tasks, (WORKER,), Epoch(1), WORKER, (WORKER,))
+                wire.GroupView(key, tasks, (WORKER,), Epoch(1), WORKER, (WORKER,), len(TASKS))
                 for key, tasks in self.groups.items()
             ]
             metadata = wire.Metadata(message.request, {WORKER: self.address}, tuple(views))

@@ -61,7 +61,7 @@ class FakeWorker:
 
     def _metadata(self, request: int) -> wire.Metadata:
         views = tuple(
-            wire.GroupView(key, (TaskId(key.group),), (WORKER,), Epoch(1), WORKER, (WORKER,))
+            wire.GroupView(key, (TaskId(key.group),), (WORKER,), Epoch(1), WORKER, (WORKER,), 2)
             for key in GROUPS
         )
         return wire.Metadata(request, {WORKER: self.address}, views)

@@ -17,7 +17,7 @@ KEY = GroupKey("counts", 1, 0)
 
 
 def group(leader: WorkerId | None = W0, epoch: int = 3, isr: tuple[WorkerId, ...] = ALL) -> wire.GroupView:
-    return wire.GroupView(KEY, (TaskId(0), TaskId(1)), ALL, Epoch(epoch), leader, isr)
+    return wire.GroupView(KEY, (TaskId(0), TaskId(1)), ALL, Epoch(epoch), leader, isr, 2)
 
 
 def replica(worker: WorkerId, role: str = "follower", **known: Any) -> admin.ReplicaView:
