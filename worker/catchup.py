@@ -17,7 +17,7 @@ import structlog
 
 from stretto import admin, wire
 from stretto.catchup import fetch, messages, serve
-from stretto.errors import StrettoError
+from stretto.errors import StorageCorrupt, StorageError, StrettoError
 from stretto.replog.core import effects, events
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Millis, Offset, TaskId, WorkerId
@@ -356,7 +356,11 @@ class CatchupDesk:
             return
         blob, end = b"", ask.start
         if ask.start < ask.end:
-            chunk = replog.read(ask.start, ask.end, fetch.PART_BYTES)
+            try:
+                chunk = replog.read(ask.start, ask.end, fetch.PART_BYTES)
+            except (StorageError, StorageCorrupt) as error:
+                group.storage_failed(error)
+                return
             blob, end = b"".join(chunk.buffers), chunk.end
         answer = messages.Entries(
             ask.epoch,

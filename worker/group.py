@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, assert_never
 
@@ -154,8 +154,8 @@ class Group:
         self._log = structlog.get_logger().bind(group=str(plan.key), worker=host.worker)
         #: In the log and not yet handed to the applier.
         self._unapplied: deque[Frame] = deque(_frames_from(log, state.applied))
-        #: Handed to the applier: up to where, the tasks concerned, and where their depots end then.
-        self._applying: deque[tuple[Offset, set[TaskId], dict[tuple[TaskId, str], DepotOffset]]] = deque()
+        #: Handed to the applier: up to where, the entries, and where their depots end then.
+        self._applying: deque[tuple[Offset, list[Frame], dict[tuple[TaskId, str], DepotOffset]]] = deque()
         #: Where depots end with all that was handed to the applier, and with all that is applied.
         self._coming_ends: dict[tuple[TaskId, str], DepotOffset] = {}
         self.depot_ends: dict[tuple[TaskId, str], DepotOffset] = {}
@@ -220,7 +220,7 @@ class Group:
         try:
             self._outbox.send_turn()
         except (StorageError, StorageCorrupt) as error:
-            self._storage_failed(error)
+            self.storage_failed(error)
             return
         if self._to_commit:
             self._to_commit = False
@@ -230,7 +230,8 @@ class Group:
         self.awaits_applied = self.replica.awaits_applied or self.host.awaits_growth(self)
         self._schedule()
 
-    def _storage_failed(self, error: StorageError | StorageCorrupt) -> None:
+    def storage_failed(self, error: StorageError | StorageCorrupt) -> None:
+        """Its log, that is: it stops."""
         self.step(events.StorageFailed(why=str(error), suspect=not is_lack_of_space(error)))
 
     def _carry_out_all(self) -> None:
@@ -241,7 +242,7 @@ class Group:
                 self._carry_out(self._effects.popleft())
         except (StorageError, StorageCorrupt) as error:
             self._running = False
-            self._storage_failed(error)
+            self.storage_failed(error)
         finally:
             self._running = False
 
@@ -326,7 +327,7 @@ class Group:
     def committed(self, end: Offset | StorageError) -> None:
         """The committer finished a round. Of what it covers, only the last need be told."""
         if isinstance(end, StorageError):
-            self._storage_failed(end)
+            self.storage_failed(end)
             return
         confirmed = end if self.fsync_always else self.log.written_end_offset
         reached: events.Persisted | None = None
@@ -347,7 +348,7 @@ class Group:
         try:
             self.log.truncate(end)
         except StorageError as error:
-            self._storage_failed(error)
+            self.storage_failed(error)
             return
         if self.log.durable_end_offset >= then.end:
             self.step(then)
@@ -363,6 +364,9 @@ class Group:
     def _send_entries(self, effect: effects.SendEntries) -> None:
         if self.leader is None or self.leader.epoch != effect.message.epoch:
             # By now the log may hold what another leader decided.
+            return
+        if effect.start < self.log.start_offset:
+            # Cut since the core last heard of it; it probes what was not sent, and finds so.
             return
         cached = self._last_blob
         if cached is not None and cached[0] == effect.start and cached[1] == self.log.end_offset:
@@ -380,7 +384,7 @@ class Group:
         frames = []
         while self._unapplied and self._unapplied[0].end_offset <= end:
             frames.append(self._unapplied.popleft())
-        self._applying.append((end, {frame.header.task for frame in frames}, self._placed(frames)))
+        self._applying.append((end, frames, self._placed(frames)))
         self.host.applier.apply(self, frames, end)
 
     def _placed(self, frames: list[Frame]) -> dict[tuple[TaskId, str], DepotOffset]:
@@ -421,8 +425,8 @@ class Group:
         tasks: set[TaskId] = set()
         depots: dict[tuple[TaskId, str], DepotOffset] = {}
         while self._applying and self._applying[0][0] <= end:
-            _, concerned, ends = self._applying.popleft()
-            tasks |= concerned
+            _, frames, ends = self._applying.popleft()
+            tasks |= {frame.header.task for frame in frames}
             depots |= ends
         self.depot_ends |= depots
         while self.bases and (first := next(iter(self.bases))) < end:
@@ -484,9 +488,18 @@ class Group:
         let_in.add(depot)
         return True
 
-    def unapplied_frames(self) -> list[Frame]:
-        """For uncommitted reads."""
-        return list(self._unapplied)
+    def unapplied_batches(self, task: TaskId, depot: str) -> Iterator[tuple[DepotOffset, Frame]]:
+        """In the log and not known to be applied, each with where it is in the depot, or will be."""
+        for _, frames, _ in self._applying:
+            for frame in frames:
+                base = self.bases.get(frame.header.offset)
+                if base is not None and _is_of(frame, task, depot):
+                    yield base, frame
+        at = self._coming_ends.get((task, depot), DepotOffset(0))
+        for frame in self._unapplied:
+            if _is_of(frame, task, depot):
+                yield at, frame
+                at = DepotOffset(at + frame.header.count)
 
     def close(self) -> None:
         """The caller has made sure that nothing of it is in flight."""
@@ -499,6 +512,11 @@ def is_lack_of_space(error: StorageError | StorageCorrupt) -> bool:
     """Nothing that was written is in doubt, and it passes when there is space again."""
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno in _NO_SPACE
+
+
+def _is_of(frame: Frame, task: TaskId, depot: str) -> bool:
+    header = frame.header
+    return header.kind is Kind.DEPOT and header.task == task and records.head(payload(frame))[0] == depot
 
 
 def _frames_from(log: Replog, start: Offset) -> list[Frame]:

@@ -20,10 +20,10 @@ from stretto.admin import ModuleDescription
 from stretto.errors import StrettoError, UsageError
 from stretto.nearest import did_you_mean
 from stretto.options import OptionSet
-from stretto.records import DepotOffset, head
+from stretto.records import DepotOffset
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
-from stretto.replog.frame import Kind, payload
+from stretto.replog.frame import payload
 from stretto.types import Epoch, Millis, Offset, TaskId
 from stretto.worker import queries
 from stretto.worker.depot import DepotBatch, DepotSlice
@@ -327,13 +327,11 @@ def _with_uncommitted(group: Group, message: wire.ReadDepot, found: Any) -> Any:
         return found
     batches = list(found.batches)
     at = int(found.end if found.batches else end)
-    for frame in group.unapplied_frames():
-        header = frame.header
-        if header.kind is Kind.DEPOT and header.task == message.task:
-            body = bytes(payload(frame))
-            if head(body)[0] == message.depot:
-                batches.append(DepotBatch(DepotOffset(at), header.timestamp_ms, body))
-                at += header.count
+    for base, frame in group.unapplied_batches(TaskId(message.task), message.depot):
+        # Others are in the state by now, though nobody here has heard so.
+        if base >= at:
+            batches.append(DepotBatch(base, frame.header.timestamp_ms, bytes(payload(frame))))
+            at = base + frame.header.count
     return DepotSlice(found.start, DepotOffset(at), tuple(batches))
 
 

@@ -1,0 +1,187 @@
+"""A replica's driver without its worker: a turn of the loop ends, and the disk and the applier work, when the
+test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from stretto import wire
+from stretto.records import DepotOffset, pack
+from stretto.replog.core import effects, events, messages
+from stretto.replog.core.record import Registration
+from stretto.replog.core.settings import Identity, Settings
+from stretto.replog.folder import OsFolder
+from stretto.replog.frame import Frame, Kind
+from stretto.replog.log import Replog
+from stretto.types import Epoch, Offset, ProducerId, StorageId, TaskId, WorkerId
+from stretto.worker.group import Group
+from stretto.worker.plan import GroupPlan
+from stretto.worker.state import AppliedState
+from stretto.worker.telemetry import Meter
+from stretto.zk.paths import GroupKey
+from tests.unit.core.group import ALL, W0, incarnation_of, member, record
+
+TASK = TaskId(0)
+KEY = GroupKey("counts", 1, 0)
+
+
+class Driven:
+    """The host of one group, which W0 leads: worker, loop, committer, applier and metastore at once."""
+
+    def __init__(self, folder: Path, settings: Settings, *, segment_bytes: int = 1 << 20) -> None:
+        self.worker = W0
+        self.now = 10_000
+        self.sent: list[tuple[WorkerId, messages.AnyMessage]] = []
+        self.replies: dict[int, effects.Result] = {}
+        self.stopped: list[str] = []
+        self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._turn_end: list[Callable[[], None]] = []
+        self._unapplied: list[tuple[Sequence[Frame], Offset]] = []
+        self._meter = Meter()
+        self.loop = self.commit = self.applier = self.telemetry = self.metastore = self.catchup = self
+        (folder / "replog").mkdir()
+        log = Replog.open(OsFolder(folder / "replog"), segment_bytes=segment_bytes, tail_bytes=0)
+        state = AppliedState.open(folder / "state", (TASK,))
+        storage: StorageId = member(W0).storage
+        identity = Identity(worker=W0, storage=storage, incarnation=incarnation_of(W0), replicas=ALL)
+        plan = GroupPlan(KEY, (TASK,), ALL)
+        self.group = Group(cast(Any, self), plan, identity, settings, log=log, state=state)
+
+    # The test's.
+
+    def lead(self, isr: Collection[WorkerId] = (W0,)) -> None:
+        """As the only member, so that nobody else has to confirm."""
+        self.group.step(events.RecordRead(record=record(1, W0, isr), version=1))
+        self.end_turn()
+        self.apply_all()
+        assert self.group.leader is not None
+        assert self.group.leader.is_serving
+
+    def append(self, number: int, records: Sequence[bytes], depot: str = "events") -> None:
+        self.group.step(
+            events.Append(
+                request=number,
+                kind=Kind.DEPOT,
+                task=TASK,
+                producer=ProducerId(0),
+                sequence=0,
+                count=len(records),
+                payload=pack(depot, records),
+                timestamp_ms=0,
+            )
+        )
+
+    def join(self, worker: WorkerId, end: int = 0) -> None:
+        """It says Hello, and that it has what is below ``end``."""
+        incarnation = incarnation_of(worker)
+        hello = messages.Hello(
+            Epoch(1), incarnation, storage=member(worker).storage, attempt=1, end=Offset(end)
+        )
+        self.group.step(events.Received(sender=worker, message=hello))
+        self.confirm(worker, end)
+
+    def confirm(self, worker: WorkerId, end: int) -> None:
+        confirm = messages.Confirm(
+            Epoch(1),
+            incarnation_of(worker),
+            attempt=1,
+            end=Offset(end),
+            log_end=Offset(end),
+            known_apply_offset=Offset(0),
+            resume=True,
+        )
+        self.group.step(events.Received(sender=worker, message=confirm))
+
+    def end_turn(self) -> None:
+        """And take what it led to, until nothing is left."""
+        while self._turn_end or self._calls:
+            functions, self._turn_end = self._turn_end, []
+            for function in functions:
+                function()
+            calls, self._calls = self._calls, []
+            for call, args in calls:
+                call(*args)
+
+    def write_to_state(self) -> Offset:
+        """What was handed to the applier is in the state; the loop has not heard of it."""
+        for frames, _ in self._unapplied:
+            self.group.state.apply(frames)
+        end = self._unapplied[-1][1]
+        self._unapplied.clear()
+        return end
+
+    def apply_all(self) -> None:
+        if self._unapplied:
+            self.group.applied(self.write_to_state())
+            self.end_turn()
+
+    def close(self) -> None:
+        self.group.close()
+
+    # The group's: of a loop.
+
+    def call_soon(self, function: Callable[..., None], *args: Any) -> None:
+        self._calls.append((function, args))
+
+    def call_at(self, when: int, function: Callable[..., None], *args: Any) -> None:
+        """Time stands still."""
+
+    def at_turn_end(self, function: Callable[[], None]) -> None:
+        self._turn_end.append(function)
+
+    # Of a committer.
+
+    def submit(self, log: Replog, *, durable: bool = True) -> None:
+        log.sync()
+        self.call_soon(lambda: self.group.committed(log.durable_end_offset))
+
+    def expect(self, log: Replog, *, awaited: bool) -> None:
+        pass
+
+    def when_quiet(self, log: Replog, action: Callable[[], None]) -> None:
+        action()
+
+    # Of an applier.
+
+    def apply(self, group: Group, frames: Sequence[Frame], end: Offset) -> None:
+        self._unapplied.append((frames, end))
+
+    # Of the metastore.
+
+    def compare_and_set(self, group: GroupKey, effect: effects.CompareAndSet) -> None:
+        """It never answers."""
+
+    def check(self, group: GroupKey, registration: Registration) -> None:
+        """Nor here."""
+
+    # Of the worker.
+
+    def meter(self, _: GroupKey) -> Meter:
+        return self._meter
+
+    def send(self, to: WorkerId, message: wire.Replicate, blob: bytes) -> None:
+        self.sent.append((to, message.message))
+
+    def replied(self, request: int, result: effects.Result) -> None:
+        self.replies[request] = result
+
+    def grown(
+        self,
+        group: Group,
+        tasks: Collection[TaskId],
+        depots: Mapping[tuple[TaskId, str], DepotOffset],
+        end: Offset,
+    ) -> None:
+        pass
+
+    def awaits_growth(self, group: Group) -> bool:
+        return False
+
+    def looked(self, group: Group) -> None:
+        pass
+
+    def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
+        self.stopped.append(why)
+        group.closed = True

@@ -1,0 +1,108 @@
+"""What the driver of a replica makes of the core's effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from stretto import wire
+from stretto.catchup import messages as transfers
+from stretto.records import RecordBatch
+from stretto.replog.core import events, messages
+from stretto.types import Epoch, Offset
+from stretto.worker.catchup import CatchupDesk
+from stretto.worker.reads import _slice, _with_uncommitted
+from tests.unit.core.group import W2, incarnation_of, settings
+from tests.unit.worker.driving import KEY, TASK, Driven
+
+RECORD = b"x" * 100
+
+
+@pytest.fixture
+def driven(tmp_path: Path) -> Iterator[Driven]:
+    options = settings(
+        min_isr=1, max_near_lag=4, max_batch_bytes=150, max_in_flight_messages=8, max_unapplied=1_000
+    )
+    driven = Driven(tmp_path, options, segment_bytes=300)
+    driven.lead()
+    yield driven
+    driven.close()
+
+
+def append(driven: Driven, count: int) -> None:
+    for number in range(count):
+        driven.append(number + 1, [RECORD])
+        driven.end_turn()
+        driven.apply_all()
+
+
+def test_a_log_is_cut_under_a_follower_that_is_sent_what_goes(driven: Driven) -> None:
+    append(driven, 3)
+    driven.join(W2)
+    driven.end_turn()
+    append(driven, 30)
+    driven.confirm(W2, 3)
+    # Entries for it wait for the end of the turn in which the log is cut beyond what comes after them.
+    driven.group.step(events.StateSynced(end=driven.group.replica.applied))
+    driven.end_turn()
+    assert driven.group.log.start_offset > 10
+    assert driven.stopped == []
+
+    driven.now += 1_000
+    driven.group.step(events.Tick())
+    driven.sent.clear()
+    driven.confirm(W2, 4)
+    driven.end_turn()
+    told = [message for to, message in driven.sent if to == W2]
+    assert [each.reason for each in told if isinstance(each, messages.Reject)] == [
+        messages.RejectReason.OUT_OF_RANGE
+    ]
+
+
+def read(driven: Driven) -> list[tuple[int, list[bytes]]]:
+    """All of the depot, uncommitted records too, as they are found after they were looked for."""
+    message = wire.ReadDepot(1, KEY, TASK, "events", 0, 1 << 20, committed=False)
+    found = _with_uncommitted(driven.group, message, _slice(driven.group, message, 1 << 20))
+    return [(batch.base, RecordBatch.parse(batch.payload).records()) for batch in found.batches]
+
+
+def test_uncommitted_reads_skip_nothing_that_is_being_applied(driven: Driven) -> None:
+    driven.append(1, [b"applied"])
+    driven.end_turn()
+    driven.apply_all()
+    driven.append(2, [b"being", b"applied"])
+    driven.end_turn()
+    driven.append(3, [b"not decided"])
+    expected = [(0, [b"applied"]), (1, [b"being", b"applied"]), (3, [b"not decided"])]
+    assert driven.group.replica.apply_offset > driven.group.state.applied
+    assert read(driven) == expected
+    driven.write_to_state()
+    assert read(driven) == expected
+
+
+def test_a_leader_that_finds_its_log_damaged_while_it_serves_its_state_stops(
+    driven: Driven, tmp_path: Path
+) -> None:
+    append(driven, 20)
+    worker = SimpleNamespace(
+        loop=driven,
+        worker=driven.worker,
+        config=SimpleNamespace(node_dir=None, key=None),
+        option=lambda _: 1_000,
+        groups={KEY: driven.group},
+    )
+    desk = CatchupDesk(cast(Any, worker))
+    first = min((tmp_path / "replog").glob("*.replog"))
+    damaged = bytearray(first.read_bytes())
+    damaged[-20] ^= 1
+    first.write_bytes(damaged)
+    ask = transfers.AskEntries(Epoch(1), incarnation_of(W2), 1, start=Offset(0), end=Offset(10))
+    desk._send_entries((KEY, W2), ask)
+    driven.end_turn()
+    desk.close()
+    [why] = driven.stopped
+    assert "corrupt" in why
