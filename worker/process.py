@@ -234,7 +234,7 @@ class Worker:
             address=advertised(self.transport.address, self.config.advertise),
             launch=self.config.launch,
             members={str(key): storage_id for key, storage_id in self.regrouping.prepared.items()}
-            | {str(key): storage.storage_id for key, storage in self._storages.items()},
+            | {str(key): storage.storage_id for key, storage in self._storages.copy().items()},
             artifact=self._artifact,
             paused=self.is_paused,
             dropped=self.retention.dropped,
