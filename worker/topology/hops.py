@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -79,6 +80,8 @@ class Hops:
         self._network: Network | None = None
         #: Of others, by source and number.
         self._taken: dict[tuple[str, int], _Taken] = {}
+        #: Those that were answered, oldest first.
+        self._answered: deque[tuple[str, int]] = deque()
 
     # To others.
 
@@ -170,10 +173,9 @@ class Hops:
         taken.answer = failures
         for sender, request in waiting:
             self._worker.transport.reply(sender, wire.StepsRun(request, failures))
-        if len(self._taken) > TAKEN_MAX:
-            first = next(iter(self._taken))
-            if self._taken[first].answer is not None:
-                del self._taken[first]
+        self._answered.append(key)
+        if len(self._answered) > TAKEN_MAX:
+            del self._taken[self._answered.popleft()]
 
     def _refuse(self, sender: Connection, request: int) -> None:
         refused = wire.Refused(request, Refusal.NOT_LEADER, None, Epoch(0))

@@ -1,0 +1,52 @@
+"""Steps that others send: recognized when they come again, and forgotten in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeAlias, cast
+
+from stretto import wire
+from stretto.replog.frame import Buffer
+from stretto.types import TaskId, WorkerId
+from stretto.worker.topology import hops
+from stretto.worker.topology.hops import Failures, Hops
+from stretto.zk.paths import GroupKey
+
+GROUP = GroupKey("m", 1, 0)
+Tell: TypeAlias = Callable[[Failures | None], None]
+
+
+def test_an_answer_that_is_long_in_coming_keeps_no_others(monkeypatch: Any) -> None:
+    monkeypatch.setattr(hops, "TAKEN_MAX", 10)
+    told: list[Tell] = []
+    replies: list[wire.ToClient] = []
+
+    def take(
+        _group: GroupKey,
+        _task: TaskId,
+        _topology: str,
+        _calls: Buffer,
+        tell: Callable[[Failures | None], None],
+    ) -> bool:
+        told.append(tell)
+        return True
+
+    transport = SimpleNamespace(reply=lambda _sender, reply: replies.append(reply))
+    desk = Hops(cast(Any, SimpleNamespace(worker=WorkerId("w0"), transport=transport)), take)
+
+    def send(number: int) -> None:
+        message = wire.RunSteps(number, GROUP, TaskId(0), "t", "source", number)
+        desk.received(cast(Any, "sender"), message, [])
+
+    for number in range(100):
+        send(number)
+    for tell in told[1:]:
+        tell(())
+    assert len(desk._taken) <= 11
+    taken = len(told)
+    send(99)
+    send(0)
+    assert len(told) == taken, "neither runs again"
+    told[0](())
+    assert [reply.request for reply in replies[-3:] if isinstance(reply, wire.StepsRun)] == [99, 0, 0]
