@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
+import structlog
 
 from stretto import wire
 from stretto.client.network import Network, patience_ms
@@ -34,6 +35,8 @@ from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind
 from stretto.types import Epoch, TaskId
 from stretto.zk.paths import GroupKey
+
+log = structlog.get_logger()
 
 BUSY_MS = 50
 """What asks for patience at least: a leader that has too few replicas, or too much to do."""
@@ -93,8 +96,6 @@ class _Batch:
         self.is_settled = True
         if self.latch is not None:
             self.latch.release()
-        for callback in self.callbacks:
-            callback()
 
 
 class Ack:
@@ -146,10 +147,12 @@ class Ack:
             return batch.latch
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Run ``callback`` on the client's thread once the outcome is known."""
-        self._batch.callbacks.append(callback)
-        if self._batch.is_settled:
-            callback()
+        """Run ``callback`` once the outcome is known: on the client's thread, which it must not keep."""
+        with self._lock:
+            if not self._batch.is_settled:
+                self._batch.callbacks.append(callback)
+                return
+        callback()
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         from stretto.client.api import await_ack  # noqa: PLC0415 - asyncio only for who awaits
@@ -468,6 +471,12 @@ class Producer:
             self._room.notify_all()
             if self._unsettled == 0:
                 self._idle.notify_all()
+        for callback in batch.callbacks:
+            try:
+                callback()
+            except Exception:
+                # It is the caller's, and everybody else's records are on this thread.
+                log.exception("ack_callback_failed")
 
     def _again(self, lane: _Lane, group: GroupKey, least_ms: int = 0) -> None:
         """Everything under way goes out again, in order, once somebody else leads or some time has passed."""

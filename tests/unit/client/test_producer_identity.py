@@ -289,3 +289,30 @@ def test_workers_that_have_all_moved_are_found_through_the_addresses_given_at_fi
     finally:
         client.close()
         directory.close()
+
+
+def test_who_is_told_of_an_outcome_may_append_and_may_fail(worker: FakeWorker, client: Client) -> None:
+    producer = client.producer(MODULE, "d", linger_ms=0)
+    followed = threading.Event()
+
+    def fail() -> None:
+        raise RuntimeError("the caller's loop is closed")
+
+    def follow() -> None:
+        producer.append(b"1", task=0).add_done_callback(followed.set)
+
+    held = threading.Event()
+
+    def when_all_wait(message: wire.AppendBatch) -> wire.ToClient | None:
+        assert held.wait(10)
+        return None
+
+    worker.answer = when_all_wait
+    first = producer.append(b"0", task=0)
+    first.add_done_callback(fail)
+    first.add_done_callback(follow)
+    held.set()
+    assert followed.wait(10)
+    producer.append(b"2", task=0).result(10)
+    producer.flush(10)
+    assert [record for *_, records in worker.taken for record in records] == [b"0", b"1", b"2"]
