@@ -7,14 +7,14 @@ one finds and carries on from.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
-from stretto.admin import ModuleManifest
+from stretto.admin import ModuleManifest, OptionsAt
 from stretto.conductor.assignment import assign
 from stretto.conductor.creation import first_record, next_generation
 from stretto.conductor.operations import Operations
@@ -57,6 +57,7 @@ class Life:
         workers: int,
         factor: int,
         options: Mapping[str, Any],
+        object_options: Sequence[OptionsAt] = (),
         restored: RestoredFrom | None = None,
         version: int = 1,
         deleted: Mapping[str, int] | None = None,
@@ -66,8 +67,11 @@ class Life:
             raise UsageError(
                 f"there is a module {module} already; choose another name, or destroy that one first"
             )
-        for name, value in options.items():
-            parse(name, value, Level.of(module))
+        levels = {Level.of(module): options}
+        levels |= {each.level_of(module): each.values for each in object_options}
+        for level, values in levels.items():
+            for name, value in values.items():
+                parse(name, value, level)
         assignment = assign(
             module,
             generation=next_generation(self._client, self._paths),
@@ -103,7 +107,7 @@ class Life:
         change.create(self._paths.remains(module))
         for worker in assignment.nodes:
             change.create(self._paths.remains_of(module, worker))
-        begin_module(change, self._client, self._paths, module, options)
+        begin_module(change, self._client, self._paths, module, levels)
         results = change.commit()
         if isinstance(results[0], NodeExistsError):
             raise UsageError(f"there is a module {module} already; choose another name")

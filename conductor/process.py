@@ -338,6 +338,7 @@ class Conductor:
             workers=call.workers,
             factor=call.replication_factor,
             options=call.options,
+            object_options=call.object_options,
             restored=call.restored,
             version=call.version,
             deleted=call.deleted,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -98,11 +99,13 @@ class BatchReader(DataSourceReader):
     def pushFilters(self) -> _Pushing:  # noqa: N802 - Spark calls it so
         return _Pushing(self)
 
+    @abstractmethod
     def push(self, filters: list[Filter]) -> list[Filter]:
-        raise NotImplementedError
+        """Returns those that Spark has to try."""
 
+    @abstractmethod
     def _plan(self, piece: Piece, scan: Scan) -> list[Part]:
-        raise NotImplementedError
+        """The parts of one piece."""
 
     def partitions(self) -> list[InputPartition]:
         with plainly():
@@ -194,6 +197,7 @@ class PStateReader(BatchReader):
         if not isinstance(partition, RowsPart):
             return
         with plainly(), opened(partition.where, self._options.cluster_key()) as scan:
+            states.check_task(scan, partition.task)
             columns = Columns(self._type, self._schema, self._options.nested)
             for start, end in partition.ranges:
                 pages = scan.rows(partition.task, self._options.pstate or "", start, end)
@@ -249,6 +253,7 @@ class DepotReader(BatchReader):
         depot = self._options.depot or ""
         with plainly(), opened(partition.where, self._options.cluster_key()) as scan:
             task, start, end = partition.task, partition.start, partition.end
+            states.check_task(scan, task)
             stored = scan.batches(task, depot, start, end)
             yield from Records(self._schema).batches(stored, task=task, start=start, end=end)
             states.part_read(scan, partition.part, partition.parts)

@@ -2,14 +2,14 @@
 
 Keys are bytes in the order of the keys, and so a comparison of a key column is a range of bytes. If the first
 key is one of a few values, only the tasks that own these are read; and then the second key narrows the ranges
-in the same way, and so on. A filter that is carried out exactly is not tried again by Spark; the others are
-given back.
+in the same way, and so on. The members of a tuple narrow it one after the other, as if each were a key. A
+filter that is carried out exactly is not tried again by Spark; the others are given back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
@@ -30,7 +30,16 @@ from pyspark.sql.datasource import (
 from pyspark_stretto.schema import OFFSET, TASK, TIMESTAMP, optional
 from stretto import ordered
 from stretto.errors import UsageError
-from stretto.ordered import EVERYTHING, KEY_BYTES_MAX, Range, beginning_with, behind, subtree
+from stretto.ordered import (
+    EVERYTHING,
+    KEY_BYTES_MAX,
+    TUPLE_BEGINS,
+    TUPLE_ENDS,
+    Range,
+    beginning_with,
+    behind,
+    subtree,
+)
 from stretto.partition import owner_of
 from stretto.pstate import types
 from stretto.pstate.types import Type
@@ -76,60 +85,101 @@ class _Level:
         return {key: points[key] for key in sorted(points) if self.low <= key < self.high}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A key, or a member of one that is a tuple, with what is written before and after it."""
+
+    attribute: tuple[str, ...]
+    type: Type
+    level: int
+    before: bytes = b""
+    after: bytes = b""
+
+
+def _columns(attribute: tuple[str, ...], type_: Type, level: int) -> list[_Column]:
+    if not isinstance(type_, types.Tuple) or not type_.items:
+        return [_Column(attribute, type_, level)]
+    found = [
+        column
+        for number, item in enumerate(type_.items, 1)
+        for column in _columns((*attribute, f"_{number}"), item, level)
+    ]
+    found[0] = replace(found[0], before=TUPLE_BEGINS + found[0].before)
+    found[-1] = replace(found[-1], after=found[-1].after + TUPLE_ENDS)
+    return found
+
+
+def _key_of(type_: Type, members: Iterator[Any]) -> Any:
+    if not isinstance(type_, types.Tuple):
+        return next(members)
+    return tuple(_key_of(item, members) for item in type_.items)
+
+
 class KeyFilters:
     """For one PState. ``columns`` are the key columns by level; None for one that is read as text."""
 
-    columns: Sequence[tuple[str | None, Type]]
-    _points: list[tuple[Any, Range]] | None = None
-    """Ranges that a few first keys have, with these."""
-    _range: Range = EVERYTHING
-    _tasks: list[Callable[[int], bool]] = field(default_factory=list)
+    def __init__(self, columns: Sequence[tuple[str | None, Type]]) -> None:
+        self._first = columns[0][1] if columns else None
+        self._columns = [
+            column
+            for level, (name, type_) in enumerate(columns)
+            for column in _columns((name or "",), type_, level)
+        ]
+        self._tasks: list[Callable[[int], bool]] = []
+        #: What is read, each with the members of the first key that all of it has.
+        self._spans: list[tuple[tuple[Any, ...], Range]] = [((), EVERYTHING)]
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
         """Returns those that Spark has to try."""
-        left = [each for each in filters if not _push_task(each, self._tasks)]
-        spans: list[tuple[Any, bytes]] = [(None, b"")]
-        for number, (name, type_) in enumerate(self.columns):
-            mine = [each for each in left if name is not None and getattr(each, "attribute", None) == (name,)]
-            level = _level(type_)
+        left = [each for each in filters if not _push_task(each, self._tasks) and not self._is_so(each)]
+        paths: list[tuple[tuple[Any, ...], bytes]] = [((), b"")]
+        for column in self._columns:
+            level = _level(column.type)
             if level is None:
                 break
-            taken = [each for each in mine if _push_key(each, type_, level)]
+            mine = [each for each in left if getattr(each, "attribute", None) == column.attribute]
+            taken = [each for each in mine if _push_key(each, column.type, level)]
             left = [each for each in left if not any(each is other for other in taken)]
+            paths = [(first, path + column.before) for first, path in paths]
             if level.points is None:
-                if level != _level(type_):
-                    self._set(
-                        [(first, (path + level.low, path + level.high)) for first, path in spans], number
-                    )
-                return left
-            spans = [
-                (key if number == 0 else first, path + encoded)
-                for first, path in spans
+                if level != _level(column.type):
+                    self._spans = [(first, (path + level.low, path + level.high)) for first, path in paths]
+                break
+            paths = [
+                ((*first, key) if column.level == 0 else first, path + encoded + column.after)
+                for first, path in paths
                 for encoded, key in level.chosen().items()
             ]
-            self._set([(first, subtree(path)) for first, path in spans], number + 1)
-            if len(spans) > POINTS_MAX:
+            self._spans = [(first, subtree(path)) for first, path in paths]
+            if len(paths) > POINTS_MAX:
                 break
         return left
 
-    def _set(self, found: list[tuple[Any, Range]], depth: int) -> None:
-        if depth == 0:
-            self._range = found[0][1]
-        else:
-            self._points = found
+    def _is_so(self, each: Filter) -> bool:
+        """A tuple of which there are members is not null."""
+        if not isinstance(each, IsNotNull):
+            return False
+        depth = len(each.attribute)
+        return any(
+            len(column.attribute) > depth and column.attribute[:depth] == each.attribute
+            for column in self._columns
+        )
 
     def ranges(self, task: int, tasks: int) -> list[Range]:
         """What of a task is to be read; ascending."""
         if not all(fits(task) for fits in self._tasks):
             return []
-        if self._points is None:
-            return [self._range] if self._range[0] < self._range[1] else []
         return [
             range_
-            for first, range_ in self._points
-            if owner_of(first, tasks) == task and range_[0] < range_[1]
+            for members, range_ in self._spans
+            if range_[0] < range_[1] and self._is_on(members, task, tasks)
         ]
+
+    def _is_on(self, members: tuple[Any, ...], task: int, tasks: int) -> bool:
+        """Who has a key is known by the whole of it."""
+        if self._first is None or len(members) < sum(column.level == 0 for column in self._columns):
+            return True
+        return owner_of(_key_of(self._first, iter(members)), tasks) == task
 
 
 @dataclass(slots=True)

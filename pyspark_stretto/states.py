@@ -26,13 +26,16 @@ from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.keys import ClusterKey
 from stretto.nearest import did_you_mean
 from stretto.pstate.types import Type
-from stretto.snapshot.manifest import SnapshotDamaged, file_of
-from stretto.snapshot.reading import open_snapshot
+from stretto.snapshot.manifest import SnapshotDamaged, StoredTask, file_of
+from stretto.snapshot.reading import Snapshot, open_snapshot
 
 Where: TypeAlias = PinnedGroup | str
 """A pin, or the folder of a snapshot."""
 HASHED_BYTES_MAX = 1 << 30
-"""Files of a snapshot that have more than this together are known by their sizes only."""
+"""Files of a snapshot that have more than this together are not hashed where the read is planned, but by who
+reads them, side by side: each process of Spark hashes a file once, before it reads of it."""
+#: Files that were hashed by this process, as they were then.
+_whole: set[tuple[str, int, int, int]] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,18 +142,8 @@ def find(options: Options, described: Described) -> list[Piece]:
 def _in_snapshot(folder: str) -> list[Piece]:
     with open_snapshot(folder) as snapshot:
         manifest = snapshot.manifest
-    is_hashed = manifest.size_bytes <= HASHED_BYTES_MAX
     for stored in manifest.tasks:
-        path = file_of(Path(folder), stored.task)
-        try:
-            is_whole = path.stat().st_size == stored.size_bytes
-            is_whole = is_whole and (not is_hashed or digest_of(path) == stored.sha256)
-        except OSError as error:
-            raise SnapshotDamaged(f"{path} cannot be read ({error.strerror}); use another snapshot") from None
-        if not is_whole:
-            raise SnapshotDamaged(
-                f"{path} is damaged: it is not the file that the manifest tells of; use another snapshot"
-            )
+        _check_file(Path(folder), stored, hashed=manifest.size_bytes <= HASHED_BYTES_MAX)
     return [
         Piece(
             where=folder,
@@ -161,6 +154,30 @@ def _in_snapshot(folder: str) -> list[Piece]:
         )
         for cut in manifest.groups
     ]
+
+
+def _check_file(folder: Path, stored: StoredTask, *, hashed: bool) -> None:
+    path = file_of(folder, stored.task)
+    try:
+        stat = path.stat()
+        is_whole = stat.st_size == stored.size_bytes
+        known = (stored.sha256, stat.st_dev, stat.st_ino, stat.st_mtime_ns)
+        if is_whole and hashed and known not in _whole:
+            is_whole = digest_of(path) == stored.sha256
+            if is_whole:
+                _whole.add(known)
+    except OSError as error:
+        raise SnapshotDamaged(f"{path} cannot be read ({error.strerror}); use another snapshot") from None
+    if not is_whole:
+        raise SnapshotDamaged(
+            f"{path} is damaged: it is not the file that the manifest tells of; use another snapshot"
+        )
+
+
+def check_task(scan: Scan, task: int) -> None:
+    """Before a task is read of a snapshot that was too large to be hashed by who planned it."""
+    if isinstance(scan, Snapshot) and scan.manifest.size_bytes > HASHED_BYTES_MAX:
+        _check_file(scan.folder, scan.stored(task), hashed=True)
 
 
 @contextmanager

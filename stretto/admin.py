@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from stretto.options import Level
 from stretto.scans import PinnedGroup
 from stretto.telemetry.windows import Window
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
@@ -103,6 +104,18 @@ class ModuleManifest(msgspec.Struct, frozen=True, kw_only=True):
     queries: tuple[QuerySpec, ...] = ()
 
 
+class OptionsAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is set for one object of a module, or, if none is named, for the module."""
+
+    depot: str | None = None
+    topology: str | None = None
+    pstate: str | None = None
+    values: dict[str, Any]
+
+    def level_of(self, module: str) -> Level:
+        return Level.of(module, depot=self.depot, topology=self.topology, pstate=self.pstate)
+
+
 class Launch(Call[None], frozen=True, kw_only=True):
     """Commits when enough nodes keep the artifact; :class:`ModuleStatus` tells how it goes on."""
 
@@ -115,6 +128,7 @@ class Launch(Call[None], frozen=True, kw_only=True):
     workers: int
     replication_factor: int
     options: dict[str, Any] = {}
+    object_options: tuple[OptionsAt, ...] = ()
     restored: RestoredFrom | None = None
     """The snapshot that its tasks begin with; without it they begin empty."""
     version: int = 1

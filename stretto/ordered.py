@@ -63,7 +63,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TEXT_TAG = bytes([_TEXT])
 _BYTES_TAG = bytes([_BYTES])
-_TUPLE_TAG = bytes([_TUPLE])
+TUPLE_BEGINS: Final = bytes([_TUPLE])
+TUPLE_ENDS: Final = bytes([_END])
 _SHOWN_CHARACTERS_MAX = 60
 
 
@@ -89,7 +90,7 @@ def encode(key: Any) -> bytes:
         case date():
             return bytes([_DATE]) + _U32.pack(key.toordinal())
         case tuple():
-            return b"".join((_TUPLE_TAG, *map(encode, key), b"\0"))
+            return b"".join((TUPLE_BEGINS, *map(encode, key), TUPLE_ENDS))
         case _:
             raise UsageError(
                 f"{shown(key)} is no key; use text, a number, bytes, a bool, a date, a datetime with a zone, "

@@ -81,18 +81,32 @@ def unset_option(client: KazooClient, paths: Paths, level: Level, name: str) -> 
 
 
 def begin_module(
-    change: TransactionRequest, client: KazooClient, paths: Paths, module: str, wanted: Mapping[str, object]
+    change: TransactionRequest,
+    client: KazooClient,
+    paths: Paths,
+    module: str,
+    wanted: Mapping[Level, Mapping[str, object]],
 ) -> None:
-    """Add to the transaction that launches a module: it has these options, and none that a namesake left.
+    """Add to the transaction that launches a module: it and its parts have these options, and none that a
+    namesake left.
 
     With the launch or not at all: one that is refused must not change what is set for who has the name.
     """
-    level = Level.of(module)
-    values = {name: parse(name, value, level) for name, value in wanted.items()}
+    found = {
+        level: msgspec.json.encode(
+            {name: parse(name, value, level) for name, value in values.items()}, order="sorted"
+        )
+        for level, values in wanted.items()
+    }
+    top = Level.of(module)
     client.ensure_path(paths.options_of_modules)
-    for left in reversed(_tree(client, paths.options_of(level))):
+    for left in reversed(_tree(client, paths.options_of(top))):
         change.delete(left)
-    change.create(paths.options_of(level), msgspec.json.encode(values, order="sorted"))
+    change.create(paths.options_of(top), found.pop(top, b"{}"))
+    for scope in sorted({level.scope for level in found}):
+        change.create(paths.options_of_parts(module, scope))
+    for level, values in found.items():
+        change.create(paths.options_of(level), values)
     change.set_data(paths.options, b"", -1)
 
 

@@ -174,12 +174,27 @@ def spec() -> ModuleSpec:
 
 
 @contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Processes that are started meanwhile have nowhere to say anything; what fails raises its error here."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
 def session() -> Iterator[SparkSession]:
     """Stopped at the end, unless there was one before."""
     is_own = SparkSession.getActiveSession() is None
     # Spark's own choice is the python3 of PATH, which need not be the one that has stretto.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("stretto bench")
         .config("spark.ui.enabled", "false")
@@ -187,9 +202,10 @@ def session() -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
+        .config("spark.ui.showConsoleProgress", "false")
     )
+    with _unheard():
+        spark = builder.getOrCreate()
     spark.dataSource.register(ReadyMade)
     try:
         yield spark

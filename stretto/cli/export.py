@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -183,20 +182,19 @@ def _export(
     present = destination.present()
     kept = planning.check_present(request, present)
     starts = planning.starts_of(request, kept, description.tasks)
-    with tempfile.TemporaryDirectory(prefix="stretto-export-") as folder, _progress(quiet) as tell:
-        report = Path(folder) / "report.json"
+    with _progress(quiet) as tell:
         order = planning.order_of(
             request,
             kind,
             reach=reach,
             starts=starts,
-            report=report,
+            report=destination.report,
             into=destination.tree,
             master=spark.master,
             settings=spark.settings,
         )
         done = run_job(order, tell)
-        tasks = read_report(report, starts if kind == "depot" else None)
+        tasks = read_report(destination.report, starts if kind == "depot" else None)
         made = planning.manifest_of(planning.planned(request, kind), done, tasks, destination.tree)
     whole = made if kept is None else kept.continued(made)
     destination.publish(whole, kept)

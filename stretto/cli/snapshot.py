@@ -29,6 +29,7 @@ from stretto.snapshot.creating import TIMEOUT_SECONDS, default_name
 from stretto.snapshot.creating import create as create_snapshot
 from stretto.snapshot.keeping import delete_files, too_many
 from stretto.snapshot.manifest import ARTIFACT, MANIFEST, Manifest, read_manifest
+from stretto.snapshot.options import lines_of, options_to_restore
 from stretto.zk.records import RestoredFrom
 
 DIGITS = 12
@@ -154,11 +155,14 @@ def restore(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Of the module; may be repeated.", show_default=False),
     ] = None,
+    no_options: Annotated[
+        bool, typer.Option("--no-options", help="Leave out what was set for it when the snapshot was made.")
+    ] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once it is decided.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     key: Key = None,
 ) -> int:
-    """Launch a module anew, in any cluster, with the code and the state of a snapshot.
+    """Launch a module anew, in any cluster, with the code, the state and the options of a snapshot.
 
     All nodes have to see its folder. It is verified first.
 
@@ -176,7 +180,8 @@ def restore(
         workers=workers or manifest.workers,
         factor=replication_factor or manifest.replication_factor,
     )
-    options = parsed_options(option or (), called)
+    given = parsed_options(option or (), called)
+    options, of_objects = (given, ()) if no_options else options_to_restore(manifest, called, given)
     with reach(bootstrap, key) as cluster:
         supervisors = check_shape(cluster, shape)
         check_name(cluster, called)
@@ -193,11 +198,14 @@ def restore(
                 workers=shape.workers,
                 replication_factor=shape.factor,
                 options=options,
+                object_options=of_objects,
                 restored=RestoredFrom(folder=str(folder), checksum=manifest.checksum),
                 version=manifest.version,
                 deleted=manifest.deleted,
             )
         )
+        for line in lines_of(options, of_objects, called):
+            typer.echo(f"  option {line}")
         if no_wait:
             typer.echo(f"{called} is being restored; 'stretto module-status {called}' tells how far it is")
         else:

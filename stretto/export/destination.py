@@ -42,6 +42,11 @@ class Destination:
         return self._beside / "tree"
 
     @property
+    def report(self) -> Path:
+        """Where the data source tells what it has read."""
+        return self._beside / "report.json"
+
+    @property
     def _aside(self) -> Path:
         return self._beside / "aside"
 
@@ -84,6 +89,7 @@ class Destination:
     def _recover(self) -> None:
         if self._aside.exists() and not self.folder.exists():
             self._aside.rename(self.folder)
+        self.report.unlink(missing_ok=True)
         for left in (self.tree, self._aside):
             if left.exists():
                 shutil.rmtree(left)

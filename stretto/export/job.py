@@ -2,7 +2,8 @@
 
 It reads by the ``stretto`` data source, writes into a folder that nobody sees yet, and tells on its standard
 output how far it is and how it ended, an event of JSON on each line. What Spark and Java have to say goes to
-the standard error, which is a log. It ends with its standard input: nobody waits for it any more then.
+the standard error, which is a log. It ends with its standard input: nobody waits for it any more then, and so
+it takes away the folder that its order lies in, with Spark's scratch files.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOOK_SECONDS = 0.25
+END_SECONDS = 10.0
 ATTEMPTS = 3
 _PIN_LOST = f"{PinLost.__module__}.{PinLost.__qualname__}: "
 #: What a format cannot hold becomes JSON text.
@@ -81,12 +85,22 @@ def main(path: str) -> int:
     # Whoever reads the events closes the pipe when it has enough, and no longer wants us then.
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    ending = _EndWithInput(Path(path).parent)
+    ending.start()
     order = msgspec.json.decode(Path(path).read_bytes(), type=Order)
 
     def tell(event: Event) -> None:
         out.write(msgspec.json.encode(event) + b"\n")
 
+    try:
+        return _main(order, tell)
+    finally:
+        if ending.has_begun:
+            # What fails now fails because of that.
+            ending.join()
+
+
+def _main(order: Order, tell: Tell) -> int:
     try:
         session = _session(order)
     except Exception as error:
@@ -102,11 +116,38 @@ def main(path: str) -> int:
     return 0
 
 
-def _end_with_input() -> None:
-    # Not by sys.stdin, whose lock a thread must not have when the interpreter ends.
-    while os.read(0, 4096):
-        pass
-    os.killpg(0, signal.SIGKILL)
+class _EndWithInput(threading.Thread):
+    """Kills all of the job when nobody waits for it, and clears away what it has in ``scratch``."""
+
+    def __init__(self, scratch: Path) -> None:
+        super().__init__(daemon=True)
+        self._scratch = scratch
+        self.has_begun = False
+
+    def run(self) -> None:
+        # Not by sys.stdin, whose lock a thread must not have when the interpreter ends.
+        while os.read(0, 4096):
+            pass
+        self.has_begun = True
+        deadline = time.monotonic() + END_SECONDS
+        while (others := _others_of_group()) and time.monotonic() < deadline:
+            for pid in others:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(LOOK_SECONDS)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        os.killpg(0, signal.SIGKILL)
+
+
+def _others_of_group() -> list[int]:
+    """Java, that is, and what else writes files; not those that are dead and only waited for."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, _, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(group) == os.getpgrp() and state not in "ZX" and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+    return found
 
 
 def _session(order: Order) -> SparkSession:

@@ -67,15 +67,22 @@ def _scratch() -> Iterator[Path]:
 def _started(order: Path, log: BinaryIO) -> Iterator[subprocess.Popen[bytes]]:
     # Spark runs its Python processes with the interpreter that has the data source, which is this one.
     environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"} | os.environ
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stretto.export.job", str(order)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        start_new_session=True,
-        env=environment,
-    )
+    # Who is interrupted while it starts the process has one to end.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stretto.export.job", str(order)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            env=environment,
+        )
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield process
         with suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)

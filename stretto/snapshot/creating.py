@@ -45,6 +45,7 @@ from stretto.snapshot.manifest import (
     sync_folder,
     write_manifest,
 )
+from stretto.snapshot.options import options_of
 from stretto.types import Epoch, Offset, TaskId, WorkerId
 from stretto.worker.snapshots import CREATING, PREFIX
 from stretto.zk.paths import GroupKey
@@ -183,6 +184,7 @@ class _Making:
         fetched = spec.artifact
         with ThreadPoolExecutor(THREADS, "snapshot") as self._pool:
             spec, marker, groups, microbatches = self._cut(spec)
+            options = options_of(self._cluster, self._module, spec)
             try:
                 self._copy(groups, marker)
             finally:
@@ -207,6 +209,7 @@ class _Making:
             deleted=spec.deleted,
             workers=spec.workers,
             replication_factor=spec.replication_factor,
+            options=options,
             microbatches=microbatches,
         )
         self._check(manifest)

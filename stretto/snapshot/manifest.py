@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from stretto.admin import ModuleManifest
+from stretto.admin import ModuleManifest, OptionsAt
 from stretto.errors import StrettoError
 from stretto.types import Epoch, Offset, TaskId, WorkerId
 from stretto.zk.records import DepotSpec, PStateSpec, QuerySpec, TopologySpec
@@ -72,6 +72,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Objects whose data was still going, with the version that deleted them."""
     workers: int
     replication_factor: int
+    options: tuple[OptionsAt, ...] | msgspec.UnsetType = msgspec.UNSET
+    """That were set for the module and its objects; unset in snapshots of releases that did not keep them."""
     microbatches: dict[str, int] = {}
     """The latest microbatch of each topology; it took effect on all tasks, and no later one on any."""
     checksum: str = ""

@@ -66,7 +66,7 @@ class Snapshot:
 
     def apply_offset(self, task: int) -> int:
         """What the task is the state of."""
-        return int(self._task(task).offset)
+        return int(self.stored(task).offset)
 
     def rows(
         self, task: int, pstate: str, start: bytes = EVERYTHING[0], end: bytes = EVERYTHING[1]
@@ -144,14 +144,15 @@ class Snapshot:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _task(self, task: int) -> StoredTask:
+    def stored(self, task: int) -> StoredTask:
+        """What the manifest has of a task. Raises UsageError if there is none."""
         found = self._stored.get(task)
         if found is None:
             raise UsageError(f"snapshot {self.manifest.name} of {self.module} has no task {task}")
         return found
 
     def _file(self, task: int) -> TaskFile:
-        stored = self._task(task)
+        stored = self.stored(task)
         with self._opening:
             found = self._files.get(task)
             if found is None:

@@ -6,6 +6,7 @@ last one closes it.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,11 +67,12 @@ class TaskFile:
 
     @contextmanager
     def reading_bytes(self) -> Iterator[lmdb.Transaction[bytes]]:
-        """The same, for who keeps what it reads."""
+        """The same, for who keeps what it reads, and may read its pages by itself."""
         try:
             with self._env.begin() as txn:
                 yield txn
-        except lmdb.Error as error:
+        except (lmdb.Error, IndexError, struct.error) as error:
+            # The latter two are what a page that is none looks like.
             raise self._damaged(error) from error
 
     def names(self) -> list[str]:

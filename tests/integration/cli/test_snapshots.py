@@ -23,6 +23,10 @@ def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it
     bank.launch()
     bank.pay_in()
     bank.settle(MONEY)
+    assert bank.run("options", "set", "snapshot.retain", "9", "--module", "snapped").code == 0
+    assert bank.run("options", "set", "pin.max.age.millis", "5000", "--module", "snapped").code == 0
+    of_depot = ("--module", "snapped", "--depot", "orders")
+    assert bank.run("options", "set", "depot.max.read.bytes", "70000", *of_depot).code == 0
     with bank.transfers():
         first = bank.create(tmp_path, "--name", "first")
         assert first.code == 0, first
@@ -52,10 +56,17 @@ def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it
 
     assert bank.run("deploy", "destroy", "snapped", "--yes").code == 0
     restored = Bank(whole_cluster.bootstrap, "revived")
-    wanted = ["--module", "revived", "--threads", "4"]
+    wanted = ["--module", "revived", "--threads", "4", "--option", "snapshot.retain=3"]
     assert "4 tasks, for good" in restored.run("snapshot", "restore", str(folder), "--tasks", "8").err
     done = restored.run("snapshot", "restore", "snapped/second", *wanted)
     assert done.code == 0, done
+    assert "option depot.max.read.bytes = 70000 for depot orders of module revived" in done.out
+    shown = restored.run("options", "list", "--module", "revived", "--depot", "orders", "--json")
+    of_depot_now = {each["name"]: each for each in json.loads(shown.out)}
+    assert of_depot_now["depot.max.read.bytes"]["value"] == 70_000
+    shown = restored.run("options", "list", "--module", "revived", "--json")
+    of_module = {each["name"]: each for each in json.loads(shown.out)}
+    assert (of_module["snapshot.retain"]["value"], of_module["pin.max.age.millis"]["value"]) == (3, 5_000)
     again = restored.run("snapshot", "restore", str(folder), *wanted)
     assert (again.code, "there is a module revived already" in again.err) == (2, True)
     restored.settle(MONEY)

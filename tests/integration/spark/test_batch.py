@@ -154,6 +154,12 @@ def test_filters_on_keys_choose_what_is_read(spark: SparkSession, load: Callable
         assert views.where("key = '/3' and key_2 > DATE'2026-01-01'").count() == 2
         accounts = load(pstate="accounts").where("key < 0 and balance > -40")
         assert {row["owner"] for row in accounts.collect()} == {"owner -3", "owner -2", "owner -1"}
+        moments = load(pstate="moments")
+        assert moments.where("key._1 = 'a'").count() == 1
+        assert moments.where("key._1 > 'a'").count() == 0
+        one = moments.where("key._1 = 'a' and key._2 = TIMESTAMP'2026-01-01 12:00:00Z'")
+        assert one.rdd.getNumPartitions() == 1
+        assert [row["value"] for row in one.collect()] == [Decimal("1.25")]
         events = load(depot="events")
         assert events.where("offset >= 5 and offset < 8").count() == 3 * TASKS
         assert events.where("timestamp > TIMESTAMP'2020-01-01 00:00:00Z'").count() == len(RECORDS)

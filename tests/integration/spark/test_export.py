@@ -122,10 +122,14 @@ def test_parts_of_a_depot_join_although_leaders_die(
 
 
 def test_an_export_that_is_killed_leaves_the_one_before_and_no_process(
-    words: LaunchedModule, export: Callable[..., str], tmp_path: Path
+    words: LaunchedModule,
+    export: Callable[..., str],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path / "counts"
     export("counts", "--to", str(folder), "--format", "csv")
+    scratch = tmp_path_factory.mktemp("scratch")
     before = manifest(folder)
     line = [
         sys.executable,
@@ -133,7 +137,9 @@ def test_an_export_that_is_killed_leaves_the_one_before_and_no_process(
         "stretto",
         *arguments(words, "counts", "--to", str(folder), "--format", "csv"),
     ]
-    process = subprocess.Popen(line, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        line, stderr=subprocess.PIPE, start_new_session=True, env={**os.environ, "TMPDIR": str(scratch)}
+    )
     beside = tmp_path / ".counts.exporting"
     deadline = time.monotonic() + 600
     while not (beside / "tree").exists() and process.poll() is None and time.monotonic() < deadline:
@@ -142,6 +148,9 @@ def test_an_export_that_is_killed_leaves_the_one_before_and_no_process(
     process.communicate()
     assert manifest(folder) == before
     stretto.testing.eventually(lambda: not jobs_of(beside), timeout=120, what="the job has ended by itself")
+    stretto.testing.eventually(
+        lambda: not list(scratch.glob("stretto-export-*")), timeout=60, what="its scratch files are gone"
+    )
     export("counts", "--to", str(folder), "--format", "csv")
     assert [path.name for path in tmp_path.iterdir()] == ["counts"]
 

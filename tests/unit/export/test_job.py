@@ -118,6 +118,26 @@ def test_who_is_interrupted_ends_all_of_the_job(job: Callable[[str], None], tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["pids"]
 
 
+def test_who_is_interrupted_while_it_starts_the_job_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = subprocess.Popen
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(_: list[str], **more: Any) -> subprocess.Popen[bytes]:
+        started.append(real([sys.executable, "-c", "import time; time.sleep(600)"], **more))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("stretto.export.running.subprocess.Popen", start)
+    with pytest.raises(KeyboardInterrupt):
+        run_job(ORDER, print)
+    assert started[0].returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+
+
 def is_dead(pid: int) -> bool:
     """A zombie is, too: init may take its time."""
     try:

@@ -79,7 +79,9 @@ def matches(each: Filter, value: Any) -> bool:
             raise AssertionError(each)
 
 
-def drawn(data: st.DataObject, column: str, keys: st.SearchStrategy[Any], *, text: bool) -> Filter:
+def drawn(
+    data: st.DataObject, attribute: tuple[str, ...], keys: st.SearchStrategy[Any], *, text: bool
+) -> Filter:
     present = keys.filter(lambda key: key is not None)
     kinds: list[Any] = [
         EqualTo,
@@ -93,10 +95,10 @@ def drawn(data: st.DataObject, column: str, keys: st.SearchStrategy[Any], *, tex
     ]
     kind = data.draw(st.sampled_from([*kinds, EqualNullSafe, *([StringStartsWith] if text else [])]))
     if kind in (IsNotNull, IsNull):
-        return kind((column,))  # type: ignore[no-any-return]
+        return kind(attribute)  # type: ignore[no-any-return]
     if kind is In:
-        return In((column,), tuple(data.draw(st.lists(present, max_size=4))))
-    return kind((column,), data.draw(present))  # type: ignore[no-any-return]
+        return In(attribute, tuple(data.draw(st.lists(present, max_size=4))))
+    return kind(attribute, data.draw(present))  # type: ignore[no-any-return]
 
 
 @settings(deadline=None, max_examples=300)
@@ -105,7 +107,7 @@ def test_rows_in_the_ranges_are_those_that_match(data: st.DataObject) -> None:
     first, second = data.draw(st.sampled_from(list(KEYS))), data.draw(st.sampled_from(list(KEYS)))
     paths = data.draw(st.lists(st.tuples(KEYS[first], KEYS[second]), max_size=12))
     pushed = [
-        drawn(data, column, KEYS[kind], text=kind is str)
+        drawn(data, (column,), KEYS[kind], text=kind is str)
         for column, kind in (("key", first), ("key_2", second))
         for _ in range(data.draw(st.integers(0, 2)))
     ]
@@ -130,6 +132,54 @@ def test_an_equal_key_is_read_from_its_task_alone() -> None:
     path = ordered.encode("ann")
     assert {task for task, ranges in found.items() if ranges} == {owner_of("ann", TASKS)}
     assert found[owner_of("ann", TASKS)] == [(ordered.behind(path + ordered.encode(7)), path + b"\x21")]
+
+
+PAIR = tuple[str, int]
+MEMBERS: list[tuple[tuple[str, ...], st.SearchStrategy[Any]]] = [
+    (("key", "_1"), TEXTS),
+    (("key", "_2"), INTS),
+    (("key_2", "_1"), DATES),
+    (("key_2", "_2", "_1"), st.booleans()),
+    (("key_2", "_2", "_2"), TEXTS),
+]
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_members_of_tuples_narrow_what_is_read_one_after_the_other(data: st.DataObject) -> None:
+    chosen = KeyFilters([("key", describe(PAIR)), ("key_2", describe(tuple[date, tuple[bool, str]]))])
+    pushed = [
+        drawn(data, attribute, strategy, text=strategy is TEXTS)
+        for attribute, strategy in MEMBERS
+        for _ in range(data.draw(st.integers(0, 2)))
+    ]
+    left = chosen.push(pushed)
+    done = [each for each in pushed if not any(each is other for other in left)]
+    for members in data.draw(st.lists(st.tuples(*(strategy for _, strategy in MEMBERS)), max_size=12)):
+        first, second = members[:2], (members[2], members[3:])
+        row = ordered.encode(first) + ordered.encode(second)
+        ranges = chosen.ranges(owner_of(first, TASKS), TASKS)
+        is_read = any(start <= row < end for start, end in ranges)
+        values = dict(zip((attribute for attribute, _ in MEMBERS), members, strict=True))
+        assert is_read or not all(matches(each, values[each.attribute]) for each in pushed)  # type: ignore[attr-defined]
+        assert not is_read or all(matches(each, values[each.attribute]) for each in done)  # type: ignore[attr-defined]
+
+
+def test_the_first_members_of_a_tuple_are_a_range_of_every_task_and_all_of_them_a_key_of_one() -> None:
+    chosen = KeyFilters([("key", describe(PAIR))])
+    first = EqualTo(("key", "_1"), "ann")
+    assert chosen.push([IsNotNull(("key",)), IsNotNull(("key", "_1")), first]) == []
+    expected = ordered.beginning_with(("ann",))
+    assert [chosen.ranges(task, TASKS) for task in range(TASKS)] == [[expected]] * TASKS
+    whole = KeyFilters([("key", describe(PAIR))])
+    assert whole.push([first, EqualTo(("key", "_2"), 7)]) == []
+    owner = owner_of(("ann", 7), TASKS)
+    assert [task for task in range(TASKS) if whole.ranges(task, TASKS)] == [owner]
+    assert whole.ranges(owner, TASKS) == [ordered.subtree(ordered.encode(("ann", 7)))]
+    # Of the second member alone nothing follows.
+    second = KeyFilters([("key", describe(PAIR))])
+    assert second.push([EqualTo(("key", "_2"), 7)]) == [EqualTo(("key", "_2"), 7)]
+    assert second.ranges(0, TASKS) == [ordered.EVERYTHING]
 
 
 def test_what_is_not_certain_is_left_to_spark() -> None:

@@ -18,6 +18,7 @@ from pyspark_stretto import states
 from pyspark_stretto.batch import BatchReader
 from pyspark_stretto.source import DefaultSource
 from stretto import admin
+from stretto.artifact.archive import digest_of
 from stretto.errors import OffsetTrimmed, StrettoError, UsageError
 from stretto.pstate.types import describe
 from stretto.snapshot.manifest import MANIFEST, file_of, write_manifest
@@ -122,6 +123,9 @@ def test_a_damaged_snapshot_is_refused_before_anything_is_read(
     ):
         read(folder, pstate=PSTATE)
     monkeypatch.setattr(states, "HASHED_BYTES_MAX", 0)
+    for _ in range(2):
+        with pytest.raises(StrettoError, match=r"task-1/data\.mdb is damaged"):
+            read(folder, pstate=PSTATE)
     path.write_bytes(stored[:-4096])
     with pytest.raises(StrettoError, match=r"data\.mdb is damaged"):
         read(folder, pstate=PSTATE)
@@ -135,6 +139,30 @@ def test_a_damaged_snapshot_is_refused_before_anything_is_read(
     manifest.unlink()
     with pytest.raises(StrettoError, match="is no snapshot"):
         read(folder, pstate=PSTATE)
+
+
+def test_a_large_snapshot_is_hashed_by_who_reads_it_each_file_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+
+    def digest(path: Path) -> str:
+        hashed.append(path.parent.name)
+        return digest_of(path)
+
+    monkeypatch.setattr(states, "digest_of", digest)
+    monkeypatch.setattr(states, "HASHED_BYTES_MAX", 0)
+    for _ in range(2):
+        assert len(read(folder, pstate=PSTATE, split_bytes="1000")) == 200
+    assert sorted(hashed) == ["task-0", "task-1"]
+    # What has changed since is looked at again.
+    path = file_of(folder, TaskId(0))
+    stored = bytearray(path.read_bytes())
+    stored[-100] ^= 1
+    path.unlink()
+    path.write_bytes(stored)
+    with pytest.raises(StrettoError, match=r"task-0/data\.mdb is damaged"):
+        read(folder, depot="events")
 
 
 def test_records_that_are_trimmed_away_are_not_passed_over(
