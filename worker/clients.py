@@ -153,6 +153,8 @@ class Clients:
 
     def _wrong(self, message: wire.AppendBatch, body: memoryview) -> str | None:
         """Why an append can never be taken, or None."""
+        if not _fits_a_frame(message):
+            return "no entry has such a task, producer, sequence or count"
         if message.kind is Kind.PRODUCER_OPEN:
             is_good = message.producer > 0 and not is_named(message.producer) and message.count == 1
             return None if is_good else "a producer's id is a positive number of 63 bits"
@@ -165,8 +167,6 @@ class Clients:
             return None if is_good and _fits(message) else "only a named producer claims a round"
         if message.kind not in (Kind.DEPOT, Kind.STATE):
             return f"clients append records, not {message.kind.name}"
-        if message.sequence < 0 or message.producer < 0:
-            return "sequences and producers are not negative"
         if is_named(message.producer) and (message.kind is not Kind.DEPOT or not _fits(message)):
             return "a named producer appends at most 2^32 records in a round"
         if message.kind is Kind.STATE:
@@ -245,6 +245,13 @@ class Clients:
         start = None if offset is None else group.bases.get(offset)
         end = group.depot_ends.get((task, depot), 0) if start is None else start + count
         self._worker.streams.await_processed((group.key, task, depot), start, end, processed)
+
+
+def _fits_a_frame(message: wire.AppendBatch) -> bool:
+    """Whatever somebody sends must not get as far as where it cannot be written: in the log, it would stop
+    every replica again and again. The sequence behind it is written too."""
+    small = 0 <= message.task < 1 << 32 and 0 < message.count < 1 << 32
+    return small and message.producer >= 0 and 0 <= message.sequence < (1 << 64) - message.count
 
 
 def _fits(message: wire.AppendBatch) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,6 +18,7 @@ import msgspec
 
 from stretto import wire
 from stretto.client.network import Network, patience_ms
+from stretto.errors import PeerError
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Buffer
 from stretto.topology.work import StepCall
@@ -39,6 +40,16 @@ Take: TypeAlias = Callable[[GroupKey, TaskId, str, Buffer, Callable[[Failures | 
 of it: None if the epoch ended before."""
 
 _decode_calls = msgspec.msgpack.Decoder(list[StepCall]).decode
+
+
+def _checked(bodies: Sequence[memoryview]) -> bytes:
+    """Whatever is no calls would end the executor that is given them, and then who takes them apart."""
+    try:
+        calls = bytes(bodies[0])
+        _decode_calls(calls)
+    except (msgspec.MsgspecError, IndexError) as error:
+        raise PeerError(f"calls of steps are malformed: {error}") from error
+    return calls
 
 
 def with_origins(calls: Buffer, notes: tuple[FailureNote, ...]) -> Failures:
@@ -152,8 +163,8 @@ class Hops:
             self._worker.transport.reply(sender, wire.StepsRun(message.request, taken.answer))
             return
         if taken is None:
+            calls = _checked(bodies)
             taken = self._taken[key] = _Taken()
-            calls = bytes(bodies[0]) if bodies else b""
             if not self._take(
                 message.group, message.task, message.topology, calls, lambda told: self._told(key, told)
             ):

@@ -20,7 +20,7 @@ from stretto.errors import StrettoError, UsageError
 from stretto.keys import ClusterKey
 from stretto.records import BATCH_BYTES_MAX, pack
 from stretto.replog.core import messages
-from stretto.replog.core.producers import new_producer_id
+from stretto.replog.core.producers import named_producer_id, new_producer_id
 from stretto.replog.frame import Header, Kind, encode
 from stretto.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
 from stretto.worker.environment import DEPOTS_MAX
@@ -293,14 +293,33 @@ ABSURD = (-1, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_appends_with_absurd_numbers_do_not_kill_a_worker(calm: Cluster, kind: Kind) -> None:
-    body = pack("events", [b"record"])
     with Wire(calm.leader().address) as caller:
-        for field in ("task", "producer", "sequence", "count"):
-            for number in ABSURD:
-                message = wire.AppendBatch(
-                    caller.number(), calm.key_of(0), kind, TaskId(0), ProducerId(1), 0, 1
-                )
-                caller.send(msgspec.structs.replace(message, **{field: number}), body)
+        # What would be taken but for the number: records of a producer, a marker of none.
+        for producer, body in ((1, pack("events", [b"record"])), (0, b"marker")):
+            for field in ("task", "producer", "sequence", "count"):
+                for number in ABSURD:
+                    message = wire.AppendBatch(
+                        caller.number(), calm.key_of(0), kind, TaskId(0), ProducerId(producer), 0, 1
+                    )
+                    caller.send(msgspec.structs.replace(message, **{field: number}), body)
+    check_alive(calm)
+
+
+@pytest.mark.parametrize("kind", [Kind.DEPOT, Kind.CLAIM])
+def test_a_sequence_that_no_other_can_follow_is_refused_before_it_is_in_the_log(
+    calm: Cluster, kind: Kind
+) -> None:
+    """There it would end every replica that applies it, whenever it starts."""
+    last, producer = (1 << 64) - 1, ProducerId(named_producer_id(1, lasting=False))
+    body = pack("events", [b"record"]) if kind is Kind.DEPOT else b""
+    with Wire(calm.leader().address) as caller:
+        message = wire.AppendBatch(caller.number(), calm.key_of(0), kind, TaskId(0), producer, last, 1)
+        assert isinstance(caller.ask(message, body), wire.Failed)
+        # Behind it in the log.
+        marker = wire.AppendBatch(
+            caller.number(), calm.key_of(0), Kind.MARKER, TaskId(0), ProducerId(0), 0, 1
+        )
+        assert isinstance(caller.ask(marker, b"marker"), wire.Appended)
     check_alive(calm)
 
 

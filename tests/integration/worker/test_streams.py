@@ -212,7 +212,9 @@ def test_a_function_that_holds_the_interpreter_costs_no_membership_and_no_lease(
     assert not any(worker.said("steps_down") for worker in cluster.workers.values())
 
 
-def test_clients_cannot_change_pstates(start: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_neither_clients_nor_calls_that_are_none_get_at_pstates(
+    start: Callable[..., Cluster], tmp_path: Path
+) -> None:
     cluster = start(code=Code(tmp_path / "code", COUNTS, "Words"), tasks=1, groups=1)
     with Wire(cluster.leader().address) as caller:
         group, number = cluster.key_of(), caller.number()
@@ -220,6 +222,11 @@ def test_clients_cannot_change_pstates(start: Callable[..., Cluster], tmp_path: 
         answer = caller.ask(message, pack({}))
     assert isinstance(answer, wire.Failed)
     assert "changed by the topologies of their module" in answer.why
+    for calls in (b"", b"\xc1", b"\x91\x01"):
+        with Wire(cluster.leader().address, worker="w9") as caller:
+            caller.send(wire.RunSteps(caller.number(), group, TaskId(0), "split", "w9", 1), calls)
+            # Who sends such a thing is no longer listened to. It would have ended executor and worker.
+            assert isinstance(caller.ask(wire.GetMetadata(1)), wire.HelloRefused)
 
 
 async def awaited(producer: Producer) -> dict[str, Any]:
