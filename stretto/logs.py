@@ -1,12 +1,17 @@
 """Logs of daemons: readable lines on a terminal, JSON elsewhere, always on stderr. Daemons that nobody writes
-a file for remember the end of their own."""
+a file for remember the end of their own.
+
+What cannot be written, because a disk is full or a terminal is gone, is lost: a daemon has better things to
+do than to die of its log."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
 from collections import deque
+from typing import TextIO
 
 import structlog
 
@@ -46,6 +51,22 @@ class Recent:
 RECENT = Recent()
 
 
+class _Lossy:
+    """A stream that takes what it can."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 def configure(level: int = logging.INFO, *, remember: bool = False) -> None:
     """Once, at the start of a process; ``remember`` keeps the newest lines in :data:`RECENT`."""
     renderer: structlog.typing.Processor = (
@@ -61,7 +82,7 @@ def configure(level: int = logging.INFO, *, remember: bool = False) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_Lossy(sys.stderr)),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -317,3 +318,19 @@ def _rotate(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > LOG_BYTES_MAX:
             path.rename(path.with_suffix(".log.1"))
+
+
+def bound_logs(folder: Path) -> None:
+    """The same for logs that are being appended to; what is written meanwhile is lost. Waits for the disk.
+
+    Where there is no room to keep what is old, it goes: a module that prints must not cost others their disk.
+    """
+    for path in folder.glob("*.log"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_size > LOG_BYTES_MAX:
+                older = path.with_suffix(".log.1")
+                try:
+                    shutil.copyfile(path, older)
+                except OSError:
+                    older.unlink(missing_ok=True)
+                os.truncate(path, 0)

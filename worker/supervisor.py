@@ -33,7 +33,7 @@ from stretto.service import Service
 from stretto.snapshot.seeding import why_unseen
 from stretto.types import Incarnation, Millis, WorkerId
 from stretto.worker.burials import Burials
-from stretto.worker.children import Child, Children
+from stretto.worker.children import Child, Children, bound_logs
 from stretto.worker.code import ModuleCode
 from stretto.worker.desired import Desired, Fate
 from stretto.worker.namesakes import Namesakes
@@ -51,6 +51,8 @@ LIFE_MS = 60_000
 """A worker that lived so long starts again at once, as if it had never failed."""
 SWEEP_MS = 10 * 60 * 1_000
 """How often code that no module uses is looked for."""
+LOGS_MS = 60 * 1_000
+"""How often logs that have grown too long are looked for."""
 FAREWELL_MS = 2_000
 """For the registrations of those who were killed, when the supervisor itself stops."""
 
@@ -173,6 +175,7 @@ class Supervisor:
         self._view.follow_data(self._paths.conductor_leader, self._conductor_read)
         self._desired.start()
         self.loop.call_after(SWEEP_MS, self._sweep)
+        self.loop.call_after(LOGS_MS, self._bound_logs)
         self.loop.run()
         self._close()
 
@@ -377,6 +380,10 @@ class Supervisor:
         if self._desired.is_known:
             self._code.sweep(self._desired.artifacts())
         self.loop.call_after(SWEEP_MS, self._sweep)
+
+    def _bound_logs(self) -> None:
+        self._pool.submit(bound_logs, self._data / "logs")
+        self.loop.call_after(LOGS_MS, self._bound_logs)
 
     def _tell_left(self) -> None:
         """Data is never deleted because somebody does not name it."""
