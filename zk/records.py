@@ -117,6 +117,8 @@ class QuerySpec(msgspec.Struct, frozen=True, kw_only=True):
     parameters: tuple[str, ...] = ()
     key: str | None = None
     """The parameter whose argument chooses the task; None asks all of them."""
+    key_type: Type | None = None
+    """What that argument becomes: JSON, or text, says no dates, bytes and tuples."""
 
 
 class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,9 +19,11 @@ import msgspec
 
 from stretto.admin import ModuleManifest
 from stretto.artifact.describe import Described, NotDescribed, Report
-from stretto.errors import DeclarationError
+from stretto.errors import DeclarationError, UsageError
 from stretto.module import Module, declarations
 from stretto.nearest import did_you_mean
+from stretto.pstate.types import Type, describe, not_a_key
+from stretto.topology.signatures import StepSignature
 from stretto.zk.records import PStateSpec, QuerySpec, TopologySpec
 
 
@@ -97,10 +99,26 @@ def manifest(module: type[Module], entry: str) -> ModuleManifest:
             for name, topology in functions.topologies.items()
         ),
         queries=tuple(
-            QuerySpec(name=name, parameters=query.signature.parameters, key=query.declared.key)
+            QuerySpec(
+                name=name,
+                parameters=query.signature.parameters,
+                key=query.declared.key,
+                key_type=_key_type(query.signature, query.declared.key),
+            )
             for name, query in functions.queries.items()
         ),
     )
+
+
+def _key_type(signature: StepSignature, key: str | None) -> Type | None:
+    """None for what no key of a PState is: the argument chooses its task as it is."""
+    if key is None:
+        return None
+    try:
+        found = describe(signature.types[signature.parameters.index(key)])
+    except UsageError:
+        return None
+    return found if not_a_key(found) is None else None
 
 
 def _modules(imported: ModuleType) -> dict[str, type[Module]]:

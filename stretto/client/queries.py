@@ -15,6 +15,7 @@ from stretto.client.reader import Question
 from stretto.errors import QueryFailed, RetriableError, UsageError
 from stretto.nearest import did_you_mean
 from stretto.partition import owner_of
+from stretto.pstate.types import python_type
 from stretto.types import TaskId
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import QuerySpec
@@ -49,7 +50,7 @@ class Asking:
             self._given = _encode((list(args), dict(named)))
         except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"an argument of {name} cannot be sent: {error}") from None
-        self._task = _task_of(spec, args, named, description.tasks)
+        self._task = task_of(spec, args, named, description.tasks)
 
     def wait(self) -> Any:
         return self._result(self._question().begin())
@@ -113,13 +114,24 @@ def named_argument(text: str) -> tuple[str, Any]:
     return name, argument(value)
 
 
-def _task_of(spec: QuerySpec, args: Sequence[Any], named: Mapping[str, Any], tasks: int) -> TaskId | None:
-    """None: all of them."""
+def task_of(spec: QuerySpec, args: Sequence[Any], named: Mapping[str, Any], tasks: int) -> TaskId | None:
+    """That answers; None: all of them."""
     if spec.key is None:
         return None
     if spec.key in named:
-        return owner_of(named[spec.key], tasks)
+        return owner_of(_as_key(spec, named[spec.key]), tasks)
     at = spec.parameters.index(spec.key)
     if at >= len(args):
         raise UsageError(f"query {spec.name} needs {spec.key}, which chooses the task that answers")
-    return owner_of(args[at], tasks)
+    return owner_of(_as_key(spec, args[at]), tasks)
+
+
+def _as_key(spec: QuerySpec, given: Any) -> Any:
+    """As the function gets it, so that the task is the one where it will look: a date that came as text."""
+    if spec.key_type is None:
+        return given
+    try:
+        return msgspec.msgpack.decode(_encode(given), type=python_type(spec.key_type))
+    except msgspec.MsgspecError:
+        # The function refuses it, wherever it runs.
+        return given

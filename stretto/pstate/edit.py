@@ -8,11 +8,13 @@ dict, set or list. A change is checked whole before any of it is made, and shows
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from stretto import ordered
 from stretto.errors import UsageError
 from stretto.ordered import Range, shown, subtree
+from stretto.pstate import types
 from stretto.pstate.changes import Changes
 from stretto.pstate.overlay import Overlay, Rows, Undo, beginnings
 from stretto.pstate.tree import (
@@ -24,12 +26,14 @@ from stretto.pstate.tree import (
     Node,
     Place,
     build,
+    checked_key,
     encode_key,
     items_of,
     joined,
     locate,
     rows_of,
 )
+from stretto.pstate.types import Type
 
 
 class View:
@@ -209,11 +213,29 @@ def key_range(
     if end is not None:
         high = joined(place.path, encode_key(node.key, end))
     if prefix is not None:
-        first, last = ordered.beginning_with(prefix)
+        first, last = ordered.beginning_with(_checked_prefix(node.key, prefix))
         low, high = max(low, joined(place.path, first)), min(high, place.path + last)
     if after is not None:
         low = max(low, ordered.behind(joined(place.path, encode_key(node.key, after))))
     return low, max(low, high)
+
+
+def _checked_prefix(type_: Type, prefix: Any) -> Any:
+    """As keys of this type begin; what none can begin with would find nothing, without a word."""
+    match type_:
+        case types.Plain(name="str" | "bytes"):
+            return checked_key(type_, prefix)
+        case types.Tuple(items=items) if isinstance(prefix, tuple) and len(prefix) <= len(items):
+            return tuple(map(checked_key, items, prefix))
+        case types.Run(item=item) if isinstance(prefix, tuple):
+            return tuple(checked_key(item, each) for each in prefix)
+        case types.Choice(options=options):
+            for option in options:
+                with suppress(UsageError):
+                    return _checked_prefix(option, prefix)
+        case _:
+            pass
+    raise UsageError(f"{shown(prefix)} is no beginning of a key here: no {type_} begins like that")
 
 
 def _whole(path: bytes) -> Range:

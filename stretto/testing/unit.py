@@ -146,7 +146,8 @@ class ModuleUnderTest:
         data = msgspec.msgpack.encode(given)
         key = query.declared.key
         if key is not None:
-            owner = owner_of(given[query.signature.parameters.index(key)], len(self._tasks))
+            chosen = query.signature.decode(data)[query.signature.parameters.index(key)]
+            owner = owner_of(chosen, len(self._tasks))
             return msgspec.msgpack.decode(self._ask(owner, name, data))
         parts = [self._ask(task, name, data) for task in self._tasks]
         answer = self._runners[0].combine(name, data, parts, raising=True)

@@ -59,9 +59,9 @@ class StepSignature:
         #: None for a batch, which takes as many arguments as its tuples have.
         self._signature = None if batch else signature
         self.count = -1 if batch else len(signature.parameters)
-        #: The types of all arguments, if they are such that a value is the same after encoding and decoding.
-        plain = () if batch else get_args(annotations)
-        self.plain = plain if all(each in _SAME for each in plain) else None
+        #: Of all arguments; ``plain`` if they are such that a value is the same after encoding and decoding.
+        self.types: tuple[Any, ...] = () if batch else get_args(annotations)
+        self.plain = self.types if all(each in _SAME for each in self.types) else None
         self.decode_fast: Callable[[bytes], tuple[Any, ...]] = msgspec.msgpack.Decoder(annotations).decode
 
     def arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 import stretto.testing
 from stretto import Depot, Module, PState, microbatch, query, step, stream
+from stretto.artifact.importing import manifest
+from stretto.client.queries import task_of
 from stretto.errors import UsageError
 from stretto.partition import GLOBAL, owner_of
 
@@ -323,3 +326,67 @@ def test_hops_from_one_task_keep_their_order(
                 expected.setdefault(name, []).append(number)
         assert m.lines.get() == expected
         assert m.lengths.get() == {name: len(line) for name, line in expected.items()}
+
+
+class Calendar(Module):
+    entries = Depot()
+    days = PState(dict[date, int])
+    places = PState(dict[tuple[float, str], int])
+
+    @stream(entries)
+    def enter(self, day: date) -> None:
+        self.count.at(day)(day)
+        self.place.at((1, "home"))()
+
+    @step
+    def count(self, day: date) -> None:
+        self.days.increment(day)
+
+    @step
+    def place(self) -> None:
+        self.places.increment((1, "home"))
+
+    @query(key="day")
+    def on(self, day: date) -> int:
+        return int(self.days.get(day, default=0))
+
+    @query(key="place")
+    def at(self, place: tuple[float, str]) -> int:
+        return int(self.places.get(place, default=0))
+
+    @query(key="moment")
+    def then(self, moment: datetime) -> int:
+        return self.task
+
+
+def test_a_query_is_asked_where_its_key_is_however_that_is_written() -> None:
+    day = date(2026, 1, 31)
+    with stretto.testing.module(Calendar, tasks=16) as m:
+        m.append("entries", "2026-01-31")
+        m.run()
+        assert m.query("on", day) == m.query("on", "2026-01-31") == m.query("on", day="2026-01-31") == 1
+        assert m.query("at", (1.0, "home")) == m.query("at", [1, "home"]) == 1
+
+
+def test_a_client_that_has_only_json_asks_the_task_that_the_function_will_look_at() -> None:
+    specs = {query.name: query for query in manifest(Calendar, "calendar:Calendar").queries}
+    for day in (date(2026, 1, number) for number in range(1, 29)):
+        assert task_of(specs["on"], [day.isoformat()], {}, 64) == owner_of(day, 64)
+        assert task_of(specs["on"], [], {"day": day}, 64) == owner_of(day, 64)
+        moment = datetime(2026, 1, day.day, 12, tzinfo=UTC)
+        written = f"2026-01-{day.day:02}T13:00:00+01:00"
+        assert task_of(specs["then"], [written], {}, 64) == owner_of(moment, 64)
+    # What is no such key is for the function to refuse.
+    assert task_of(specs["on"], ["tomorrow"], {}, 64) == owner_of("tomorrow", 64)
+
+
+def test_what_no_key_begins_with_is_refused_and_what_equals_a_beginning_is_one() -> None:
+    with stretto.testing.module(Calendar, tasks=4) as m:
+        m.append("entries", "2026-01-31")
+        m.run()
+        assert list(m.places.keys(prefix=(1,))) == list(m.places.keys(prefix=(1.0,))) == [(1.0, "home")]
+        for prefix in ("home", ("home",), (1.0, "home", "more")):
+            with pytest.raises(UsageError, match=r"no beginning|no key here"):
+                list(m.places.keys(prefix=prefix))
+        with pytest.raises(UsageError, match="no beginning"):
+            list(m.days.keys(prefix="2026"))

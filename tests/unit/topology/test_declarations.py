@@ -16,6 +16,7 @@ from stretto.admin import ModuleManifest
 from stretto.artifact.importing import manifest
 from stretto.errors import DeclarationError
 from stretto.module import declarations
+from stretto.pstate.types import Plain
 from stretto.zk.records import QuerySpec, TopologySpec
 
 
@@ -85,7 +86,9 @@ def test_a_manifest_tells_what_a_worker_drives() -> None:
         ),
         TopologySpec(name="ring", kind="microbatch", depots=("alarms",), pstates=("loud",), batch=True),
     )
-    assert found.queries == (QuerySpec(name="views_of", parameters=("page",), key="page"),)
+    assert found.queries == (
+        QuerySpec(name="views_of", parameters=("page",), key="page", key_type=Plain("str")),
+    )
     functions = declarations(Site).functions
     assert functions.topologies["see"].steps == {"later"}
     assert functions.writers["last"] == "see"
