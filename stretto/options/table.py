@@ -1,178 +1,22 @@
-"""Every option of a cluster, declared once: what it means, what it may be, and where it may be set.
-
-Options change while the cluster runs. They are kept in the metastore by level (:mod:`stretto.zk.options`):
-for the whole cluster, for a module, or for one depot, topology or PState of a module; the most specific level
-that has a value wins. Validation, documentation and the core's :class:`Settings` are made from the table
-below, so that nothing about an option is said twice.
-"""
+"""Every option there is. Add one here, and validation, help, docs and the core's settings follow."""
 
 from __future__ import annotations
 
 import difflib
-import enum
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeAlias
 
-import msgspec
-
-from stretto.errors import OptionError, UsageError
+from stretto.errors import OptionError
+from stretto.options.levels import Level, Scope
+from stretto.options.option import GROUP, Option, Value
 from stretto.records import BATCH_BYTES_MAX
-from stretto.replog.core.settings import Settings
-
-Value: TypeAlias = bool | int | float | str
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
 _MIB = 1 << 20
-
-
-class Scope(enum.StrEnum):
-    """Kinds of levels."""
-
-    CLUSTER = "cluster"
-    MODULE = "module"
-    TOPOLOGY = "topology"
-    DEPOT = "depot"
-    PSTATE = "pstate"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Level:
-    """Where a value is set. Made by :meth:`of`, or :data:`CLUSTER`."""
-
-    scope: Scope = Scope.CLUSTER
-    module: str | None = None
-    name: str | None = None
-    """Of the depot, topology or PState."""
-
-    @classmethod
-    def of(
-        cls,
-        module: str | None = None,
-        *,
-        depot: str | None = None,
-        topology: str | None = None,
-        pstate: str | None = None,
-    ) -> Level:
-        """The level that a person names; raises UsageError unless it is one."""
-        parts = {Scope.DEPOT: depot, Scope.TOPOLOGY: topology, Scope.PSTATE: pstate}
-        named = [(scope, name) for scope, name in parts.items() if name is not None]
-        if len(named) > 1:
-            raise UsageError("name one depot, topology or PState, not several: each is a level of its own")
-        if module is None:
-            if named:
-                raise UsageError(f"name the module that {named[0][0]} {named[0][1]} belongs to")
-            return cls()
-        if not named:
-            return cls(Scope.MODULE, module)
-        scope, name = named[0]
-        return cls(scope, module, name)
-
-    def path(self) -> tuple[Level, ...]:
-        """This level and those around it, most specific first."""
-        match self.scope:
-            case Scope.CLUSTER:
-                return (self,)
-            case Scope.MODULE:
-                return (self, CLUSTER)
-            case _:
-                return (self, Level(Scope.MODULE, self.module), CLUSTER)
-
-    def __str__(self) -> str:
-        match self.scope:
-            case Scope.CLUSTER:
-                return "cluster"
-            case Scope.MODULE:
-                return f"module {self.module}"
-            case _:
-                return f"{self.scope} {self.name} of module {self.module}"
-
-
-CLUSTER = Level()
-
-_GROUP = (Scope.CLUSTER, Scope.MODULE)
-"""What concerns a whole task group, which holds parts of all depots and PStates of its module."""
-_PER_DEPOT = (*_GROUP, Scope.DEPOT)
-_PER_TOPOLOGY = (*_GROUP, Scope.TOPOLOGY)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    name: str
-    kind: type[int | float | bool | str]
-    default: Value | None
-    """None: its meaning depends on the group, and ``default_means`` tells it."""
-    doc: str
-    scopes: tuple[Scope, ...] = _GROUP
-    unit: str = ""
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    default_means: str = ""
-    setting: str | None = None
-    """The field of the core's Settings that it becomes."""
-
-    def parse(self, text: str) -> Value:
-        """A value as a person writes it; raises OptionError."""
-        text = text.strip()
-        if self.kind is str:
-            return self.checked(text)
-        try:
-            return self.checked(msgspec.json.decode(text.lower() if self.kind is bool else text))
-        except msgspec.DecodeError:
-            raise self._refusal(text) from None
-
-    def checked(self, value: object) -> Value:
-        """The value, if the option may have it; raises OptionError."""
-        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not self.kind or not isinstance(value, bool | int | float | str):
-            raise self._refusal(value)
-        if isinstance(value, str):
-            is_good = value in self.choices
-        else:
-            is_good = (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
-        if not is_good:
-            raise self._refusal(value)
-        return value
-
-    def check_scope(self, scope: Scope) -> None:
-        if scope not in self.scopes:
-            raise OptionError(
-                f"{self.name} cannot be set for a single {scope}; set it for a {_any_of(self.scopes[::-1])}"
-                if len(self.scopes) > 1
-                else f"{self.name} can be set for the whole cluster only"
-            )
-
-    @property
-    def takes(self) -> str:
-        """What it may be, in words."""
-        if self.kind is bool:
-            return "true or false"
-        if self.kind is str:
-            return _any_of(self.choices)
-        noun = "a whole number" if self.kind is int else "a number"
-        if self.low is None or self.high is None:
-            return noun
-        return f"{noun} from {self.low} to {self.high}"
-
-    def _refusal(self, value: object) -> OptionError:
-        unit = f" ({self.unit})" if self.unit else ""
-        return OptionError(f"{self.name} is {self.takes}{unit}, not {shown(value)}")
-
-
-def _any_of(words: Iterable[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def shown(value: object) -> str:
-    """A value as a person writes it."""
-    return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
-
+_PER_DEPOT = (*GROUP, Scope.DEPOT)
+_PER_TOPOLOGY = (*GROUP, Scope.TOPOLOGY)
 
 TABLE: tuple[Option, ...] = (
     Option(
@@ -562,7 +406,6 @@ TABLE: tuple[Option, ...] = (
         doc="Leaders move when a node's number of them is off its even share by more than this part of it.",
     ),
 )
-
 OPTIONS: Mapping[str, Option] = MappingProxyType({option.name: option for option in TABLE})
 
 
@@ -580,58 +423,3 @@ def parse(name: str, value: object, level: Level) -> Value:
     option = option_named(name)
     option.check_scope(level.scope)
     return option.parse(value) if isinstance(value, str) else option.checked(value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """What is in force, and why."""
-
-    option: Option
-    value: Value | None
-    """None for an option whose default depends on the group."""
-    origin: Level | None
-    """Where it is set; None: nowhere, it is the default."""
-
-
-@dataclass(frozen=True, slots=True)
-class PerDepot:
-    """An option's value for each depot of a module, quick to look up."""
-
-    others: Any
-    special: Mapping[str, Any]
-
-    def of(self, depot: str) -> Any:
-        return self.special.get(depot, self.others)
-
-
-@dataclass(frozen=True, slots=True)
-class OptionSet:
-    """All that is set, by level. Names that are no options (of a later release perhaps) mean nothing here."""
-
-    levels: Mapping[Level, Mapping[str, Any]] = field(default_factory=dict)
-
-    def resolve(self, name: str, level: Level) -> Resolved:
-        """What holds at a level."""
-        option = option_named(name)
-        for each in level.path():
-            if each.scope in option.scopes and name in self.levels.get(each, {}):
-                return Resolved(option=option, value=self.levels[each][name], origin=each)
-        return Resolved(option=option, value=option.default, origin=None)
-
-    def value(self, name: str, level: Level) -> Any:
-        return self.resolve(name, level).value
-
-    def per_depot(self, name: str, module: str) -> PerDepot:
-        special = {
-            str(level.name): self.value(name, level)
-            for level in self.levels
-            if level.scope is Scope.DEPOT and level.module == module
-        }
-        return PerDepot(self.value(name, Level.of(module)), special)
-
-
-def settings_of(options: OptionSet, module: str) -> Settings:
-    """What the core goes by in the groups of a module."""
-    level = Level.of(module)
-    values = {each.setting: options.value(each.name, level) for each in TABLE if each.setting is not None}
-    return Settings(**values)

@@ -1,0 +1,122 @@
+"""Calls and results as bytes: the one place that knows all of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TypeAlias
+
+import msgspec
+
+from stretto.admin.artifacts import GetArtifact, HasArtifact, HeldOfArtifact, PutArtifact
+from stretto.admin.call import Call, Result, result_type
+from stretto.admin.cluster import FindConductor, LocalWorkers, Nodes, Operations
+from stretto.admin.leadership import AllowLeadership, Balance, DisallowLeadership, Leadership, ResignLeader
+from stretto.admin.logs import Log
+from stretto.admin.modules import (
+    AbandonScaling,
+    Describe,
+    Destroy,
+    Launch,
+    Modules,
+    Pause,
+    Reassign,
+    Resume,
+    Scale,
+    ScaleThreads,
+    Specification,
+    Update,
+)
+from stretto.admin.options import Options, SetOption, UnsetOption
+from stretto.admin.pins import PinGroup, Pins
+from stretto.admin.replicas import Digests, Replicas, Story, Windows
+from stretto.admin.snapshots import (
+    BeginSnapshot,
+    CopyCut,
+    Cut,
+    DropCut,
+    FinishSnapshot,
+    ForgetSnapshot,
+    HoldTopologies,
+    SeesSnapshot,
+    Snapshots,
+)
+from stretto.admin.topologies import Failures, Microbatches, SettleFailures
+
+AnyCall: TypeAlias = (
+    FindConductor
+    | Log
+    | Launch
+    | Destroy
+    | Update
+    | Reassign
+    | Scale
+    | ScaleThreads
+    | AbandonScaling
+    | Pause
+    | Resume
+    | Modules
+    | Nodes
+    | Leadership
+    | Balance
+    | AllowLeadership
+    | DisallowLeadership
+    | ResignLeader
+    | SetOption
+    | UnsetOption
+    | Options
+    | Operations
+    | Specification
+    | Snapshots
+    | BeginSnapshot
+    | FinishSnapshot
+    | ForgetSnapshot
+    | SeesSnapshot
+    | HasArtifact
+    | HeldOfArtifact
+    | PutArtifact
+    | GetArtifact
+    | Describe
+    | LocalWorkers
+    | Replicas
+    | Microbatches
+    | Digests
+    | HoldTopologies
+    | Cut
+    | CopyCut
+    | DropCut
+    | Windows
+    | Story
+    | Failures
+    | SettleFailures
+    | PinGroup
+    | Pins
+)
+_calls: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode(value: object) -> msgspec.Raw:
+    return msgspec.Raw(_encode(value))
+
+
+def decode_call(raw: msgspec.Raw) -> AnyCall:
+    """Raises msgspec.DecodeError for what is no call."""
+    return _calls.decode(raw)
+
+
+def decode_result(call: Call[Result], raw: msgspec.Raw) -> Result:
+    result: Result = _decoder(type(call)).decode(raw)
+    return result
+
+
+_decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {}
+_deciding = threading.Lock()
+
+
+def _decoder(call: type[Call[Any]]) -> msgspec.msgpack.Decoder[Any]:
+    """Made by one thread at a time: two that look into the same struct for the first time crash msgspec."""
+    found = _decoders.get(call)
+    if found is None:
+        with _deciding:
+            found = _decoders.setdefault(call, msgspec.msgpack.Decoder(result_type(call)))
+    return found
