@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from stretto.errors import PeerError
+from stretto.decoding import refusing
 
 OFFSET_END = 1 << 62
 """Beyond every offset of a depot."""
@@ -189,18 +189,5 @@ FromScans: TypeAlias = (
 encode = msgspec.msgpack.Encoder().encode
 _to_scans: msgspec.msgpack.Decoder[ToScans] = msgspec.msgpack.Decoder(ToScans)
 _from_scans: msgspec.msgpack.Decoder[FromScans] = msgspec.msgpack.Decoder(FromScans)
-
-
-def decode_to_scans(header: bytes | memoryview) -> ToScans:
-    """Raises PeerError for anything that no correct reader sends."""
-    try:
-        return _to_scans.decode(header)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise PeerError(f"a malformed message came in: {error}") from error
-
-
-def decode_from_scans(header: bytes | memoryview) -> FromScans:
-    try:
-        return _from_scans.decode(header)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise PeerError(f"a malformed reply came in: {error}") from error
+decode_to_scans = refusing(_to_scans, "message")
+decode_from_scans = refusing(_from_scans, "reply")

@@ -13,7 +13,8 @@ from typing import TypeAlias
 import msgspec
 
 from stretto.catchup import messages as catchup
-from stretto.errors import PeerError, RetriableError, StrettoError, UsageError
+from stretto.decoding import refusing
+from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.messages import AnyMessage
 from stretto.replog.frame import Kind
@@ -423,18 +424,5 @@ Any: TypeAlias = ToWorker | ToClient
 encode = msgspec.msgpack.Encoder().encode
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
 _to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
-
-
-def decode_to_worker(header: bytes | memoryview) -> ToWorker:
-    """Raises PeerError for anything that no correct peer sends."""
-    try:
-        return _to_worker.decode(header)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise PeerError(f"a malformed message came in: {error}") from error
-
-
-def decode_to_client(header: bytes | memoryview) -> ToClient:
-    try:
-        return _to_client.decode(header)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise PeerError(f"a malformed reply came in: {error}") from error
+decode_to_worker = refusing(_to_worker, "message")
+decode_to_client = refusing(_to_client, "reply")

@@ -15,8 +15,6 @@ sent, and an answer never counts for another session than the one that sent it.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -52,6 +50,7 @@ from stretto.zk.records import (
 )
 from stretto.zk.registrations import WatchedRegistrations
 from stretto.zk.session import Credentials, Done, MetastoreUnavailable, Send, Session
+from stretto.zk.succession import Succession
 from stretto.zk.survey import Survey, Surveyed
 from stretto.zk.watched import WatchedZnode
 
@@ -59,8 +58,6 @@ log = structlog.get_logger()
 
 #: So many renewals per session time-out.
 LEASE_RENEWALS = 6
-_REOPEN_SECONDS = 0.2
-_SILENCE_SECONDS = 5.0
 
 
 class MetastoreListener(Protocol):
@@ -81,7 +78,7 @@ class MetastoreListener(Protocol):
         """Of the module; None if it was made by hand, or is gone. Also before every ``session_started``."""
 
 
-class Metastore:
+class Metastore(Succession):
     def __init__(
         self,
         hosts: str,
@@ -96,21 +93,18 @@ class Metastore:
         lease_interval_ms: int | None = None,
     ) -> None:
         """``options_of``: the module whose spec and options are followed; without, none are."""
+        super().__init__(
+            hosts,
+            session_timeout_ms=session_timeout_ms,
+            credentials=credentials,
+            tick_seconds=(lease_interval_ms or session_timeout_ms / LEASE_RENEWALS) / 1000,
+            thread="metastore-lease",
+            worker=worker,
+        )
         self.paths = paths
-        self._hosts = hosts
         self._worker = worker
-        self._session_timeout_ms = session_timeout_ms
         self._registration = registration
         self._listener = listener
-        self._credentials = credentials
-        self._interval_seconds = (lease_interval_ms or session_timeout_ms / LEASE_RENEWALS) / 1000
-        #: Guards everything below, and every session. Held for moments only.
-        self._lock = threading.RLock()
-        self._closing = threading.Event()
-        #: Of this moment; None between two.
-        self._session: Session | None = self._new_session()
-        #: Its registration is there and was told.
-        self._is_registered = False
         self._registration_changed = False
         #: The renewal on its way, by when it was sent.
         self._pulse_sent_ms: Millis | None = None
@@ -122,55 +116,24 @@ class Metastore:
             self._spec = FollowedRecord(self, paths.spec(options_of), ModuleSpec, self._spec_read)
         self._directory: WorkerDirectory | None = None
         self._assignment: WatchedZnode | None = None
-        self._later: list[Callable[[], None]] = []
-        self._silent_since = time.monotonic()
-        self._reopening: threading.Thread | None = None
-        self._ticker = threading.Thread(target=self._tick, name="metastore-lease", daemon=True)
 
     # Life.
-
-    def start(self) -> None:
-        """Begins to connect; ``session_started`` is told when that has succeeded."""
-        present(self._session, "session").open()
-        self._ticker.start()
-
-    def close(self) -> None:
-        """Ends the session and deletes the registration. Nothing is told any more. Blocks."""
-        with self._lock:
-            self._closing.set()
-            self._is_registered = False
-            session, self._session = self._session, None
-        if session is not None:
-            session.close()
-        for thread in (self._reopening, self._ticker):
-            if thread is not None and thread.is_alive():
-                thread.join()
 
     @property
     def incarnation(self) -> Incarnation | None:
         """Of the registered session."""
-        with self._lock:
+        with self.lock:
             return self._session.incarnation if self._session and self._is_registered else None
 
     @property
     def negotiated_timeout_ms(self) -> Millis | None:
         """The session time-out that the ensemble granted; known once a session has started."""
-        with self._lock:
+        with self.lock:
             return self._session.negotiated_timeout_ms if self._session and self._is_registered else None
-
-    def _new_session(self) -> Session:
-        return Session(
-            self._hosts,
-            timeout_ms=self._session_timeout_ms,
-            credentials=self._credentials,
-            lock=self._lock,
-            owner=self,
-        )
 
     def connected(self, session: Session) -> None:
         if session is not self._session:
             return
-        self._silent_since = time.monotonic()
         if self._is_registered:
             self._resume(session, new_session=False)
         elif self._options is not None and self._spec is not None:
@@ -195,41 +158,20 @@ class Metastore:
         if is_told and self._spec is not None and self._spec.is_told and self._session is not None:
             self._register(self._session)
 
-    def over(self, session: Session) -> None:
-        if session is not self._session:
-            return
-        was_registered = self._is_registered
-        self._session = None
-        self._is_registered = False
-        log.warning("session_expired", worker=self._worker, incarnation=session.incarnation)
-        if was_registered:
-            self._listener.session_expired()
-        # Closing a client waits for the thread that we are on.
-        self._reopening = threading.Thread(target=self._reopen, args=(session, was_registered), daemon=True)
-        self._reopening.start()
-
-    def _reopen(self, old: Session, at_once: bool) -> None:
-        if at_once or not self._closing.wait(_REOPEN_SECONDS):
-            fresh = self._new_session()
-            with self._lock:
-                is_wanted = not self._closing.is_set()
-                if is_wanted:
-                    self._session = fresh
-            if is_wanted:
-                fresh.open()
-        old.close()
+    def _expired(self) -> None:
+        self._listener.session_expired()
 
     # Registration.
 
     def update_registration(self) -> None:
         """Write the registration again: the storage ids in it have changed."""
-        with self._lock:
+        with self.lock:
             self._registration_changed = True
             self._write_registration()
 
     def reincarnate(self) -> None:
         """Give up the registration; a fresh incarnation follows, as after an expiry."""
-        with self._lock:
+        with self.lock:
             session = self._session
             if session is not None and self._is_registered and session.registration_path is not None:
                 path = session.registration_path
@@ -311,23 +253,10 @@ class Metastore:
 
     # Lease.
 
-    def _tick(self) -> None:
-        while not self._closing.wait(self._interval_seconds):
-            with self._lock:
-                later, self._later = self._later, []
-                for again in later:
-                    again()
-                if self._session is not None and self._is_registered:
-                    self._pulse(self._session)
-                    self._expect_answers(self._session)
-                self._complain()
-
-    def _complain(self) -> None:
-        if self._session is not None and self._session.is_connected:
-            self._silent_since = time.monotonic()
-        elif time.monotonic() - self._silent_since > _SILENCE_SECONDS:
-            self._silent_since = time.monotonic()
-            log.warning("metastore_unreachable", hosts=self._hosts, worker=self._worker)
+    def _ticked(self, session: Session) -> None:
+        if self._is_registered:
+            self._pulse(session)
+            self._expect_answers(session)
 
     def _pulse(self, session: Session) -> None:
         """At most one is on its way: they need not pile up."""
@@ -343,13 +272,6 @@ class Metastore:
                     self._listener.lease_renewed(sent_at_ms)
 
         session.pulse(answered)
-
-    def _expect_answers(self, session: Session) -> None:
-        """Silence for two thirds of the time-out: try another server while the session still lives."""
-        silent_ms = session.silent_ms
-        if session.is_connected and silent_ms * 3 > session.negotiated_timeout_ms * 2:
-            log.warning("metastore_silent", hosts=self._hosts, worker=self._worker, silent_ms=silent_ms)
-            session.drop_connection()
 
     # What the groups of this worker share.
 
@@ -383,27 +305,24 @@ class Metastore:
 
     def watch(self, fired: Callable[[WatchedEvent], None]) -> Callable[[WatchedEvent], None]:
         def on_event(event: WatchedEvent) -> None:
-            with self._lock:
+            with self.lock:
                 # NONE is news of the connection, which :meth:`connected` and :meth:`over` take in.
                 if event.type != EventType.NONE and not self._closing.is_set():
                     fired(event)
 
         return on_event
 
-    def again_later(self, again: Callable[[], None]) -> None:
-        self._later.append(again)
-
     # Groups.
 
     def follow(self, group: GroupKey) -> None:
         """Tell the record now, if there is one, and whenever it changes; and requests to resign."""
-        with self._lock:
+        with self.lock:
             if group not in self._groups:
                 followed = self._groups[group] = FollowedGroup(self, group)
                 followed.restart(new_session=True)
 
     def unfollow(self, group: GroupKey) -> None:
-        with self._lock:
+        with self.lock:
             followed = self._groups.pop(group, None)
             if followed is not None:
                 followed.stop()
@@ -428,7 +347,7 @@ class Metastore:
             outcome, new_version = outcomes.of_compare_and_set(path, results, error)
             self.tell(group, CasReply(token=effect.token, outcome=outcome, version=new_version))
 
-        with self._lock:
+        with self.lock:
             self.ask(send, done)
 
     def read(self, group: GroupKey, effect: ReadRecord) -> None:
@@ -448,18 +367,18 @@ class Metastore:
             else:
                 self.tell(group, RecordRead(record=record, version=stat.version, token=effect.token))
 
-        with self._lock:
+        with self.lock:
             ask = self.ask_synced if effect.sync else self.ask
             ask(lambda client: client.get_async(path), done)
 
     def check(self, group: GroupKey, registration: Registration) -> None:
         """Answered by a RegistrationSeen, however long that takes; and by another when it is gone."""
-        with self._lock:
+        with self.lock:
             self._registrations.check(group, registration)
 
     def look_for_members(self, group: GroupKey, token: int) -> None:
         """Answered by a MembersSeen; by nothing if it failed, so the core asks again in time."""
-        with self._lock:
+        with self.lock:
             MemberSearch(
                 self, group, lambda alive: self.tell(group, MembersSeen(token=token, alive=alive))
             ).start()
@@ -467,21 +386,21 @@ class Metastore:
     def watch_workers(self, found: Found) -> None:
         """Tell the registrations of all workers now, and whenever one comes or goes. Called like the
         listener, once there is a session."""
-        with self._lock:
+        with self.lock:
             self._directory = WorkerDirectory(self, found)
             if self._is_registered:
                 self._directory.restart()
 
     def follow_assignment(self, module: str, told: Callable[[Assignment], None]) -> None:
         """Tell it now, and whenever it changes. Called like the listener, once there is a session."""
-        with self._lock:
+        with self.lock:
             self._assignment = follow_assignment(self, module, told)
             if self._is_registered:
                 self._assignment.restart()
 
     def survey(self, module: str | None, known: Collection[GroupKey], surveyed: Surveyed) -> None:
         """Tell the groups of a module, or of all, but for the known ones, as far as they can be read."""
-        with self._lock:
+        with self.lock:
             Survey(self, known, surveyed).start(module)
 
     def find_conductor(self, found: Callable[[str | None, Exception | None], None]) -> None:
@@ -499,12 +418,12 @@ class Metastore:
                 except ZnodeDamaged as damage:
                     found(None, damage)
 
-        with self._lock:
+        with self.lock:
             self.ask(lambda client: client.get_async(path), done)
 
     def forget_resign(self, group: GroupKey, epoch: Epoch) -> None:
         """Delete the request to resign that was meant for this epoch."""
-        with self._lock:
+        with self.lock:
             followed = self._groups.get(group)
             if followed is not None:
                 followed.forget_resign(epoch)
@@ -536,7 +455,7 @@ class Metastore:
                 case _:
                     future.set_exception(error)
 
-        with self._lock:
+        with self.lock:
             self.ask(send, done)
         return future
 

@@ -12,8 +12,6 @@ Who plans over the whole tree, and may wait, has :mod:`stretto.zk.mirror`.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TimedOut
@@ -24,17 +22,15 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, SessionExpiredError
 from kazoo.protocol.states import EventType, WatchedEvent
 
-from stretto.invariants import present
 from stretto.types import Incarnation
 from stretto.zk.outcomes import LOST_ANSWER
 from stretto.zk.session import Credentials, MetastoreUnavailable, Session
+from stretto.zk.succession import Succession
 
 log = structlog.get_logger()
 
 PULSES = 4
 """Signs of life per session time-out: they notice a dead connection, and a registration that was deleted."""
-REOPEN_SECONDS = 0.2
-SILENCE_SECONDS = 5.0
 WAIT_SECONDS = 10.0
 
 Read: TypeAlias = Callable[[KazooClient, str, Callable[[WatchedEvent], None]], Any]
@@ -124,7 +120,7 @@ class Followed:
             self._view.again_later(self._read)
 
 
-class View:
+class View(Succession):
     def __init__(
         self,
         hosts: str,
@@ -135,40 +131,23 @@ class View:
         credentials: Credentials | None = None,
     ) -> None:
         """``registration`` says where and what to register; ``started`` is told when that is done."""
-        self._hosts = hosts
-        self._timeout_ms = session_timeout_ms
+        super().__init__(
+            hosts,
+            session_timeout_ms=session_timeout_ms,
+            credentials=credentials,
+            tick_seconds=session_timeout_ms / 1_000 / PULSES,
+            thread="metastore-pulse",
+        )
         self._registration = registration
         self._started = started
-        self._credentials = credentials
-        #: Guards everything here, and every session. Held for moments only.
-        self.lock = threading.RLock()
         self.followed: dict[Followed, None] = {}
-        self._closing = threading.Event()
-        self._session: Session | None = self._new_session()
-        self._is_registered = False
         self._deleting: dict[str, list[Callable[[], None]]] = {}
         self._writing: dict[str, bytes] = {}
-        self._later: list[Callable[[], None]] = []
-        self._silent_since = time.monotonic()
-        self._reopening: threading.Thread | None = None
-        self._ticker = threading.Thread(target=self._tick, name="metastore-pulse", daemon=True)
-
-    def start(self) -> None:
-        """Begins to connect, and goes on until it is closed."""
-        present(self._session, "session").open()
-        self._ticker.start()
 
     def close(self) -> None:
-        """Ends the session, and the registration with it. Nothing is told any more. Blocks."""
         with self.lock:
-            self._closing.set()
             self.followed.clear()
-            session, self._session = self._session, None
-        if session is not None:
-            session.close()
-        for thread in (self._reopening, self._ticker):
-            if thread is not None and thread.is_alive():
-                thread.join()
+        super().close()
 
     @property
     def is_connected(self) -> bool:
@@ -287,19 +266,7 @@ class View:
         if self._session is not None:
             self._session.submit(send, done, at_once=at_once)
 
-    def again_later(self, again: Callable[[], None]) -> None:
-        self._later.append(again)
-
     # The session.
-
-    def _new_session(self) -> Session:
-        return Session(
-            self._hosts,
-            timeout_ms=self._timeout_ms,
-            credentials=self._credentials,
-            lock=self.lock,
-            owner=self,
-        )
 
     def connected(self, session: Session) -> None:
         if session is not self._session:
@@ -312,27 +279,6 @@ class View:
             self._write(path)
         for followed in list(self.followed):
             followed.restart()
-
-    def over(self, session: Session) -> None:
-        if session is not self._session:
-            return
-        self._session = None
-        self._is_registered = False
-        log.warning("session_expired", incarnation=session.incarnation)
-        # Closing a client waits for the thread that we are on.
-        self._reopening = threading.Thread(target=self._reopen, args=(session,), daemon=True)
-        self._reopening.start()
-
-    def _reopen(self, old: Session) -> None:
-        if not self._closing.wait(REOPEN_SECONDS):
-            fresh = self._new_session()
-            with self.lock:
-                is_wanted = not self._closing.is_set()
-                if is_wanted:
-                    self._session = fresh
-            if is_wanted:
-                fresh.open()
-        old.close()
 
     def _register(self, session: Session) -> None:
         """Idempotent: done again on every connection until it is known to be there."""
@@ -354,23 +300,10 @@ class View:
 
         session.submit(lambda client: client.create_async(path, data, ephemeral=True, makepath=True), created)
 
-    def _tick(self) -> None:
-        while not self._closing.wait(self._timeout_ms / 1_000 / PULSES):
-            with self.lock:
-                later, self._later = self._later, []
-                for again in later:
-                    again()
-                session = self._session
-                if session is not None and session.is_connected:
-                    self._silent_since = time.monotonic()
-                    self._expect_answers(session)
-                    session.pulse(lambda *_: None)
-                elif time.monotonic() - self._silent_since > SILENCE_SECONDS:
-                    self._silent_since = time.monotonic()
-                    log.warning("metastore_unreachable", hosts=self._hosts, advice="start it; we keep trying")
+    def _expired(self) -> None:
+        """All that is followed is read again when there is another."""
 
-    def _expect_answers(self, session: Session) -> None:
-        """Silence for two thirds of the time-out: try another server while the session still lives."""
-        if session.silent_ms * 3 > session.negotiated_timeout_ms * 2:
-            log.warning("metastore_silent", hosts=self._hosts, silent_ms=session.silent_ms)
-            session.drop_connection()
+    def _ticked(self, session: Session) -> None:
+        if session.is_connected:
+            self._expect_answers(session)
+            session.pulse(lambda *_: None)

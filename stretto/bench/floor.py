@@ -16,6 +16,7 @@ import struct
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -120,7 +121,7 @@ def _all_of(queue: SimpleQueue[Any]) -> list[Any]:
     return found
 
 
-class _Replica:
+class _Replica(ABC):
     """What leader and followers share: a socket that others connect to, a log, a state, and being woken."""
 
     def __init__(self, port: int, folder: Path, tasks: int) -> None:
@@ -172,11 +173,11 @@ class _Replica:
             self.state.apply(self.handed, self.unapplied.popleft())
             self.handed += 1
 
-    def received(self, sender: bytes, number: int, decided: int, body: memoryview | None) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def received(self, sender: bytes, number: int, decided: int, body: memoryview | None) -> None: ...
 
-    def progressed(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def progressed(self) -> None: ...
 
 
 class _Leader(_Replica):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +34,7 @@ from stretto.worker.microbatch.coordinator import Coordinator, Phase
 from stretto.worker.microbatch.entries import LeftOut, Source, Span
 from stretto.worker.microbatch.messages import Speaker
 from stretto.worker.microbatch.participant import COORDINATOR, Participant
+from stretto.worker.stepping import Stepping
 from stretto.worker.topology import rows, work
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import TopologySpec
@@ -80,8 +80,7 @@ class MicrobatchDesk:
         self._restarts = itertools.count()
         self._participants: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
         self._coordinators: dict[str, _Led] = {}
-        self._inbox: deque[tuple[_Led, machine.Event]] = deque()
-        self._is_awaited = False
+        self._put = Stepping[_Led, machine.Event](worker.loop, self._step, machine.Tick()).put
         #: Records that they left out for good, as last counted, by group and topology.
         self._parked: dict[GroupKey, dict[str, int]] = {}
 
@@ -206,33 +205,10 @@ class MicrobatchDesk:
         self._put(led, machine.Received(message=message, body=body))
         return True
 
-    def _put(self, led: _Led, event: machine.Event) -> None:
-        self._inbox.append((led, event))
-        if not self._is_awaited:
-            self._is_awaited = True
-            self._worker.loop.at_turn_end(self._step_all)
-
-    def _step_all(self) -> None:
-        self._is_awaited = False
-        inbox = self._inbox
-        while inbox:
-            led, event = inbox.popleft()
-            self._step(led, event)
-
-    def _step(self, led: _Led, event: machine.Event) -> None:
-        if led.is_over:
-            return
+    def _step(self, led: _Led, event: machine.Event) -> int | None:
         for effect in led.machine.step(event, self._worker.loop.now):
             self._carry_out(led, effect)
-        deadline = led.machine.next_deadline()
-        if deadline is not None and (led.timer is None or deadline < led.timer):
-            led.timer = deadline
-            self._worker.loop.call_at(deadline, self._tick, led, deadline)
-
-    def _tick(self, led: _Led, deadline: int) -> None:
-        if led.timer == deadline:
-            led.timer = None
-            self._put(led, machine.Tick())
+        return led.machine.next_deadline()
 
     # What is to be done.
 

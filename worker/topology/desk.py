@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
@@ -25,6 +24,7 @@ from stretto.topology.work import Timed
 from stretto.types import Epoch, Offset, TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
+from stretto.worker.stepping import Stepping
 from stretto.worker.topology import rows, work
 from stretto.worker.topology.acks import Acks
 from stretto.worker.topology.acks import Reply as AckReply
@@ -74,8 +74,7 @@ class StreamDesk:
         #: Restarted in this epoch: they begin when what is in the log by then is applied.
         self._unsettled: dict[GroupKey, tuple[Epoch, Offset]] = {}
         self._led: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
-        self._inbox: deque[tuple[_Led, work.Event]] = deque()
-        self._is_awaited = False
+        self._put = Stepping[_Led, work.Event](worker.loop, self._step, work.Tick()).put
 
     @property
     def _specs(self) -> list[TopologySpec]:
@@ -277,33 +276,10 @@ class StreamDesk:
         self._put(led, work.Called(ticket, calls))
         return True
 
-    def _put(self, led: _Led, event: work.Event) -> None:
-        self._inbox.append((led, event))
-        if not self._is_awaited:
-            self._is_awaited = True
-            self._worker.loop.at_turn_end(self._step_all)
-
-    def _step_all(self) -> None:
-        self._is_awaited = False
-        inbox = self._inbox
-        while inbox:
-            led, event = inbox.popleft()
-            self._step(led, event)
-
-    def _step(self, led: _Led, event: work.Event) -> None:
-        if led.is_over:
-            return
+    def _step(self, led: _Led, event: work.Event) -> int | None:
         for effect in led.stream.step(event, self._worker.loop.now):
             self._carry_out(led, effect)
-        deadline = led.stream.next_deadline
-        if deadline is not None and (led.timer is None or deadline < led.timer):
-            led.timer = deadline
-            self._worker.loop.call_at(deadline, self._tick, led, deadline)
-
-    def _tick(self, led: _Led, deadline: int) -> None:
-        if led.timer == deadline:
-            led.timer = None
-            self._put(led, work.Tick())
+        return led.stream.next_deadline
 
     # What is to be done.
 

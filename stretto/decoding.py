@@ -1,0 +1,25 @@
+"""Headers that peers send: decoded, or refused as what no correct peer sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from stretto.errors import PeerError
+
+T = TypeVar("T")
+
+
+def refusing(decoder: msgspec.msgpack.Decoder[T], what: str) -> Callable[[bytes | memoryview], T]:
+    """Decodes ``what``; raises PeerError for anything malformed."""
+    decode = decoder.decode
+
+    def decoded(header: bytes | memoryview) -> T:
+        try:
+            return decode(header)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise PeerError(f"a malformed {what} came in: {error}") from error
+
+    return decoded
