@@ -44,6 +44,7 @@ RESTART_MS_MAX = 30_000
 CALM_MS = 60_000
 """After so long a life, a death is an accident and not a habit."""
 POLL_SECONDS = 0.1
+"""Daemons that start cannot be asked to tell when they have."""
 
 
 class Ports(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from stretto.errors import StrettoError
 from stretto.zk.embedded import HOST, EmbeddedZooKeeper, QuorumAddress, free_ports
 
 _POLL_SECONDS = 0.02
+"""A server says that it serves to who connects, and to nobody else."""
 
 
 class EmbeddedEnsemble:

@@ -30,6 +30,7 @@ from stretto.options import Level, parse
 from stretto.zk.records import DepotSpec, ModuleState
 
 LOOK_SECONDS = 0.2
+"""The conductor tells how far it is when it is asked, and another one may have taken over."""
 WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
 """What takes longer than this is told, with what it waits for."""

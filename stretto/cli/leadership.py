@@ -22,6 +22,7 @@ from stretto.zk.records import ModuleState
 app = typer.Typer(add_completion=False, help="Show and balance who leads.")
 
 LOOK_SECONDS = 0.1
+"""The conductor tells what is left when it is asked, and another one may have taken over."""
 
 NodeName: TypeAlias = Annotated[str, typer.Argument(metavar="NODE", help="The node.", show_default=False)]
 NoWait: TypeAlias = Annotated[bool, typer.Option("--no-wait", help="Ask for it and return.")]

@@ -22,6 +22,7 @@ from stretto.errors import RetriableError
 T = TypeVar("T")
 
 WATCH_SECONDS = 1.0
+"""As fast as people read."""
 
 #: Wide enough not to cut what is piped into another program.
 PIPED_WIDTH = 200

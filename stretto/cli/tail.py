@@ -21,6 +21,7 @@ from stretto.client.reader import Reader, Record
 from stretto.errors import OffsetTrimmed, RetriableError, UsageError
 
 AGAIN_SECONDS = 0.5
+"""After a whole read that nobody answered, and which waited for leaders itself."""
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

@@ -13,6 +13,7 @@ import typer
 from stretto.zk.embedded import EmbeddedZooKeeper, ZooKeeperFailed
 
 _LOOK_SECONDS = 0.2
+"""Whether it still runs. What ends the wait at once are signals."""
 
 
 def zookeeper(

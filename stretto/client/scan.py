@@ -54,12 +54,14 @@ FOLLOWERS_SECONDS = 5.0
 """After so long without a follower that can, the leader is asked."""
 _CALL_SECONDS = 20.0
 _AGAIN_SECONDS = 0.1
+"""A follower that is too far behind tells nobody when it no longer is."""
 _GROUPS_AT_ONCE = 16
 
 BATCHES_BYTES = 4 * 1024 * 1024
 ANSWER_SECONDS = 60.0
 CONNECTS = 3
 RECONNECT_SECONDS = 0.2
+"""A process that is not there (yet) refuses at once, and nothing tells when it listens."""
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _monitors = itertools.count()
 

@@ -27,6 +27,7 @@ from stretto.zk.paths import GroupKey
 GROUPS_AT_ONCE = 4
 ASK_SECONDS = 2.0
 POLL_SECONDS = 0.1
+"""A replica computes its digest when it gets to the marker, and tells it to who asks."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOOK_SECONDS = 0.25
+"""For people only. Spark tells Python of no progress by itself."""
 END_SECONDS = 10.0
 ATTEMPTS = 3
 _PIN_LOST = f"{PinLost.__module__}.{PinLost.__qualname__}: "

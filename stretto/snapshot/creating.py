@@ -57,6 +57,7 @@ HELD_SECONDS = 60.0
 """How long topologies may take to come to an end."""
 ASK_SECONDS = 2.0
 POLL_SECONDS = 0.05
+"""Workers tell how far they are when they are asked, and each asking keeps alive what they hold."""
 POLL_SECONDS_MAX = 0.5
 """While copies are made, which may take long."""
 PATIENCE_SECONDS = 10.0
