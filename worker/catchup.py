@@ -327,7 +327,7 @@ class CatchupDesk:
             message=wire.Catchup(key[0], message),
             pieces=pieces,
         )
-        if part.address and self._sender.send(part, image.spool.fd):
+        if part.address and self._sender.send(part, image.spool.fd_for(pieces)):
             return
 
         def then(result: bytes | Exception) -> None:

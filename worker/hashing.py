@@ -1,54 +1,36 @@
-"""Hashes of the blocks of files, worked out in processes of their own.
+"""Hashes of the blocks of files, worked out in processes of their own (:mod:`stretto.worker.hasher`).
 
-Hashing gives up the interpreter lock for each block and has to wait for it again: beside a busy loop that
-costs many times the hashing. A process needs no lock, and may be nice to those that answer clients. It runs
-this file by itself, without the rest of stretto, and reads what it hashes from the page cache: a copy that is
-being made, as far as it has come; or what a follower has just written.
+Of a file as it is; of a copy, which the process itself writes as it comes in; and of what a follower has
+received, which it finds in memory that both share.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import mmap
 import os
-import select
-import struct
+import queue
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import contextmanager
 from typing import BinaryIO
 
-from blake3 import blake3
+from stretto.worker import hasher
+from stretto.worker.hasher import HASH_BYTES, QUESTION, READ_BYTES, be_nice
 
-HASH_BYTES = 16
-READ_BYTES = 512 * 1024
 SMALL_BYTES = 4 << 20
 """Below this a process is not worth its start."""
-NICENESS = 5
-_AUTOGROUP = Path("/proc/self/autogroup")
-_LOOK_SECONDS = 0.002
-_RANGE = struct.Struct("<QQQQ")
-
-
-def be_nice(*, as_session: bool = False) -> None:
-    """The calling thread, and what it starts from now on, gives way to those that answer clients.
-
-    ``as_session`` is for a process that leads a session of its own. Where Linux shares out processors by
-    sessions first (autogroup), niceness counts inside of one only: a process that stays in its worker's takes
-    from what the worker gets, and one that does not must be nice as a session.
-    """
-    niceness = max(os.getpriority(os.PRIO_PROCESS, 0), NICENESS)
-    os.setpriority(os.PRIO_PROCESS, 0, niceness)
-    if as_session:
-        with contextlib.suppress(OSError):
-            _AUTOGROUP.write_text(str(niceness))
+_PIPE_BYTES = 1 << 20
 
 
 def hashes_of(fd: int, size_bytes: int, block_bytes: int) -> bytes:
     """Of the first ``size_bytes`` of a file, whose position is not used. Blocks until done."""
     if size_bytes <= SMALL_BYTES:
-        return b"".join(_hashes(_read(fd, 0, size_bytes, block_bytes), block_bytes))
+        return b"".join(hasher.hashes_of_file(fd, size_bytes, block_bytes))
     process = _start(["file", str(size_bytes), str(block_bytes)], stdin=fd)
     hashes, errors = process.communicate()
     _check_ended(process, errors)
@@ -58,22 +40,24 @@ def hashes_of(fd: int, size_bytes: int, block_bytes: int) -> bytes:
 def copy_and_hash(
     copy: Callable[[int], None], fd: int, block_bytes: int, grew: Callable[[int], None] = lambda _: None
 ) -> bytes:
-    """Run ``copy`` on a file, which it writes from beginning to end, and return the hashes of what it wrote.
+    """Let ``copy`` write to a pipe, have that written to a file, and return the hashes of its blocks.
 
-    ``grew`` is told how many blocks are written and hashed, whenever there are more.
+    ``grew`` is told how many blocks are hashed and in the file, whenever there are more.
     """
-    process = _start(["growing", str(fd), str(block_bytes)], stdin=subprocess.PIPE, pass_fds=(fd,))
+    process = _start(["copy", str(fd), str(block_bytes)], stdin=subprocess.PIPE, pass_fds=(fd,))
+    pipe = _pipe(process.stdin)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     failures: list[BaseException] = []
 
     def run() -> None:
         be_nice()
         try:
-            copy(fd)
+            copy(pipe.fileno())
         except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
             failures.append(error)
-            process.kill()
-        else:
-            _pipe(process.stdin).close()
+        finally:
+            pipe.close()
 
     copying = threading.Thread(target=run, name="copy")
     copying.start()
@@ -83,51 +67,92 @@ def copy_and_hash(
             hashes += part
             grew(len(hashes) // HASH_BYTES)
     finally:
+        _pipe(process.stdout).close()
         copying.join()
         with process:
             errors = _pipe(process.stderr).read()
+    # A process that ends breaks the pipe, which the copy then complains about.
+    _check_ended(process, errors)
     if failures:
         raise failures[0]
-    _check_ended(process, errors)
     return bytes(hashes)
 
 
-class WrittenHashes:
-    """Hashes of what was written to the files of a folder. Any thread; one question at a time."""
+class HashedParts:
+    """Memory for parts that were received, shared with a process that hashes them. Any thread."""
 
-    def __init__(self, files: dict[int, Path]) -> None:
-        self._files = files
+    def __init__(self, parts: int, part_bytes: int) -> None:
+        self._count, self.part_bytes = parts, part_bytes
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._life: _Life | None = None
 
-    def of(self, file: int, position: int, length: int, block_bytes: int) -> bytes:
+    @contextmanager
+    def put(self, part: memoryview, block_bytes: int) -> Iterator[tuple[memoryview, bytes]]:
+        """A copy that is aligned for a disk, as long as it is used, and its hashes."""
         with self._lock:
-            if self._process is None:
-                named = [f"{number}={path}" for number, path in self._files.items()]
-                self._process = _start(["ranges", *named], stdin=subprocess.PIPE)
-            process = self._process
-            try:
-                question = _pipe(process.stdin)
-                question.write(_RANGE.pack(file, position, length, block_bytes))
-                question.flush()
-                wanted = -(-length // block_bytes) * HASH_BYTES
-                hashes = _pipe(process.stdout).read(wanted)
-            except BrokenPipeError:
-                hashes, wanted = b"", 1
-            if len(hashes) != wanted:
-                self._end()
-                raise OSError("what was written could not be hashed")
-            return hashes
+            if self._life is None:
+                self._life = _Life(self._count, self.part_bytes)
+            life = self._life
+        with life.place() as position:
+            # By the kernel, which does not need the interpreter lock.
+            hasher.write(life.fd, part, position)
+            with self._lock:
+                hashes = life.ask(position, len(part), block_bytes)
+                if hashes is None:
+                    life.end()
+                    if self._life is life:
+                        self._life = None
+                    raise OSError("what was received could not be hashed")
+            with life.memory[position : position + len(part)] as copied:
+                yield copied, hashes
 
     def close(self) -> None:
         with self._lock:
-            self._end()
+            if self._life is not None:
+                self._life.end()
+                self._life = None
 
-    def _end(self) -> None:
-        if self._process is not None:
+
+class _Life:
+    """One process and the memory that it sees. The memory goes with its last user."""
+
+    def __init__(self, parts: int, part_bytes: int) -> None:
+        size_bytes = parts * part_bytes
+        self.fd = os.memfd_create("stretto-parts", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.fd)
+        os.ftruncate(self.fd, size_bytes)
+        self.memory = memoryview(mmap.mmap(self.fd, size_bytes))
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for part in range(parts):
+            self._free.put(part * part_bytes)
+        self._process = _start(
+            ["shared", str(self.fd), str(size_bytes)], stdin=subprocess.PIPE, pass_fds=(self.fd,)
+        )
+
+    @contextmanager
+    def place(self) -> Iterator[int]:
+        position = self._free.get()
+        try:
+            yield position
+        finally:
+            self._free.put(position)
+
+    def ask(self, position: int, length: int, block_bytes: int) -> bytes | None:
+        """One question at a time. None: there is nobody to ask."""
+        wanted = -(-length // block_bytes) * HASH_BYTES
+        try:
+            question = _pipe(self._process.stdin)
+            question.write(QUESTION.pack(position, length, block_bytes))
+            question.flush()
+            hashes = _pipe(self._process.stdout).read(wanted)
+        except (OSError, ValueError):
+            return None
+        return hashes if len(hashes) == wanted else None
+
+    def end(self) -> None:
+        if self._process.returncode is None:
             self._process.kill()
             self._process.communicate()
-            self._process = None
 
 
 def _pipe(stream: object) -> BinaryIO:
@@ -137,7 +162,7 @@ def _pipe(stream: object) -> BinaryIO:
 
 
 def _start(arguments: list[str], stdin: int, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-I", __file__, *arguments]
+    command = [sys.executable, "-I", hasher.__file__, *arguments]
     return subprocess.Popen(
         command,
         stdin=stdin,
@@ -150,69 +175,5 @@ def _start(arguments: list[str], stdin: int, pass_fds: tuple[int, ...] = ()) -> 
 
 def _check_ended(process: subprocess.Popen[bytes], errors: bytes) -> None:
     if process.wait() != 0:
-        raise OSError(f"blocks could not be hashed: {errors.decode(errors='replace').strip()[-200:]}")
-
-
-def _hashes(pieces: Iterator[memoryview], block_bytes: int) -> Iterator[bytes]:
-    for piece in pieces:
-        for at in range(0, len(piece), block_bytes):
-            yield blake3(piece[at : at + block_bytes]).digest(HASH_BYTES)
-
-
-def _read(fd: int, start: int, end: int, block_bytes: int) -> Iterator[memoryview]:
-    """Each piece lies where the one before was: it is hashed while it is in the processor's cache."""
-    piece_bytes = max(READ_BYTES, block_bytes) // block_bytes * block_bytes
-    buffer = memoryview(bytearray(min(piece_bytes, end - start)))
-    for position in range(start, end, piece_bytes):
-        piece = buffer[: min(piece_bytes, end - position)]
-        got = os.preadv(fd, [piece], position)
-        if got < len(piece):
-            raise OSError(f"the file ends at {position + got} instead of {end}")
-        yield piece
-
-
-def _say(hashes: Iterator[bytes]) -> None:
-    sys.stdout.buffer.write(b"".join(hashes))
-    sys.stdout.buffer.flush()
-
-
-def _hash_growing(fd: int, block_bytes: int) -> None:
-    """A file that is written forward, until standard input ends."""
-    piece_bytes = max(READ_BYTES, block_bytes) // block_bytes * block_bytes
-    done, whole, patience = 0, False, 0.0
-    while not whole:
-        # Nothing is ever sent: it is readable once it has ended.
-        whole = bool(select.select([0], [], [], patience)[0])
-        size = os.fstat(fd).st_size
-        end = size if whole else size // piece_bytes * piece_bytes
-        for position in range(done, end, piece_bytes):
-            _say(_hashes(_read(fd, position, min(end, position + piece_bytes), block_bytes), block_bytes))
-        patience = _LOOK_SECONDS if end == done else 0.0
-        done = end
-
-
-def _hash_ranges(files: dict[int, str]) -> None:
-    fds: dict[int, int] = {}
-    while question := sys.stdin.buffer.read(_RANGE.size):
-        file, position, length, block_bytes = _RANGE.unpack(question)
-        if file not in fds:
-            fds[file] = os.open(files[file], os.O_RDONLY)
-        _say(_hashes(_read(fds[file], position, position + length, block_bytes), block_bytes))
-
-
-def _main(arguments: list[str]) -> None:
-    be_nice(as_session=True)
-    match arguments:
-        case ["file", size_bytes, block_bytes]:
-            _say(_hashes(_read(0, 0, int(size_bytes), int(block_bytes)), int(block_bytes)))
-        case ["growing", fd, block_bytes]:
-            _hash_growing(int(fd), int(block_bytes))
-        case ["ranges", *files]:
-            named = (file.split("=", 1) for file in files)
-            _hash_ranges({int(number): path for number, path in named})
-        case _:
-            raise SystemExit("this is run by a worker")
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1:])
+        problem = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise OSError(f"blocks could not be hashed: {problem or 'the process was killed'}")

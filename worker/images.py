@@ -19,6 +19,7 @@ from stretto.catchup import blocks, messages
 from stretto.catchup.messages import Run
 from stretto.errors import StorageError
 from stretto.types import Offset, TaskId
+from stretto.worker.hasher import is_aligned, open_direct
 from stretto.worker.hashing import SMALL_BYTES, copy_and_hash, hashes_of
 from stretto.worker.state import AppliedState
 from stretto.worker.taskstate import offset_of_image
@@ -26,6 +27,8 @@ from stretto.worker.taskstate import offset_of_image
 SPOOL = "spool"
 GROWTH_BYTES = 8 << 20
 """How often it is told how far an image has come."""
+LARGE_BYTES = 64 * 1024
+"""Of a piece that is better read past the page cache."""
 
 Pieces: TypeAlias = tuple[tuple[int, int], ...]
 """Of a spool file: position and length of each."""
@@ -34,9 +37,17 @@ Pieces: TypeAlias = tuple[tuple[int, int], ...]
 class Spool:
     """The file of an image, from when it is being made."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        weakref.finalize(self, os.close, fd)
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        weakref.finalize(self, os.close, self.fd)
+        #: Past the page cache.
+        self.direct = open_direct(path, os.O_RDWR)
+        weakref.finalize(self, os.close, self.direct)
+
+    def fd_for(self, pieces: Pieces) -> int:
+        """To read them from: much at once past the page cache, a little here and there through it."""
+        large = all(length >= LARGE_BYTES and is_aligned(start, length) for start, length in pieces)
+        return self.direct if large else self.fd
 
     def read(self, pieces: Pieces) -> bytes:
         parts = []
@@ -97,7 +108,7 @@ def make_image(
     else:
         (folder / SPOOL).mkdir(exist_ok=True)
         path = folder / SPOOL / f"task-{ask.task}-{os.urandom(6).hex()}"
-        spool = Spool(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        spool = Spool(path)
         try:
             expected_bytes = state.size_bytes(ask.task)
             block_bytes = blocks.block_bytes_for(expected_bytes)
@@ -107,7 +118,7 @@ def make_image(
                 hashes = hashes_of(spool.fd, os.fstat(spool.fd).st_size, block_bytes)
             else:
                 progress = _Progress(spool, ask, expected_bytes, block_bytes, grew)
-                hashes = copy_and_hash(copy, spool.fd, block_bytes, progress.made)
+                hashes = copy_and_hash(copy, spool.direct, block_bytes, progress.made)
             offset = offset_of_image(path, ask.task)
         finally:
             path.unlink()

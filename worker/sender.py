@@ -14,6 +14,7 @@ that does not fit its queue, or is lost when it dies, is asked for again.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import socket
 import subprocess
@@ -31,7 +32,7 @@ from stretto.keys import ClusterKey
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
 from stretto.types import WorkerId
-from stretto.worker.hashing import be_nice
+from stretto.worker.hasher import be_nice
 
 COMMAND_BYTES_MAX = 128 * 1024
 
@@ -199,7 +200,8 @@ class _Child:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._key: ClusterKey | None = None
         self._dealers: dict[tuple[str, wire.Hello], Dealer] = {}
-        self._buffer = memoryview(bytearray(1 << 20))
+        #: Aligned, for files that are read past the page cache.
+        self._buffer = memoryview(mmap.mmap(-1, 1 << 20))
         self._loop.register(parent.fileno(), self._receive)
 
     def run(self) -> None:
@@ -240,7 +242,7 @@ class _Child:
     def _read(self, fd: int, pieces: Sequence[tuple[int, int]]) -> memoryview:
         total = sum(length for _, length in pieces)
         if total > len(self._buffer):
-            self._buffer = memoryview(bytearray(total))
+            self._buffer = memoryview(mmap.mmap(-1, total))
         at = 0
         for position, length in pieces:
             if os.preadv(fd, [self._buffer[at : at + length]], position) != length:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stretto.catchup import blocks, messages
+from stretto.catchup.fetch import PART_BYTES, WINDOW
 from stretto.catchup.messages import Run
 from stretto.errors import PeerError, StorageError
 from stretto.replog.core.guards import GUARDS
@@ -26,17 +27,18 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.frame import decode
 from stretto.replog.log import Replog
 from stretto.types import Offset, TaskId
+from stretto.worker import hasher
 from stretto.worker.environment import SPARE_BYTES, NoSpace
-from stretto.worker.hashing import WrittenHashes, hashes_of
+from stretto.worker.hashing import HashedParts, hashes_of
 from stretto.worker.images import task_folder
 from stretto.worker.state import AppliedState
 
 INCOMING = "incoming"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FEW_BYTES = 64 * 1024
-"""Up to here a question to another process costs more than hashing."""
+"""Up to here a question to another process costs more than hashing, and the page cache less than the disk."""
 SYNC_BYTES = 64 << 20
-"""How much is written before it is synced, so that little is left to do at the end."""
+"""How much is written to the page cache before it is synced, so that little is left to do at the end."""
 
 
 class Abandoned(StorageError):
@@ -51,10 +53,12 @@ class Staging:
         self._tasks = tasks
         self._previous = previous
         self._fds: dict[TaskId, int] = {}
+        #: Of the same files, past the page cache.
+        self._direct: dict[TaskId, int] = {}
         #: Of the image that the file becomes; of what it is, before the first round and once one is complete.
         self._hashes: dict[TaskId, bytes | bytearray] = {}
         self._block_bytes = dict.fromkeys(tasks, blocks.BLOCK_BYTES)
-        self._written = WrittenHashes({task: self._file(task) for task in tasks})
+        self._parts = HashedParts(WINDOW, PART_BYTES)
         self._unsynced_bytes = 0
         self._log: Replog | None = None
         self._busy = 0
@@ -82,10 +86,11 @@ class Staging:
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: self._busy == 0)
-            for fd in self._fds.values():
-                os.close(fd)
-            self._fds.clear()
-            self._written.close()
+            for fds in (self._fds, self._direct):
+                for fd in fds.values():
+                    os.close(fd)
+                fds.clear()
+            self._parts.close()
             if self._log is not None:
                 self._log.close()
                 self._log = None
@@ -101,8 +106,9 @@ class Staging:
                 self._previous = None
             self._file(task).parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self._file(task), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            direct = hasher.open_direct(self._file(task), os.O_WRONLY)
             with self._changed:
-                self._fds[task] = fd
+                self._fds[task], self._direct[task] = fd, direct
             self._hash(task, blocks.BLOCK_BYTES)
             return not self._hashes[task]
 
@@ -172,9 +178,11 @@ class Staging:
                     damaged.append(run)
                     continue
                 start = run[0] * blocks.HASH_BYTES
-                hashes = self._write(image.task, run[0], part, image.block_bytes)
-                if not _all_are(hashes, listed[start : start + len(hashes)]):
-                    damaged.append(run)
+                with self._hashed(part, image.block_bytes) as (data, hashes):
+                    if _all_are(hashes, listed[start : start + len(hashes)]):
+                        self._write(image.task, run[0] * image.block_bytes, data)
+                    else:
+                        damaged.append(run)
             return tuple(damaged)
 
     def store_ahead(self, task: TaskId, block_bytes: int, runs: tuple[Run, ...], body: memoryview) -> None:
@@ -183,7 +191,8 @@ class Staging:
             end = max(first + count for first, count in runs)
             for run, part in _parts(runs, body, end * block_bytes, block_bytes):
                 if part is not None:
-                    hashes = self._write(task, run[0], part, block_bytes)
+                    with self._hashed(part, block_bytes) as (data, hashes):
+                        self._write(task, run[0] * block_bytes, data)
                     self._keep(task, run[0], hashes, block_bytes)
 
     def _keep(self, task: TaskId, first: int, hashes: bytes, block_bytes: int) -> None:
@@ -196,18 +205,24 @@ class Staging:
             kept.extend(bytes(max(0, start + len(hashes) - len(kept))))
             kept[start : start + len(hashes)] = hashes
 
-    def _write(self, task: TaskId, first: int, part: memoryview, block_bytes: int) -> bytes:
-        """Returns the hashes of what is in the file then."""
-        position, length = first * block_bytes, len(part)
-        with self._no_space("more"):
-            _write(self._fds[task], part, position)
-        if length <= FEW_BYTES:
-            blocks_of = (part[at : at + block_bytes] for at in range(0, length, block_bytes))
-            hashes = b"".join(blocks.hash_of(block) for block in blocks_of)
+    @contextmanager
+    def _hashed(self, part: memoryview, block_bytes: int) -> Iterator[tuple[memoryview, bytes]]:
+        """The part, where it can be written from, and its hashes."""
+        if FEW_BYTES < len(part) <= self._parts.part_bytes:
+            with self._parts.put(part, block_bytes) as hashed:
+                yield hashed
         else:
-            hashes = self._written.of(task, position, length, block_bytes)
-        self._sync_some(task, length)
-        return hashes
+            yield part, hasher.hashes_in(part, block_bytes)
+
+    def _write(self, task: TaskId, position: int, data: memoryview) -> None:
+        """Much at once goes past the page cache, a little here and there through it."""
+        length = len(data)
+        past_cache = length > FEW_BYTES and hasher.is_aligned(position, length)
+        fd = self._direct[task] if past_cache else self._fds[task]
+        with self._no_space("more"):
+            hasher.write(fd, data, position)
+        if not hasher.is_direct(fd):
+            self._sync_some(task, length)
 
     def _sync_some(self, task: TaskId, length: int) -> None:
         with self._changed:
@@ -281,9 +296,3 @@ def _all_are(hashes: bytes, listed: bytes | bytearray) -> bool:
         GUARDS.is_block_of(hashes[at : at + blocks.HASH_BYTES], bytes(listed[at : at + blocks.HASH_BYTES]))
         for at in range(0, len(hashes), blocks.HASH_BYTES)
     )
-
-
-def _write(fd: int, data: memoryview, position: int) -> None:
-    while len(data):
-        written = os.pwrite(fd, data, position)
-        data, position = data[written:], position + written

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import mmap
 import os
 import resource
 import shutil
@@ -44,10 +45,10 @@ from stretto.options import Level
 from stretto.records import pack
 from stretto.replog.core.record import GroupRecord
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
-from stretto.worker.hashing import WrittenHashes, be_nice, copy_and_hash
+from stretto.worker.hasher import be_nice, open_direct, write
+from stretto.worker.hashing import HashedParts, copy_and_hash
 from stretto.worker.images import SpooledImage, make_image
 from stretto.worker.plan import plans_of
-from stretto.worker.staging import SYNC_BYTES
 from stretto.worker.state import AppliedState
 from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
 from stretto.zk.options import set_options
@@ -437,8 +438,9 @@ def _load(source: Path, folder: Path, passes: int, bytes_per_second: float = mat
         be_nice()
         progress, pace = _Progress(folder), _Pace(bytes_per_second)
         for _ in range(passes):
-            with (folder / "spool").open("w+b", 0) as spool:
-                _load_once(source, spool.fileno(), connection, progress, pace)
+            spool = open_direct(folder / "spool", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            _load_once(source, spool, connection, progress, pace)
+            os.close(spool)
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
     shutil.rmtree(folder)
@@ -447,6 +449,7 @@ def _load(source: Path, folder: Path, passes: int, bytes_per_second: float = mat
 def _load_once(source: Path, spool: int, connection: socket.socket, progress: _Progress, pace: _Pace) -> None:
     size_bytes = source.stat().st_size
     sent, moved = 0, progress.read()
+    buffer = memoryview(mmap.mmap(-1, PART_BYTES))
     connection.sendall(_SIZE.pack(size_bytes))
 
     def copy(fd: int) -> None:
@@ -459,7 +462,7 @@ def _load_once(source: Path, spool: int, connection: socket.socket, progress: _P
     def send(end: int) -> None:
         nonlocal sent
         while sent < end:
-            part = os.pread(spool, min(PART_BYTES, end - sent), sent)
+            part = buffer[: os.preadv(spool, [buffer[: min(PART_BYTES, end - sent)]], sent)]
             connection.sendall(part)
             sent += len(part)
             progress.write(moved + sent)
@@ -515,20 +518,20 @@ def _receive(port: int, path: Path) -> None:
 
 
 def _take(port: int, path: Path) -> None:
-    written = WrittenHashes({0: path})
+    parts = HashedParts(WINDOW, PART_BYTES)
     room = threading.Semaphore(WINDOW)
-    with _accepted(port) as connection, path.open("wb", 0) as file:
+    with _accepted(port) as connection:
+        file = open_direct(path, os.O_WRONLY | os.O_CREAT)
 
         def store(position: int, chunk: bytes) -> None:
-            os.pwrite(file.fileno(), chunk, position)
-            written.of(0, position, len(chunk), blocks.BLOCK_BYTES)
-            if (position + len(chunk)) // SYNC_BYTES > position // SYNC_BYTES:
-                os.fdatasync(file.fileno())
+            with parts.put(memoryview(chunk), blocks.BLOCK_BYTES) as (copied, _):
+                write(file, copied, position)
             room.release()
 
         while size := connection.recv(_SIZE.size, socket.MSG_WAITALL):
             (size_bytes,) = _SIZE.unpack(size)
-            os.ftruncate(file.fileno(), 0)
+            os.ftruncate(file, 0)
+            os.ftruncate(file, size_bytes)
             position = 0
             with ThreadPoolExecutor(WINDOW) as storing:
                 while position < size_bytes:
@@ -539,8 +542,8 @@ def _take(port: int, path: Path) -> None:
                         return
                     storing.submit(store, position, chunk)
                     position += len(chunk)
-            os.fdatasync(file.fileno())
-    written.close()
+            os.fdatasync(file)
+    parts.close()
 
 
 @contextlib.contextmanager
