@@ -1,0 +1,225 @@
+"""Loads in which no cluster has a part: files that are copied, sent over a socket and written elsewhere.
+
+``pipeline`` is the floor of a transfer. ``busy`` does the same work as a transfer, again and again, beside
+appends; its processes run this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from stretto.catchup import blocks
+from stretto.catchup.fetch import PART_BYTES, WINDOW
+from stretto.errors import StrettoError
+from stretto.invariants import present
+from stretto.worker.hasher import be_nice, open_direct, write
+from stretto.worker.hashing import HashedParts, copy_and_hash
+
+HOST = "127.0.0.1"
+CHUNK_BYTES = 1 << 20
+PASSES_MAX = 1_000_000
+PATIENCE_SECONDS = 600.0
+_SIZE = struct.Struct("<Q")
+
+
+def until(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise StrettoError(f"the cluster of the bench did not get there: {what}")
+        time.sleep(0.01)
+
+
+def pipeline(source: Path, folder: Path) -> float:
+    """Copy a file to a spool, send it over a socket, write and sync it elsewhere; returns the seconds."""
+    with _receiver(folder, "receive") as connection:
+        started = time.perf_counter()
+        with source.open("rb", 0) as file, (folder / "spool").open("wb", 0) as spool:
+            while chunk := file.read(CHUNK_BYTES):
+                spool.write(chunk)
+                connection.sendall(chunk)
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+        seconds = time.perf_counter() - started
+    shutil.rmtree(folder)
+    return seconds
+
+
+def _load(source: Path, folder: Path, passes: int, bytes_per_second: float = math.inf) -> None:
+    """The work of a transfer, by processes that have no part in a cluster: a spool that is hashed while it is
+    copied and sent as far as it has come; what arrives is written, hashed and synced now and then. So many
+    times, without a pause between."""
+    with _receiver(folder, "take") as connection:
+        be_nice()
+        progress, pace = _Progress(folder), _Pace(bytes_per_second)
+        for _ in range(passes):
+            spool = open_direct(folder / "spool", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            _load_once(source, spool, connection, progress, pace)
+            os.close(spool)
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+    shutil.rmtree(folder)
+
+
+def _load_once(source: Path, spool: int, connection: socket.socket, progress: _Progress, pace: _Pace) -> None:
+    size_bytes = source.stat().st_size
+    sent, moved = 0, progress.read()
+    buffer = memoryview(mmap.mmap(-1, PART_BYTES))
+    connection.sendall(_SIZE.pack(size_bytes))
+
+    def copy(fd: int) -> None:
+        written = 0
+        with source.open("rb", 0) as file:
+            while chunk := file.read(min(CHUNK_BYTES, size_bytes - written)):
+                written += os.write(fd, chunk)
+                pace.keep(len(chunk))
+
+    def send(end: int) -> None:
+        nonlocal sent
+        while sent < end:
+            part = buffer[: os.preadv(spool, [buffer[: min(PART_BYTES, end - sent)]], sent)]
+            connection.sendall(part)
+            sent += len(part)
+            progress.write(moved + sent)
+
+    def grew(count: int) -> None:
+        sending.submit(send, min(count * blocks.BLOCK_BYTES, size_bytes))
+
+    with ThreadPoolExecutor(1) as sending:
+        copy_and_hash(copy, spool, blocks.BLOCK_BYTES, grew)
+
+
+class _Pace:
+    def __init__(self, bytes_per_second: float) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._bytes = 0
+        self._started = time.monotonic()
+
+    def keep(self, more_bytes: int) -> None:
+        self._bytes += more_bytes
+        due = self._started + self._bytes / self._bytes_per_second
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+@contextlib.contextmanager
+def _receiver(folder: Path, kind: str) -> Iterator[socket.socket]:
+    folder.mkdir(exist_ok=True)
+    listener = socket.create_server((HOST, 0))
+    port = listener.getsockname()[1]
+    listener.close()
+    arguments = [sys.executable, "-m", "stretto.bench.loads", kind, str(port), str(folder / "received")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, start_new_session=True) as receiver:
+        present(receiver.stdout, "output of the receiver").readline()
+        with socket.create_connection((HOST, port)) as connection:
+            yield connection
+
+
+@contextlib.contextmanager
+def _accepted(port: int) -> Iterator[socket.socket]:
+    with socket.create_server((HOST, port)) as listener:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        connection, _ = listener.accept()
+    with connection:
+        yield connection
+        connection.sendall(b".")
+
+
+def _receive(port: int, path: Path) -> None:
+    with _accepted(port) as connection, path.open("wb", 0) as file:
+        while chunk := connection.recv(CHUNK_BYTES):
+            file.write(chunk)
+        os.fdatasync(file.fileno())
+
+
+def _take(port: int, path: Path) -> None:
+    parts = HashedParts(WINDOW, PART_BYTES)
+    room = threading.Semaphore(WINDOW)
+    with _accepted(port) as connection:
+        file = open_direct(path, os.O_WRONLY | os.O_CREAT)
+
+        def store(position: int, chunk: bytes) -> None:
+            with parts.put(memoryview(chunk), blocks.BLOCK_BYTES) as (copied, _):
+                write(file, copied, position)
+            room.release()
+
+        while size := connection.recv(_SIZE.size, socket.MSG_WAITALL):
+            (size_bytes,) = _SIZE.unpack(size)
+            os.ftruncate(file, 0)
+            os.ftruncate(file, size_bytes)
+            position = 0
+            with ThreadPoolExecutor(WINDOW) as storing:
+                while position < size_bytes:
+                    room.acquire()
+                    chunk = connection.recv(min(PART_BYTES, size_bytes - position), socket.MSG_WAITALL)
+                    if not chunk:
+                        # Whoever sends was killed.
+                        return
+                    storing.submit(store, position, chunk)
+                    position += len(chunk)
+            os.fdatasync(file)
+    parts.close()
+
+
+def command_of_load(source: Path, folder: Path, passes: int, bytes_per_second: float = math.inf) -> list[str]:
+    command = [sys.executable, "-m", "stretto.bench.loads", "load", str(source), str(folder)]
+    return [*command, str(passes), str(bytes_per_second)]
+
+
+@contextlib.contextmanager
+def busy(source: Path, folder: Path, bytes_per_second: float) -> Iterator[Callable[[], int]]:
+    """The load of a transfer, again and again, by a process of its own; tells how many bytes it has moved."""
+    progress = _Progress(folder)
+    progress.write(0)
+    command = command_of_load(source, folder, PASSES_MAX, bytes_per_second)
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            until("the others' load has begun", lambda: progress.read() > 0)
+            yield progress.read
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Progress:
+    """A number that one process tells another, in a file beside the folder it works in."""
+
+    def __init__(self, folder: Path) -> None:
+        self._fd = os.open(folder.with_suffix(".moved"), os.O_RDWR | os.O_CREAT, 0o600)
+
+    def write(self, number: int) -> None:
+        os.pwrite(self._fd, b"%020d" % number, 0)
+
+    def read(self) -> int:
+        return int(os.pread(self._fd, 20, 0) or 0)
+
+
+def main(arguments: list[str]) -> None:
+    """What the measures run beside themselves."""
+    match arguments:
+        case ["receive", port, path]:
+            _receive(int(port), Path(path))
+        case ["take", port, path]:
+            _take(int(port), Path(path))
+        case ["load", source, folder, passes, bytes_per_second]:
+            _load(Path(source), Path(folder), int(passes), float(bytes_per_second))
+        case _:
+            raise StrettoError("this is run by the measures of stretto bench")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
