@@ -2,6 +2,7 @@
 
 What is stored stays as it is. So a declared object goes only with a word for it, a PState keeps its type but
 for more fields with defaults, and a depot keeps its rule: its records lie where that has put them.
+A topology is known by its name: a new one begins with the first record, and leaves alone what others wrote.
 """
 
 from __future__ import annotations
@@ -78,5 +79,14 @@ def _check_topologies(spec: ModuleSpec, manifest: ModuleManifest) -> None:
         if new.name in before and new.kind != before[new.name].kind:
             raise UsageError(
                 f"topology {new.name} was a {before[new.name].kind} and is a {new.kind} in the new code, "
-                "which would begin elsewhere; give it another name"
+                "which would begin elsewhere; give it, and the PStates that it writes, other names"
             )
+    writers = {pstate: each.name for each in spec.topologies for pstate in each.pstates}
+    for new in manifest.topologies:
+        for pstate in new.pstates if new.name not in before else ():
+            if pstate in writers:
+                raise UsageError(
+                    f"PState {pstate} was written by {writers[pstate]}, and in the new code by {new.name}, "
+                    "which is new and begins with the first record: what is done would be done again; "
+                    f"keep the name {writers[pstate]}, or declare another PState"
+                )

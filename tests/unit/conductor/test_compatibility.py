@@ -69,6 +69,14 @@ def test_code_may_change_objects_may_come_and_records_may_get_fields_with_defaul
     check_update(SPEC, more, ())
 
 
+def test_a_new_topology_may_write_what_none_wrote_and_an_old_one_what_another_did() -> None:
+    other = TopologySpec(name="other", kind="stream", depots=("notes",))
+    new = TopologySpec(name="new", kind="microbatch", depots=("orders",), pstates=("accounts",))
+    before = msgspec.structs.replace(SPEC, topologies=(*SPEC.topologies, other))
+    moved = msgspec.structs.replace(other, pstates=("totals",))
+    check_update(before, manifest(topologies=(moved, new)), ())
+
+
 def test_what_is_named_may_go() -> None:
     less = manifest(depots=SPEC.depots[:1], pstates=SPEC.pstates[:1])
     check_update(SPEC, less, ("notes", "accounts"))
@@ -115,7 +123,12 @@ def test_what_is_named_may_go() -> None:
         (
             manifest(topologies=(TopologySpec(name="count", kind="microbatch", depots=("orders",)),)),
             (),
-            "topology count was a stream and is a microbatch .* give it another name",
+            "topology count was a stream and is a microbatch .* give it, and the PStates .* other names",
+        ),
+        (
+            manifest(topologies=(msgspec.structs.replace(SPEC.topologies[0], name="count_orders"),)),
+            (),
+            "totals was written by count, and in the new code by count_orders, .* again; keep the name count",
         ),
     ],
 )
