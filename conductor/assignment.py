@@ -24,6 +24,10 @@ from stretto.errors import UsageError
 from stretto.types import WorkerId
 from stretto.zk.records import Assignment, PlacedWorker
 
+TASKS_MAX = 16_384
+PROCESSES_MAX = 4_096
+"""An assignment of more would be too large for a znode, and one conductor too slow for it."""
+
 
 def assign(
     module: str,
@@ -64,6 +68,13 @@ def _check_shape(*, tasks: int, threads: int, workers: int, factor: int) -> None
     if tasks & (tasks - 1):
         below = 1 << (tasks.bit_length() - 1)
         raise UsageError(f"{tasks} tasks are not a power of two; ask for {below} or {below * 2}")
+    if tasks > TASKS_MAX:
+        raise UsageError(f"{tasks:,} tasks are beyond the limit of {TASKS_MAX:,}; ask for fewer")
+    if workers * factor > PROCESSES_MAX:
+        raise UsageError(
+            f"{workers:,} workers of {factor} replicas are {workers * factor:,} processes; "
+            f"ask for {PROCESSES_MAX:,} at most"
+        )
     if threads > tasks:
         raise UsageError(f"{tasks} tasks cannot occupy {threads} threads; ask for at most {tasks} threads")
     if workers > threads:

@@ -48,7 +48,14 @@ class ClusterKey:
             ) from None
         if len(key.public) != 40 or len(key.secret) != 40:
             raise UsageError(f"{path} is not a cluster key: a key has 40 characters")
-        return cls(key.public.encode(), key.secret.encode())
+        found = cls(key.public.encode(), key.secret.encode())
+        try:
+            is_pair = zmq.curve_public(found.secret) == found.public
+        except (zmq.ZMQError, ValueError):
+            is_pair = False
+        if not is_pair:
+            raise UsageError(f"{path} is not a cluster key: its halves do not belong together; copy it again")
+        return found
 
     def save(self, path: Path) -> None:
         """Readable by its owner only; an existing file is never overwritten."""

@@ -10,7 +10,10 @@ a file that cannot be used) is told in one sentence on stderr; a traceback alway
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,6 +135,10 @@ def _config_option() -> Any:
     return next(parameter for parameter in get_group(app).params if "--config" in parameter.opts)
 
 
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EPIPE})
+"""What may become of standard output, or of a disk; nobody who reads any more is no trouble."""
+
+
 def _refuse(sentence: str, code: int) -> int:
     typer.echo(f"stretto: {' '.join(sentence.split())}", err=True)
     return code
@@ -153,10 +160,15 @@ def _run(args: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as error:
+        if error.filename is not None:
+            return _refuse(f"cannot use {error.filename}: {error.strerror}", 1)
+        if error.errno in _UNWRITABLE:
+            # What is still buffered must not fail again when the interpreter ends.
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1 if error.errno == errno.EPIPE else _refuse(f"cannot write: {error.strerror}", 1)
         # Without a file it is not the person's to mend: a bug, which needs its traceback.
-        if error.filename is None:
-            raise
-        return _refuse(f"cannot use {error.filename}: {error.strerror}", 1)
+        raise
     return code if isinstance(code, int) else 0
 
 

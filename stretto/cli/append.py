@@ -71,6 +71,8 @@ def append(
     """
     if (record is None) == (file is None):
         raise UsageError("give one of: a record, --file F.ndjson, or - to read lines from standard input")
+    if record is not None and not record.strip():
+        raise UsageError("the record is empty; give JSON, or - to read lines of it from standard input")
     with _input(record, file) as lines, serving(bootstrap, key, module, depot) as served:
         appending = _Appending(served, module, ack)
         try:

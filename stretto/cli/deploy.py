@@ -328,10 +328,10 @@ def check_shape(cluster: Cluster, shape: Shape) -> list[str]:
     return [node.address for node in nodes.values() if node.address is not None]
 
 
-def check_name(cluster: Cluster, module: str) -> None:
+def check_name(cluster: Cluster, module: str, option: str = "--name") -> None:
     if module in {each.module for each in cluster.ask(admin.Modules())}:
         raise UsageError(
-            f"there is a module {module} already; choose another --name, or destroy that one first"
+            f"there is a module {module} already; choose another {option}, or destroy that one first"
         )
 
 

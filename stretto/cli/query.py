@@ -26,7 +26,9 @@ def query(
         list[str] | None,
         typer.Option("--named", metavar="NAME=JSON", help="An argument by its name.", show_default=False),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=600, metavar="SECONDS", help="How long to wait.")
+    ] = 30.0,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     key: Key = None,

@@ -184,7 +184,7 @@ def restore(
     options, of_objects = (given, ()) if no_options else options_to_restore(manifest, called, given)
     with reach(bootstrap, key) as cluster:
         supervisors = check_shape(cluster, shape)
-        check_name(cluster, called)
+        check_name(cluster, called, "--module")
         _require_good(folder)
         _require_seen(cluster, folder, manifest)
         _upload(cluster, supervisors, folder, manifest, shape.factor)

@@ -254,3 +254,20 @@ def test_a_worker_whose_log_is_a_file_does_without_rich() -> None:
     code = "import sys, stretto.cli.worker, structlog; print('rich' in sys.modules); import rich.console"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_full_disk_under_the_output_is_told_in_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "stretto", "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "stretto: cannot write: No space left on device\n")
+
+
+def test_an_empty_record_is_refused_and_not_taken_for_no_records(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("append", "M", "depot", " ") == 2
+    assert only_sentence(capsys).startswith("stretto: the record is empty; give JSON")

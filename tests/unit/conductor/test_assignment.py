@@ -171,6 +171,11 @@ def test_the_same_question_has_the_same_answer_whatever_the_order_of_nodes(case:
         ({"workers": -1}, "workers cannot be -1; ask for at least 1"),
         ({"factor": 0}, "replication factor cannot be 0; ask for at least 1"),
         ({"tasks": 6}, "6 tasks are not a power of two; ask for 4 or 8"),
+        ({"tasks": 1 << 20}, "1,048,576 tasks are beyond the limit of 16,384; ask for fewer"),
+        (
+            {"tasks": 1 << 12, "threads": 1 << 12, "workers": 1 << 12},
+            "4,096 workers of 3 replicas are 12,288 processes; ask for 4,096 at most",
+        ),
         ({"threads": 9}, "8 tasks cannot occupy 9 threads; ask for at most 8 threads"),
         ({"workers": 5}, "4 threads cannot occupy 5 workers; ask for at most 4"),
         (
