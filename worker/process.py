@@ -260,6 +260,8 @@ class Worker:
             # Reopened, it has forgotten what it did in this incarnation: which epoch it led, which Hello it
             # sent. So it comes back as another one, and the others need not wait for this one.
             self._barred[group.key] = self._incarnation
+            # The leases of its neighbours end first: once the registration is gone others lead, at once.
+            self._session_expired()
             self.metastore.reincarnate()
         self._closing.add(group.key)
         self.commit.when_quiet(group.log, lambda: self._close_stopped(group, why, renew=renew))
@@ -518,6 +520,8 @@ class Worker:
         return settings.with_lease(lease_ms).with_paused(self.is_paused)
 
     def _session_expired(self) -> None:
+        if self._incarnation is None:
+            return
         self._incarnation = None
         for group in list(self.groups.values()):
             group.step(events.SessionExpired())

@@ -170,12 +170,26 @@ class Metastore(Succession):
             self._write_registration()
 
     def reincarnate(self) -> None:
-        """Give up the registration; a fresh incarnation follows, as after an expiry."""
+        """Give up the registration, however long that takes; a fresh incarnation follows, as after an expiry.
+
+        To be called when nobody serves by the lease any more: others may lead before this is answered.
+        """
         with self.lock:
-            session = self._session
-            if session is not None and self._is_registered and session.registration_path is not None:
-                path = session.registration_path
-                session.submit(lambda client: client.delete_async(path), lambda *_: self._pulse(session))
+            if self._session is not None and self._is_registered:
+                self._give_up(self._session)
+
+    def _give_up(self, session: Session) -> None:
+        if session is not self._session:
+            return
+        path = present(session.registration_path, "registration path")
+
+        def deleted(_: Any, error: Exception | None) -> None:
+            if error is None or isinstance(error, NoNodeError):
+                session.give_up()
+            else:
+                self.again_later(lambda: self._give_up(session))
+
+        session.submit(lambda client: client.delete_async(path), deleted)
 
     def _register(self, session: Session) -> None:
         """Idempotent: done again on every connection until it is known to be there."""

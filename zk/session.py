@@ -337,6 +337,10 @@ class Session:
             else:
                 self._lose()
 
+    def give_up(self) -> None:
+        """Its registration is gone, so it counts as expired."""
+        self._lose()
+
     def _lose(self) -> None:
         if not self.is_over:
             self._end()

@@ -183,6 +183,23 @@ def test_a_deleted_registration_ends_the_session(
     assert len(recorder.of(Expired)) == 1
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_whoever_gives_its_registration_up_has_another_soon_also_over_a_lost_connection(
+    proxy: Proxy, workers: Workers, operator: KazooClient, is_cut: bool
+) -> None:
+    metastore, recorder = workers.open(proxy.address, "a")
+    old = recorder.wait_started()
+    if is_cut:
+        proxy.cut()
+        session = metastore._session
+        wait_until("the connection is lost", lambda: session is not None and not session.is_connected)
+    metastore.reincarnate()
+    proxy.heal()
+    assert recorder.wait_started(2) != old
+    assert len(recorder.of(Expired)) == 1
+    assert operator.exists(workers.paths.registration(WorkerId("a"), old)) is None
+
+
 def test_a_changed_registration_is_written_also_over_a_lost_connection(
     proxy: Proxy, paths: Paths, operator: KazooClient
 ) -> None:

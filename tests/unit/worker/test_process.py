@@ -1,10 +1,12 @@
-"""What a worker says of itself in the metastore."""
+"""What a worker says of itself in the metastore, and when."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
+from stretto.replog.core import events
 from stretto.types import Incarnation, StorageId, WorkerId
 from stretto.worker.process import Worker
 from stretto.zk.paths import GroupKey
@@ -34,3 +36,24 @@ def test_a_registration_is_written_while_replicas_come_and_go() -> None:
     )
     registration = Worker._registration(cast(Any, worker), Incarnation("i"))
     assert list(registration.members) == ["m/1/0", "m/1/1"]
+
+
+def test_a_replica_that_stops_ends_the_leases_of_its_neighbours_before_others_may_lead() -> None:
+    stopped, neighbour = MagicMock(), MagicMock()
+    stopped.key, neighbour.key = GroupKey("m", 1, 0), GroupKey("m", 1, 1)
+    worker = MagicMock()
+    worker.groups = {stopped.key: stopped, neighbour.key: neighbour}
+    worker._storages = {stopped.key: MagicMock(), neighbour.key: MagicMock()}
+    worker._fsync = {stopped.key: MagicMock(), neighbour.key: MagicMock()}
+    worker._incarnation, worker._barred, worker.stopped = Incarnation("i"), {}, {}
+    worker._session_expired = lambda: Worker._session_expired(worker)
+    expired: list[list[Any]] = []
+    worker.metastore.reincarnate.side_effect = lambda: expired.append(
+        [call.args[0] for call in neighbour.step.call_args_list]
+    )
+    Worker.replica_stopped(worker, stopped, "its disk is broken", renew=False)
+    assert expired == [[events.SessionExpired()]]
+    assert worker._barred == {stopped.key: Incarnation("i")}
+
+    worker._session_expired()
+    assert len(neighbour.step.call_args_list) == 1, "what the metastore tells of it later is not news"
