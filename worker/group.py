@@ -34,6 +34,7 @@ from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.worker.environment import DEPOTS_MAX
+from stretto.worker.gathering import Gathering
 from stretto.worker.outbox import Outbox
 from stretto.worker.plan import GroupPlan
 from stretto.worker.removal import Drop
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from stretto.worker.telemetry import Telemetry
 
 READ_BYTES = 4 * 1024 * 1024
+SOON_MS = 20
+"""A deadline may be seen so much later, if there is an earlier one."""
 #: Frequent, and whatever they change beside offsets comes with a note.
 BUSY = frozenset(
     {
@@ -154,6 +157,7 @@ class Group:
         self._log = structlog.get_logger().bind(group=str(plan.key), worker=host.worker)
         #: In the log and not yet handed to the applier.
         self._unapplied: deque[Frame] = deque(_frames_from(log, state.applied))
+        self._gathering = Gathering(state.applied, self._apply, host.loop.call_after)
         #: Handed to the applier: up to where, the entries, and where their depots end then.
         self._applying: deque[tuple[Offset, list[Frame], dict[tuple[TaskId, str], DepotOffset]]] = deque()
         #: Where depots end with all that was handed to the applier, and with all that is applied.
@@ -228,6 +232,8 @@ class Group:
         if self._thens:
             self.host.commit.expect(self.log, awaited=self.replica.awaits_durable)
         self.awaits_applied = self.replica.awaits_applied or self.host.awaits_growth(self)
+        if self.awaits_applied:
+            self._gathering.hand_on()
         self._schedule()
 
     def storage_failed(self, error: StorageError | StorageCorrupt) -> None:
@@ -260,7 +266,7 @@ class Group:
             case effects.SendEntries():
                 self._outbox.put(effect)
             case effects.Apply(end=end):
-                self._apply(end)
+                self._gathering.put(end, awaited=self.awaits_applied)
             case effects.Reply(request=request, result=result):
                 host.replied(request, result)
             case effects.Truncate(end=end, then=then):
@@ -292,7 +298,7 @@ class Group:
             case effects.FetchState():
                 host.catchup.fetch_state(self, effect)
             case effects.InstallState(end=end):
-                self._waits = self.installing = True
+                self._waits = self.installing = self._gathering.rests = True
                 host.commit.when_quiet(self.log, lambda: host.catchup.install(self, end))
             case effects.SetAside(why=why):
                 host.replica_stopped(self, why, renew=True)
@@ -307,6 +313,8 @@ class Group:
                 assert_never(effect)
 
     def _schedule(self) -> None:
+        if self._deadline is not None and self._deadline <= self.host.loop.now + SOON_MS:
+            return
         deadline = self.replica.next_deadline()
         if deadline is not None and (self._deadline is None or deadline < self._deadline):
             self._deadline = deadline
@@ -381,6 +389,8 @@ class Group:
     # The applied state.
 
     def _apply(self, end: Offset) -> None:
+        if self.closed:
+            return
         frames = []
         while self._unapplied and self._unapplied[0].end_offset <= end:
             frames.append(self._unapplied.popleft())
@@ -442,6 +452,7 @@ class Group:
             return
         self.log, self.state = storage.log, storage.state
         self._unapplied.clear()
+        self._gathering.begin_at(self.state.applied)
         self._thens.clear()
         self._last_blob = None
         self._find_depots()
@@ -455,7 +466,7 @@ class Group:
             self._end_install(events.TransferFailed())
 
     def _end_install(self, event: Event) -> None:
-        self._waits = self.installing = False
+        self._waits = self.installing = self._gathering.rests = False
         self.step(event)
 
     # For the worker.
@@ -503,7 +514,7 @@ class Group:
 
     def close(self) -> None:
         """The caller has made sure that nothing of it is in flight."""
-        self.closed = True
+        self.closed = self._gathering.rests = True
         self.log.close()
         self.state.close()
 

@@ -84,6 +84,8 @@ class Leader:
         self._waiting_ends: deque[Offset] = deque()
         #: A heap: the time-out may be changed while appends wait.
         self._timeouts: list[tuple[Millis, Offset, int]] = []
+        #: When followers hear what is applied, unless entries tell them before.
+        self._news_at: Millis | None = None
         self._sampling: set[int] = set()
         #: Followers that inquired up to where entries may be visible, since the clock was last read.
         self._inquiries: dict[WorkerId, messages.Inquire] = {}
@@ -190,6 +192,8 @@ class Leader:
         )
         self._wait(event, replica.log_end, offset)
         self._pump_all()
+        # Everybody lacks this entry, and hears with it what is applied.
+        self._news_at = None
 
     def _refusal(self) -> Refusal | None:
         replica, guards = self.replica, self.replica.guards
@@ -327,6 +331,17 @@ class Leader:
         for progress in self.followers.values():
             progress.pump(self)
 
+    @property
+    def news_are_due(self) -> bool:
+        return self._news_at is not None and self._news_at <= self.replica.now
+
+    def _tell_news(self) -> None:
+        """Now, without waiting for entries; once more if some are with the driver that do not tell it."""
+        self._news_at = self.replica.now
+        self._pump_all()
+        is_again = any(progress.sending for progress in self.followers.values())
+        self._news_at = Millis(self.replica.now + self.replica.settings.news_ms) if is_again else None
+
     def overdue_end(self) -> Offset:
         """End of the entry next to be applied, if it has waited too long; else 0, which everybody holds."""
         return self._undecided[0][0] if self.head_expired() else Offset(0)
@@ -351,6 +366,8 @@ class Leader:
                 self._reply(request, Acked(offset=offset))
         while self._timeouts and self._timeouts[0][1] <= applied:
             heapq.heappop(self._timeouts)
+        if self._news_at is None:
+            self._news_at = Millis(self.replica.now + self.replica.settings.news_ms)
         self._note_service()
         self._advance_handover()
         self.regroup()
@@ -404,6 +421,8 @@ class Leader:
                 apply_offset=self.replica.apply_offset,
             )
             self.replica.emit(effects.Send(to=sender, message=assure))
+        if inquiries and self._news_at is not None:
+            self._tell_news()
 
     def _has_lease(self) -> bool:
         return self.replica.guards.lease_holds(self.replica.now, self.replica.lease_end)
@@ -712,6 +731,8 @@ class Leader:
         for progress in self.followers.values():
             progress.probe_if_silent(self)
         self._progressed()
+        if self.news_are_due:
+            self._tell_news()
 
     def _time_out_appends(self) -> None:
         timeouts = self._timeouts
@@ -755,7 +776,7 @@ class Leader:
                 first = expires_at
         if self._timeouts and self._timeouts[0][0] < first:
             first = self._timeouts[0][0]
-        for rare in (self.membership.retry_at, self._handover_deadline()):
+        for rare in (self._news_at, self.membership.retry_at, self._handover_deadline()):
             if rare is not None and rare < first:
                 first = rare
         return first

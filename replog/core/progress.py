@@ -109,8 +109,9 @@ class Progress:
         leader.replica.emit(effects.Send(to=self.worker, message=reject))
 
     def _has_news(self, leader: Leader) -> bool:
-        """Not before we have applied it ourselves: until then, entries may come that tell it in passing."""
-        return self.next == leader.replica.log_end and self.told_apply_offset < leader.replica.applied
+        """Not at once: entries may come that tell it in passing."""
+        lacks = self.next == leader.replica.log_end and self.told_apply_offset < leader.replica.applied
+        return lacks and leader.news_are_due
 
     def _entries(self, leader: Leader, *, probe: bool) -> messages.Entries:
         replica = leader.replica

@@ -29,6 +29,8 @@ class Settings:
     """Negotiated session time-out, less a tick, less the margin for clocks."""
     retry_ms: Millis = Millis(500)
     """How long an unanswered message waits before it is sent again."""
+    news_ms: Millis = Millis(50)
+    """How long followers may not know what is applied, if no entries come that tell them in passing."""
     follower_read_wait_ms: Millis = Millis(100)
     """How long a read at a follower waits for the leader's word, or for what it must see."""
     resign_timeout_ms: Millis = Millis(10_000)

@@ -40,6 +40,7 @@ SETTINGS = Settings(
     producer_expiry_ms=Millis(60_000),
     lease_ms=Millis(2_500),
     retry_ms=Millis(80),
+    news_ms=Millis(20),
     resign_timeout_ms=Millis(700),
     state_timeout_ms=Millis(900),
     max_batch_bytes=300,

@@ -36,6 +36,7 @@ from tests.unit.core.group import (
 )
 
 RETRY_MS = SETTINGS.retry_ms
+NEWS_MS = SETTINGS.news_ms
 
 
 def entries_message(epoch: int = 1) -> messages.Entries:
@@ -425,8 +426,44 @@ def test_a_new_apply_offset_is_told_when_there_is_nothing_else_to_send() -> None
     subject.sent(subject.append(1))
     subject.persisted()
     assert sent(subject.confirm(W1), messages.Entries, to=W1) == []  # entries may come meanwhile, and tell it
-    (news,) = sent(subject.applied(), messages.Entries, to=W1)
+    assert sent(subject.applied(), messages.Entries, to=W1) == []
+    assert sent(subject.tick(after=NEWS_MS - 1), messages.Entries, to=W1) == []
+    (news,) = sent(subject.tick_at_deadline(), messages.Entries, to=W1)
     assert (news.apply_offset, news.probe) == (2, False)
+    assert sent(subject.tick(after=NEWS_MS), messages.Entries, to=W1) == []
+
+
+def test_entries_tell_what_is_applied_and_no_other_message_does() -> None:
+    subject = serving_leader((W0, W1), replicas=(W0, W1))
+    subject.sent(subject.append(1))
+    subject.settle()
+    happened = subject.append(2)
+    assert only(happened, effects.SendEntries).message.apply_offset == subject.replica.applied
+    subject.sent(happened)
+    assert sent(subject.tick(after=NEWS_MS), messages.Entries, to=W1) == []
+
+
+def test_news_that_meet_entries_with_the_driver_are_told_after_them() -> None:
+    subject = serving_leader((W0, W1), replicas=(W0, W1))
+    subject.sent(subject.append(1))
+    with_driver = subject.append(2)
+    subject.persisted()
+    subject.confirm(W1, 2)
+    subject.applied()
+    assert sent(subject.tick(after=NEWS_MS), messages.Entries, to=W1) == []
+    subject.sent(with_driver)
+    (news,) = sent(subject.tick(after=NEWS_MS), messages.Entries, to=W1)
+    assert news.apply_offset == 2
+
+
+def test_a_follower_that_inquires_hears_at_once_what_is_applied() -> None:
+    subject = serving_leader((W0, W1), replicas=(W0, W1))
+    subject.sent(subject.append(1))
+    subject.settle()
+    subject.step(events.LeaseRenewed(sent_at=subject.now))
+    subject.receive(messages.Inquire(Epoch(1), incarnation_of(W1), stamp=Millis(1)), W1)
+    (news,) = sent(subject.step(events.ClockRead()), messages.Entries, to=W1)
+    assert news.apply_offset == subject.replica.applied
 
 
 def test_a_silent_follower_is_probed_once_per_retry_time_until_it_answers() -> None:
@@ -593,7 +630,7 @@ def test_a_follower_that_retention_passed_by_is_told_to_begin_again() -> None:
     subject.hello(W2, attempt=2)
     (answer,) = sent(subject.confirm(W2, 12, attempt=2, resume=True), messages.Reject, to=W2)
     assert answer.reason is RejectReason.OUT_OF_RANGE
-    assert subject.tick(after=RETRY_MS - 1) == []
+    assert sent(subject.tick(after=RETRY_MS - 1), messages.Reject) == []
     assert len(sent(subject.tick(after=1), messages.Reject, to=W2)) == 1
     subject.hello(W2, attempt=3)
     assert sent(subject.tick(after=5 * RETRY_MS), messages.Reject) == []

@@ -94,6 +94,44 @@ class Driven:
         )
         self.group.step(events.Received(sender=worker, message=confirm))
 
+    def follow(self, leader: WorkerId, isr: Collection[WorkerId]) -> None:
+        """Its log is empty, and part of the leader's."""
+        self.group.step(events.RecordRead(record=record(1, leader, isr), version=1))
+        self.end_turn()
+        hellos = [message for _, message in self.sent if isinstance(message, messages.Hello)]
+        lineage = messages.Lineage(
+            Epoch(1),
+            incarnation_of(leader),
+            to=incarnation_of(W0),
+            attempt=hellos[-1].attempt,
+            history=(),
+            start=Offset(0),
+            end=Offset(0),
+            apply_offset=Offset(0),
+            near_lag=100,
+            listed=True,
+        )
+        self.group.step(events.Received(sender=leader, message=lineage))
+        self.end_turn()
+
+    def take(self, leader: WorkerId, frames: Sequence[Frame], apply_offset: int) -> None:
+        entries = messages.Entries(
+            Epoch(1),
+            incarnation_of(leader),
+            to=incarnation_of(W0),
+            apply_offset=Offset(apply_offset),
+            log_end=self.group.replica.log_end,
+            retain_offset=Offset(0),
+            probe=False,
+        )
+        self.group.step(events.Received(sender=leader, message=entries, frames=tuple(frames)))
+        self.end_turn()
+
+    @property
+    def handed_on(self) -> list[Offset]:
+        """Up to where the applier has been told to apply, each time."""
+        return [end for _, end in self._unapplied]
+
     def end_turn(self) -> None:
         """And take what it led to, until nothing is left."""
         while self._turn_end or self._calls:
@@ -127,6 +165,9 @@ class Driven:
 
     def call_at(self, when: int, function: Callable[..., None], *args: Any) -> None:
         """Time stands still."""
+
+    def call_after(self, delay_ms: int, function: Callable[..., None], *args: Any) -> None:
+        """Likewise."""
 
     def at_turn_end(self, function: Callable[[], None]) -> None:
         self._turn_end.append(function)

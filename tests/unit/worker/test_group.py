@@ -11,12 +11,12 @@ import pytest
 
 from stretto import wire
 from stretto.catchup import messages as transfers
-from stretto.records import RecordBatch
+from stretto.records import RecordBatch, pack
 from stretto.replog.core import events, messages
-from stretto.types import Epoch, Offset
+from stretto.types import Epoch, Millis, Offset
 from stretto.worker.catchup import CatchupDesk
 from stretto.worker.reads import _slice, _with_uncommitted
-from tests.unit.core.group import W2, incarnation_of, settings
+from tests.unit.core.group import ALL, W0, W1, W2, entry, incarnation_of, record, settings
 from tests.unit.worker.driving import KEY, TASK, Driven
 
 RECORD = b"x" * 100
@@ -29,6 +29,14 @@ def driven(tmp_path: Path) -> Iterator[Driven]:
     )
     driven = Driven(tmp_path, options, segment_bytes=300)
     driven.lead()
+    yield driven
+    driven.close()
+
+
+@pytest.fixture
+def following(tmp_path: Path) -> Iterator[Driven]:
+    driven = Driven(tmp_path, settings())
+    driven.follow(W1, ALL)
     yield driven
     driven.close()
 
@@ -106,3 +114,22 @@ def test_a_leader_that_finds_its_log_damaged_while_it_serves_its_state_stops(
     desk.close()
     [why] = driven.stopped
     assert "corrupt" in why
+
+
+def test_a_follower_gathers_what_nobody_waits_for_and_applies_it_when_it_leads(following: Driven) -> None:
+    for offset in range(3):
+        following.take(W1, [entry(offset, payload=pack("events", [RECORD]))], apply_offset=offset)
+    assert following.group.replica.apply_offset == 2
+    assert following.handed_on == []
+    following.group.step(events.RecordRead(record=record(2, W0, ALL), version=2))
+    following.end_turn()
+    assert following.handed_on == [2]
+
+
+def test_a_follower_applies_at_once_what_a_reader_waits_for(following: Driven) -> None:
+    following.take(W1, [entry(0, payload=pack("events", [RECORD]))], apply_offset=0)
+    following.take(W1, [], apply_offset=1)
+    assert following.handed_on == []
+    following.group.step(events.Read(request=1, max_staleness_ms=Millis(1_000)))
+    following.end_turn()
+    assert following.handed_on == [1]
