@@ -3,6 +3,10 @@
 No conductor is needed: each member of the ISR that *tested* that the leader's registration is gone races with
 one compare-and-set {leader, epoch + 1}. A short wait lets the longest log go first; that is a courtesy, not
 safety.
+
+If no member is left and the operator allows it, others stand. They know nothing of one another's logs, and
+what the winner lacks is lost; so each tells the others how far its log reaches, and who hears of a longer one
+waits for that one to stand, for a while: it may be gone by then.
 """
 
 from __future__ import annotations
@@ -13,10 +17,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stretto.invariants import present
-from stretto.replog.core import effects
+from stretto.replog.core import effects, messages
 from stretto.replog.core.events import CasOutcome, CasReply
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.types import Millis, Offset
+from stretto.types import Epoch, Millis, Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.replica import Replica
@@ -24,8 +28,10 @@ if TYPE_CHECKING:
 
 COURTESY = 8
 """Of the time before an unanswered message is sent again: how long members wait for one another."""
+CANDIDACY = 4
+"""Times that: how long who would stand uncleanly waits for word of a longer log, and for who sent it."""
 EMPTY_PATIENCE = 16
-"""Times that: how long a replica without any entry lets others stand uncleanly before it does."""
+"""Times that: how long a replica without any entry, or with a shorter log, lets others stand uncleanly."""
 
 
 @dataclass(slots=True)
@@ -50,8 +56,11 @@ class Election:
         #: The leader's log reached here when it last told.
         self.leader_log_end = Offset(0)
         self.looking: int | None = None
-        #: Before this, a replica that has nothing leaves an unclean election to those that have something.
+        #: When to stand uncleanly, while that is what is left to us, and until when it may be put off.
         self._unclean_at: Millis | None = None
+        self.unclean_by = Millis(0)
+        #: When the other replicas were last told how far our log reaches.
+        self._told_at = Millis(-1)
         self.retry_at: Millis | None = None
 
     def begin(self) -> None:
@@ -88,6 +97,8 @@ class Election:
             self._consider()
 
     def options_changed(self) -> None:
+        if not self.replica.guards.unclean_is_allowed(self.replica.settings.unclean_election):
+            self._unclean_at = None
         self._consider()
 
     def tick(self) -> None:
@@ -122,15 +133,63 @@ class Election:
         if replica.guards.may_stand(record, replica.member):
             self.stand_at = Millis(replica.now + self._courtesy_ms(record))
         elif replica.guards.unclean_is_allowed(replica.settings.unclean_election) and self.looking is None:
-            if self._unclean_at is None:
-                patience_ms = 0 if replica.log_end else EMPTY_PATIENCE * replica.settings.retry_ms
-                self._unclean_at = Millis(replica.now + patience_ms)
-            if replica.now < self._unclean_at:
-                self.retry_at = self._unclean_at
+            if self._has_to_wait():
                 return
             self.looking = replica.token()
             self.retry_at = Millis(replica.now + replica.settings.retry_ms)
             replica.emit(effects.LookForMembers(token=self.looking))
+
+    # Unclean candidates.
+
+    def _has_to_wait(self) -> bool:
+        """Until others have heard of our log, and we of theirs."""
+        replica, retry_ms = self.replica, self.replica.settings.retry_ms
+        if self._unclean_at is None:
+            times = CANDIDACY if replica.log_end else EMPTY_PATIENCE
+            self._unclean_at = Millis(replica.now + times * retry_ms)
+            self.unclean_by = Millis(replica.now + EMPTY_PATIENCE * retry_ms)
+            self._told_at = Millis(-1)
+        if replica.now >= self._unclean_at:
+            return False
+        if self._told_at < 0 or replica.now - self._told_at >= retry_ms:
+            self._told_at = replica.now
+            for worker in self._others():
+                self._tell_reach(worker)
+        self.retry_at = Millis(min(self._unclean_at, self._told_at + retry_ms))
+        return True
+
+    def _others(self) -> list[WorkerId]:
+        replica = self.replica
+        recorded = replica.record.workers if replica.record is not None else ()
+        return sorted({*replica.replicas, *recorded} - {replica.worker})
+
+    @property
+    def _reach(self) -> tuple[Epoch, Offset]:
+        """Later epochs count for more: what was appended in them was meant to stay."""
+        replica = self.replica
+        return (replica.history[-1].epoch if replica.history else Epoch(0)), replica.log_end
+
+    def _tell_reach(self, to: WorkerId) -> None:
+        replica = self.replica
+        record, incarnation = replica.record, replica.incarnation
+        if record is not None and incarnation is not None:
+            last_epoch, end = self._reach
+            reach = messages.Reach(record.epoch, incarnation, last_epoch=last_epoch, end=end)
+            replica.emit(effects.Send(to=to, message=reach))
+
+    def heard_of(self, sender: WorkerId, reach: messages.Reach) -> None:
+        """Another one would stand uncleanly."""
+        replica, guards = self.replica, self.replica.guards
+        if self._unclean_at is None:
+            return
+        theirs = (reach.last_epoch, reach.end)
+        if guards.yields_to(theirs, self._reach):
+            put_off = replica.now + CANDIDACY * replica.settings.retry_ms
+            self._unclean_at = max(self._unclean_at, Millis(min(put_off, self.unclean_by)))
+        elif guards.yields_to(self._reach, theirs):
+            self._tell_reach(sender)
+
+    # The race.
 
     def _courtesy_ms(self, record: GroupRecord) -> int:
         """Members stand one after the other, nobody waits for the leader that is gone, and one that lacks
@@ -163,6 +222,8 @@ class Election:
         if record is None or replica.incarnation is None or self.standing is not None:
             return
         if not replica.guards.unclean_is_allowed(replica.settings.unclean_election):
+            return
+        if self._has_to_wait():
             return
         member_alive = any(member in alive for member in record.isr)
         if not replica.guards.may_stand_unclean(member_alive):

@@ -230,7 +230,15 @@ class Follower:
             case messages.Assure():
                 if message.epoch == self.epoch and message.to == replica.incarnation:
                     self.stale_reads.assured(message)
-            case messages.Hello() | messages.Confirm() | messages.FetchState() | messages.Inquire():
+            case messages.Reach() if message.epoch == self.epoch:
+                self.election.heard_of(sender, message)
+            case (
+                messages.Hello()
+                | messages.Confirm()
+                | messages.FetchState()
+                | messages.Inquire()
+                | messages.Reach()
+            ):
                 self._reject(sender)
             case _:
                 assert_never(message)

@@ -161,8 +161,13 @@ def unclean_is_allowed(option: bool) -> bool:
 
 
 def may_stand_unclean(member_alive: bool) -> bool:
-    """and only if no member is there to stand."""
+    """and only if no member is there to stand;"""
     return not member_alive
+
+
+def yields_to(theirs: tuple[Epoch, Offset], ours: tuple[Epoch, Offset]) -> bool:
+    """the longest log goes first: that of the latest epoch, then that which reaches furthest."""
+    return theirs > ours
 
 
 # Rule 6: new epoch.
@@ -509,6 +514,7 @@ class Guards:
     leads_as: Callable[[GroupRecord, WorkerId, Incarnation], bool] = leads_as
     unclean_is_allowed: Callable[[bool], bool] = unclean_is_allowed
     may_stand_unclean: Callable[[bool], bool] = may_stand_unclean
+    yields_to: Callable[[tuple[Epoch, Offset], tuple[Epoch, Offset]], bool] = yields_to
     truncation_point: Callable[[Offset, Offset], Offset] = truncation_point
     find_divergence: Callable[[History, Offset, History, Offset], Offset | None] = find_divergence
     lineage_is_current: Callable[[int, int, bool], bool] = lineage_is_current

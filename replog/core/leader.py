@@ -452,6 +452,8 @@ class Leader:
                 self._on_fetch_state(sender, message)
             case messages.Inquire():
                 self._on_inquire(sender, message)
+            case messages.Reach():
+                """It has not heard of us; our registration will tell."""
             case messages.Entries() | messages.Lineage() | messages.Assure():
                 check(False, "another leader in our epoch", epoch=self.epoch, sender=sender)
             case _:

@@ -87,6 +87,13 @@ class Assure(Message, frozen=True, tag=True, gc=False):
     apply_offset: Offset
 
 
+class Reach(Message, frozen=True, tag=True, gc=False):
+    """To all, from who would be elected uncleanly: so far reaches my log."""
+
+    last_epoch: Epoch
+    end: Offset
+
+
 class RejectReason(enum.StrEnum):
     STALE_EPOCH = "stale_epoch"
     STALE_INCARNATION = "stale_incarnation"
@@ -103,4 +110,4 @@ class Reject(Message, frozen=True, tag=True, gc=False):
     reason: RejectReason
 
 
-AnyMessage: TypeAlias = Hello | Lineage | Entries | Confirm | FetchState | Inquire | Assure | Reject
+AnyMessage: TypeAlias = Hello | Lineage | Entries | Confirm | FetchState | Inquire | Assure | Reach | Reject

@@ -9,15 +9,17 @@ from __future__ import annotations
 import bisect
 from typing import TYPE_CHECKING
 
-from stretto.replog.core import events
+from stretto.replog.core import events, messages
 from stretto.replog.core.effects import Acked, Result
+from stretto.replog.core.election import CANDIDACY, Election
+from stretto.replog.core.follower import Follower
 from stretto.replog.core.leader import Leader
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.replog.core.replica import Replica
 from stretto.replog.epochs import History, starting_below
 from stretto.replog.frame import Frame, Kind, payload
 from stretto.sim.world import Violation
-from stretto.types import Epoch, Incarnation, Offset, StorageId, WorkerId
+from stretto.types import Epoch, Incarnation, Millis, Offset, StorageId, WorkerId
 
 if TYPE_CHECKING:
     from stretto.sim.machine import Machine
@@ -55,6 +57,10 @@ class Checkers:
         self._log_end_before = Offset(0)
         self._unapplied_before = 0
         self._resign_epoch: Epoch | None = None
+        #: What a replica hears in this step of another that would be elected uncleanly; and by worker: of
+        #: which epoch and when, on its own clock, it last heard of a log that is longer than its own.
+        self._reach: messages.Reach | None = None
+        self._longer_heard: dict[WorkerId, tuple[Epoch, Millis]] = {}
         #: An operator forced an unclean election: what was visible before is no longer promised.
         self.unclean = False
         self._computation_of: dict[bytes, tuple[int, int]] = {}
@@ -71,6 +77,9 @@ class Checkers:
             self._unapplied_before = replica.log_end - replica.applied
         else:
             self._was_stalled = False
+        self._reach = None
+        if isinstance(event, events.Received) and isinstance(event.message, messages.Reach):
+            self._reach = event.message
         self._resign_epoch = event.epoch if isinstance(event, events.Resign) else None
 
     def after(self, node: Node, replica: Replica) -> None:
@@ -86,6 +95,14 @@ class Checkers:
                 raise Violation(f"{node.worker} took an append beyond the bound of unapplied entries")
         self._was_stalled = False
         self._unapplied_before = 0
+        if self._reach is not None:
+            self._hears_of(replica, self._reach)
+
+    def _hears_of(self, replica: Replica, reach: messages.Reach) -> None:
+        last_epoch = replica.history[-1].epoch if replica.history else Epoch(0)
+        is_longer = (reach.last_epoch, reach.end) > (last_epoch, replica.log_end)
+        if is_longer and replica.record is not None and reach.epoch == replica.record.epoch:
+            self._longer_heard[replica.worker] = (reach.epoch, replica.now)
 
     def _apply_offset_never_goes_back(self, node: Node, replica: Replica) -> None:
         before = self._apply_offset.get(node.worker, Offset(0))
@@ -110,6 +127,7 @@ class Checkers:
 
     def crashed(self, node: Node) -> None:
         self._apply_offset.pop(node.worker, None)
+        self._longer_heard.pop(node.worker, None)
 
     def booted(self, node: Node) -> None:
         self._apply_offset.pop(node.worker, None)
@@ -159,6 +177,8 @@ class Checkers:
     def proposed(self, node: Node, replica: Replica, record: GroupRecord) -> None:
         """A leader that takes in whom it would have to drop again exchanges members for ever."""
         role = replica.role
+        if isinstance(role, Follower) and record.unclean_epoch == record.epoch:
+            self._stands_uncleanly(replica, role.election)
         if not isinstance(role, Leader) or record.epoch != role.epoch:
             return
         for member in sorted(set(record.isr) - role.membership.committed):
@@ -167,6 +187,13 @@ class Checkers:
                     f"{node.worker} takes {member.worker} into the ISR, which lacks an entry that has waited "
                     f"too long and would have to leave at once"
                 )
+
+    def _stands_uncleanly(self, replica: Replica, election: Election) -> None:
+        """Not at once after it heard of a longer log, except that it has waited for long."""
+        epoch, heard_at = self._longer_heard.get(replica.worker, (Epoch(-1), Millis(0)))
+        patience_ms = min(CANDIDACY * replica.settings.retry_ms, election.unclean_by - heard_at)
+        if epoch == replica.known_record.epoch and replica.now < heard_at + patience_ms:
+            raise Violation(f"{replica.worker} stands uncleanly although it has just heard of a longer log")
 
     def committed(self, before: GroupRecord | None, after: GroupRecord, who: WorkerId | None) -> None:
         """A change of the record reached the metastore."""

@@ -120,6 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _always(True),
     ),
     _mutant("5", "unclean_is_allowed", "an unclean election needs the option", _always(True)),
+    _mutant("5", "yields_to", "the longest log goes first in an unclean election", _always(False)),
     _mutant("5", "fresh_id_when_wiped", "a wiped disk gets a fresh id", _always(False)),
     _mutant("5", "fresh_id_when_unclean", "an unclean disk gets a fresh id", _always(False)),
     _mutant(

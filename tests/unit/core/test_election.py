@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.replog.core import effects, events
-from stretto.replog.core.election import EMPTY_PATIENCE
+from stretto.replog.core import effects, events, messages
+from stretto.replog.core.election import CANDIDACY, EMPTY_PATIENCE
 from stretto.replog.core.events import CasOutcome
 from stretto.replog.core.follower import Follower
 from stretto.replog.core.leader import Leader
 from stretto.replog.core.replica import RoleName
-from stretto.types import WorkerId
+from stretto.types import Epoch, Offset, WorkerId
 from tests.unit.core.group import (
     ALL,
     SETTINGS,
@@ -25,6 +25,7 @@ from tests.unit.core.group import (
     only,
     record,
     registration,
+    sent,
     settings,
 )
 
@@ -50,6 +51,16 @@ def outsider(**details: object) -> tuple[Subject, list[effects.Effect]]:
     subject = Subject(W1, **{"log": entries(0, 2), **details})  # type: ignore[arg-type]
     subject.see(record(1, W0, (W0, W2)))
     return subject, subject.gone(registration(W0))
+
+
+def candidate(**details: object) -> tuple[Subject, list[effects.Effect]]:
+    """The same, allowed to stand, and no word of a longer log has come for as long as it waits for that."""
+    subject, _ = outsider(**{"options": UNCLEAN, **details})
+    return subject, subject.tick(after=CANDIDACY * RETRY_MS)
+
+
+def reach(end: int, *, last_epoch: int = 1, of: WorkerId = W0, epoch: int = 1) -> messages.Reach:
+    return messages.Reach(Epoch(epoch), incarnation_of(of), last_epoch=Epoch(last_epoch), end=Offset(end))
 
 
 # Who may stand.
@@ -208,7 +219,7 @@ def test_the_winners_record_seen_by_watch_ends_a_candidacy() -> None:
 
 
 def test_an_unclean_election_first_looks_for_members() -> None:
-    subject, happened = outsider(options=UNCLEAN)
+    subject, happened = candidate()
     look = only(happened, effects.LookForMembers)
     assert every(happened, effects.CompareAndSet) == []
     assert subject.replica.next_deadline() is not None
@@ -222,7 +233,7 @@ def test_a_member_never_looks_it_stands() -> None:
 
 @pytest.mark.parametrize("alive", [W0, W2])
 def test_an_unclean_election_waits_while_a_member_is_alive(alive: WorkerId) -> None:
-    subject, happened = outsider(options=UNCLEAN)
+    subject, happened = candidate()
     look = only(happened, effects.LookForMembers)
     seen = events.MembersSeen(token=look.token, alive=frozenset([member(alive), member(W1)]))
     assert every(subject.step(seen), effects.CompareAndSet) == []
@@ -239,7 +250,7 @@ def test_a_replica_that_has_nothing_leaves_an_unclean_election_to_others_for_a_w
 
 
 def test_an_unclean_leader_is_recorded_as_such_and_alone() -> None:
-    subject, happened = outsider(options=UNCLEAN, log=entries(0, 3))
+    subject, happened = candidate(log=entries(0, 3))
     look = only(happened, effects.LookForMembers)
     wiped = frozenset([member(W2, disk=2)])
     happened = subject.step(events.MembersSeen(token=look.token, alive=wiped))
@@ -253,28 +264,83 @@ def test_an_unclean_leader_is_recorded_as_such_and_alone() -> None:
 
 
 def test_an_answer_to_an_earlier_look_is_ignored() -> None:
-    subject, happened = outsider(options=UNCLEAN)
+    subject, happened = candidate()
     token = only(happened, effects.LookForMembers).token
     assert subject.step(events.MembersSeen(token=token - 1, alive=frozenset())) == []
 
 
 def test_a_look_that_is_not_answered_is_repeated() -> None:
-    subject, happened = outsider(options=UNCLEAN)
+    subject, happened = candidate()
     token = only(happened, effects.LookForMembers).token
     assert only(subject.tick(after=RETRY_MS), effects.LookForMembers).token > token
 
 
 def test_the_option_takes_effect_on_a_group_that_is_already_offline() -> None:
-    subject, happened = outsider()
-    assert every(happened, effects.LookForMembers) == []
-    assert len(every(subject.step(events.OptionsChanged(settings=UNCLEAN)), effects.LookForMembers)) == 1
+    subject, _ = outsider()
+    assert every(subject.tick(after=CANDIDACY * RETRY_MS), effects.LookForMembers) == []
+    subject.step(events.OptionsChanged(settings=UNCLEAN))
+    assert len(every(subject.tick(after=CANDIDACY * RETRY_MS), effects.LookForMembers)) == 1
 
 
 def test_the_option_taken_back_stops_an_unclean_election() -> None:
-    subject, happened = outsider(options=UNCLEAN)
+    subject, happened = candidate()
     look = only(happened, effects.LookForMembers)
     subject.step(events.OptionsChanged(settings=SETTINGS))
     assert (
         every(subject.step(events.MembersSeen(token=look.token, alive=frozenset())), effects.CompareAndSet)
         == []
     )
+
+
+def test_an_unclean_candidate_tells_the_others_how_far_its_log_reaches_until_it_stands() -> None:
+    subject, happened = outsider(options=UNCLEAN, log=entries(0, 3, epoch=1))
+    for worker in (W0, W2):
+        (told,) = sent(happened, messages.Reach, to=worker)
+        assert (told.epoch, told.last_epoch, told.end) == (1, 1, 3)
+    assert sent(subject.tick(after=RETRY_MS - 1), messages.Reach) == []
+    assert len(sent(subject.tick(after=1), messages.Reach)) == 2
+    assert sent(subject.tick(after=CANDIDACY * RETRY_MS), messages.Reach) == []
+
+
+@pytest.mark.parametrize("longer", [reach(3), reach(1, last_epoch=2)])
+def test_who_hears_of_a_longer_log_lets_it_stand_uncleanly_first(longer: messages.Reach) -> None:
+    subject, _ = outsider(options=UNCLEAN)
+    subject.tick(after=CANDIDACY * RETRY_MS - 1)
+    assert subject.receive(longer, W0) == []
+    assert every(subject.tick(after=CANDIDACY * RETRY_MS - 1), effects.LookForMembers) == []
+    only(subject.tick(after=1), effects.LookForMembers)
+
+
+def test_word_of_a_longer_log_that_comes_while_members_are_looked_for_counts() -> None:
+    subject, happened = candidate()
+    token = only(happened, effects.LookForMembers).token
+    subject.receive(reach(3), W0)
+    seen = events.MembersSeen(token=token, alive=frozenset())
+    assert every(subject.step(seen), effects.CompareAndSet) == []
+    only(subject.tick(after=CANDIDACY * RETRY_MS), effects.LookForMembers)
+
+
+@pytest.mark.parametrize("other", [reach(1), reach(2)])
+def test_who_has_the_longest_log_waits_for_nobody_and_says_so(other: messages.Reach) -> None:
+    subject, _ = outsider(options=UNCLEAN)
+    subject.tick(after=CANDIDACY * RETRY_MS - 1)
+    told = sent(subject.receive(other, W0), messages.Reach, to=W0)
+    assert [each.end for each in told] == [2] * (other.end < 2), "who is as long needs no word"
+    only(subject.tick(after=1), effects.LookForMembers)
+
+
+def test_a_longer_log_that_never_stands_does_not_put_off_an_unclean_election_for_ever() -> None:
+    subject, _ = outsider(options=UNCLEAN)
+    looks: list[effects.LookForMembers] = []
+    for _ in range(EMPTY_PATIENCE):
+        subject.receive(reach(3), W0)
+        looks += every(subject.tick(after=RETRY_MS), effects.LookForMembers)
+    assert len(looks) == 1
+
+
+def test_word_of_another_epoch_or_to_who_does_not_stand_changes_nothing() -> None:
+    subject, _ = outsider(options=UNCLEAN)
+    (answer,) = sent(subject.receive(reach(3, epoch=0), W0), messages.Reject, to=W0)
+    assert answer.epoch == 1
+    only(subject.tick(after=CANDIDACY * RETRY_MS), effects.LookForMembers)
+    assert member_of_orphans(W1, options=UNCLEAN).receive(reach(3), W2) == []
