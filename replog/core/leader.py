@@ -25,6 +25,7 @@ from stretto.replog.core.events import (
     StateArrived,
     TransferProgressed,
 )
+from stretto.replog.core.followers import Followers
 from stretto.replog.core.handover import Handover, refusal_of
 from stretto.replog.core.membership import Membership
 from stretto.replog.core.messages import AnyMessage, RejectReason
@@ -38,8 +39,8 @@ from stretto.replog.core.producers import (
     born_ms,
     is_named,
 )
-from stretto.replog.core.progress import Progress
 from stretto.replog.core.record import Member, Registration
+from stretto.replog.core.serving import Serving
 from stretto.replog.frame import Frame, Header, Kind
 from stretto.types import Epoch, Millis, Offset, ProducerId, TaskId, WorkerId
 
@@ -57,10 +58,8 @@ class Leader:
         self.replica = replica
         self.epoch: Epoch = replica.known_record.epoch
         self.epoch_start: Offset = replica.log_end
-        #: One per follower that said Hello in this epoch: its incarnation that counts.
-        self.followers: dict[WorkerId, Progress] = {}
-        #: All incarnations that did. A Hello may be late: the one it speaks for may be gone already.
-        self._incarnations: dict[Registration, Progress] = {}
+        self.followers = Followers(self)
+        self.serving = Serving(self)
         #: The leader of the epoch before, if we know its registration to be gone: no need to wait for it.
         self.gone_predecessor: WorkerId | None = None
         if replica.gone_leader is not None and replica.gone_leader[1] == self.epoch - 1:
@@ -84,11 +83,6 @@ class Leader:
         self._waiting_ends: deque[Offset] = deque()
         #: A heap: the time-out may be changed while appends wait.
         self._timeouts: list[tuple[Millis, Offset, int]] = []
-        #: When followers hear what is applied, unless entries tell them before.
-        self._news_at: Millis | None = None
-        self._sampling: set[int] = set()
-        #: Followers that inquired up to where entries may be visible, since the clock was last read.
-        self._inquiries: dict[WorkerId, messages.Inquire] = {}
         #: When each producer was last heard, for expiry.
         self._producers_heard: dict[ProducerId, Millis] = {}
         self._in_office_since = replica.now
@@ -110,8 +104,8 @@ class Leader:
         if replica.log_end > replica.apply_offset:
             self._undecided.append((replica.log_end, replica.now))
         self._append_entry(Kind.EPOCH)
-        for other in self._others():
-            self._reject(other, RejectReason.NEW_EPOCH)
+        for other in self.others():
+            self.reject(other, RejectReason.NEW_EPOCH)
         self._progressed()
 
     def end(self) -> None:
@@ -120,9 +114,7 @@ class Leader:
             for request, _ in waiting:
                 self.replica.emit(effects.Reply(request=request, result=effects.Unknown()))
         self._waiting.clear()
-        for request in self._sampling:
-            self._refuse(request, Refusal.NOT_LEADER)
-        self._sampling.clear()
+        self.serving.end()
         self.replica.note("steps_down", epoch=self.epoch)
 
     @property
@@ -139,7 +131,7 @@ class Leader:
         replica, guards = self.replica, self.replica.guards
         refusal = self._refusal()
         if refusal is not None:
-            self._refuse(event.request, refusal)
+            self.refuse(event.request, refusal)
             return
         verdict = replica.producers.judge(event.kind, event.producer, event.task, event.sequence, event.count)
         if event.kind is Kind.PRODUCER_OPEN and isinstance(verdict, NewBatch):
@@ -151,7 +143,7 @@ class Leader:
                 verdict = NewBatch()
         elif isinstance(verdict, OtherClaim):
             if not guards.may_claim(verdict.claimed, event.sequence):
-                self._refuse(event.request, Refusal.CLAIMED)
+                self.refuse(event.request, Refusal.CLAIMED)
                 return
             verdict = NewBatch()
         if event.producer != NO_PRODUCER:
@@ -164,17 +156,17 @@ class Leader:
                     self._wait(event, end, offset)
                 return
             case SequenceGap() if guards.refuses_gaps():
-                self._refuse(event.request, Refusal.SEQUENCE_GAP)
+                self.refuse(event.request, Refusal.SEQUENCE_GAP)
                 return
             case UnknownProducer() if guards.refuses_unknown_producers():
-                self._refuse(event.request, Refusal.UNKNOWN_PRODUCER)
+                self.refuse(event.request, Refusal.UNKNOWN_PRODUCER)
                 return
             case NewBatch() if replica.settings.paused and event.kind in PAUSED_KINDS:
                 # Only here: what was stored before the pause is still acknowledged.
-                self._refuse(event.request, Refusal.PAUSED)
+                self.refuse(event.request, Refusal.PAUSED)
                 return
             case NewBatch() if self._is_sealed():
-                self._refuse(event.request, Refusal.SEALED)
+                self.refuse(event.request, Refusal.SEALED)
                 return
             case NewBatch() | DuplicateBatch() | SequenceGap() | UnknownProducer():
                 pass
@@ -191,9 +183,9 @@ class Leader:
             timestamp_ms=event.timestamp_ms,
         )
         self._wait(event, replica.log_end, offset)
-        self._pump_all()
+        self.followers.pump()
         # Everybody lacks this entry, and hears with it what is applied.
-        self._news_at = None
+        self.followers.news_at = None
 
     def _refusal(self) -> Refusal | None:
         replica, guards = self.replica, self.replica.guards
@@ -213,7 +205,7 @@ class Leader:
 
     def regroup(self) -> None:
         self._seal()
-        self._pump_all()
+        self.followers.pump()
 
     def _seal(self) -> None:
         """Seal the log for the grouping to follow, or take that back if it was abandoned."""
@@ -327,21 +319,6 @@ class Leader:
             self._served = True
             self.replica.note("serves", epoch=self.epoch, applied=self.replica.applied)
 
-    def _pump_all(self) -> None:
-        for progress in self.followers.values():
-            progress.pump(self)
-
-    @property
-    def news_are_due(self) -> bool:
-        return self._news_at is not None and self._news_at <= self.replica.now
-
-    def _tell_news(self) -> None:
-        """Now, without waiting for entries; once more if some are with the driver that do not tell it."""
-        self._news_at = self.replica.now
-        self._pump_all()
-        is_again = any(progress.sending for progress in self.followers.values())
-        self._news_at = Millis(self.replica.now + self.replica.settings.news_ms) if is_again else None
-
     def overdue_end(self) -> Offset:
         """End of the entry next to be applied, if it has waited too long; else 0, which everybody holds."""
         return self._undecided[0][0] if self.head_expired() else Offset(0)
@@ -366,8 +343,7 @@ class Leader:
                 self._reply(request, Acked(offset=offset))
         while self._timeouts and self._timeouts[0][1] <= applied:
             heapq.heappop(self._timeouts)
-        if self._news_at is None:
-            self._news_at = Millis(self.replica.now + self.replica.settings.news_ms)
+        self.followers.have_news()
         self._note_service()
         self._advance_handover()
         self.regroup()
@@ -375,63 +351,13 @@ class Leader:
     # Reads.
 
     def read(self, read: Read) -> None:
-        replica, request = self.replica, read.request
-        if not self.is_serving:
-            self._refuse(request, Refusal.NOT_READY)
-        elif self._reads_stopped():
-            self._refuse(request, Refusal.HANDING_OVER)
-        elif not replica.guards.lease_checked_after_sampling() and not self._has_lease():
-            self._refuse(request, Refusal.NO_LEASE)
-        else:
-            self._sampling.add(request)
-            replica.emit(effects.Sample(request=request))
+        self.serving.read(read)
 
     def sampled(self, request: int) -> None:
-        if request not in self._sampling:
-            self._refuse(request, Refusal.NOT_LEADER)
-            return
-        self._sampling.discard(request)
-        if self._reads_stopped():
-            self._refuse(request, Refusal.HANDING_OVER)
-        elif self.replica.guards.lease_checked_after_sampling() and not self._has_lease():
-            self._refuse(request, Refusal.NO_LEASE)
-        else:
-            self._reply(request, effects.ReadServed(epoch=self.epoch))
-
-    def _on_inquire(self, sender: WorkerId, inquire: messages.Inquire) -> None:
-        """Answered like a read: when a clock that is read from now on finds our lease."""
-        if not self._inquiries:
-            self.replica.emit(effects.ReadClock())
-        self._inquiries[sender] = inquire
-        if not self.replica.guards.assurance_awaits_clock():
-            self.clock_read()
+        self.serving.sampled(request)
 
     def clock_read(self) -> None:
-        inquiries, self._inquiries = self._inquiries, {}
-        if not self.is_serving or self._reads_stopped():
-            return
-        if not self.replica.guards.may_assure(self._has_lease()):
-            return
-        for sender, inquire in inquiries.items():
-            assure = messages.Assure(
-                self.epoch,
-                self.replica.registered_as,
-                to=inquire.incarnation,
-                stamp=inquire.stamp,
-                apply_offset=self.replica.apply_offset,
-            )
-            self.replica.emit(effects.Send(to=sender, message=assure))
-        if inquiries and self._news_at is not None:
-            self._tell_news()
-
-    def _has_lease(self) -> bool:
-        return self.replica.guards.lease_holds(self.replica.now, self.replica.lease_end)
-
-    def _reads_stopped(self) -> bool:
-        guards = self.replica.guards
-        if self.replica.closed_for and not guards.reads_while_closing():
-            return True
-        return self.handover_sent and not guards.reads_while_handing_over()
+        self.serving.clock_read()
 
     # Followers.
 
@@ -445,13 +371,14 @@ class Leader:
             case messages.Confirm():
                 self._on_confirm(sender, message)
             case _ if message.epoch < self.epoch:
-                self._reject(sender, RejectReason.STALE_EPOCH)
+                self.reject(sender, RejectReason.STALE_EPOCH)
             case messages.Hello():
-                self._on_hello(sender, message)
+                self.followers.hello(sender, message)
+                self._progressed()
             case messages.FetchState():
-                self._on_fetch_state(sender, message)
+                self.followers.fetch_state(sender, message)
             case messages.Inquire():
-                self._on_inquire(sender, message)
+                self.serving.inquired(sender, message)
             case messages.Reach():
                 """It has not heard of us; our registration will tell."""
             case messages.Entries() | messages.Lineage() | messages.Assure():
@@ -459,13 +386,31 @@ class Leader:
             case _:
                 assert_never(message)
 
+    def _on_confirm(self, sender: WorkerId, confirm: messages.Confirm) -> None:
+        progress = self.followers.confirmed(sender, confirm)
+        if progress is not None:
+            self._advance_apply_offset()
+            self.membership.consider()
+            self._advance_handover()
+            progress.pump(self)
+
+    def sent(self, event: Sent) -> None:
+        self.followers.sent(event)
+
+    def pin_moved(self, event: PinMoved) -> None:
+        self.followers.pin_moved(event)
+
+    def cut_log(self) -> None:
+        self.followers.release_pins()
+        self.replica.cut_below(self.followers.needed())
+
     def _read_record(self) -> None:
         """A newer epoch exists: ask, one question at a time."""
         replica = self.replica
         if self._reading is None or replica.now - self._reading[1] >= replica.settings.retry_ms:
             self._reading = (replica.read_record(), replica.now)
 
-    def _others(self) -> list[WorkerId]:
+    def others(self) -> list[WorkerId]:
         """Assigned, and those that the ISR still lists or may; in the same order in every process."""
         return sorted(worker for worker in self.membership.concerned if worker != self.replica.worker)
 
@@ -477,148 +422,9 @@ class Leader:
         self.membership.replicas_changed()
         self._progressed()
 
-    def forget_strangers(self) -> None:
-        """Who is neither assigned nor a member: it receives nothing more, and nothing is kept for it."""
-        for worker in sorted(self.followers.keys() - self.membership.concerned):
-            del self.followers[worker]
-            self.replica.emit(effects.StopServing(to=worker))
-        for registration in [each for each in self._incarnations if each.worker not in self.followers]:
-            del self._incarnations[registration]
-
-    def _on_hello(self, sender: WorkerId, hello: messages.Hello) -> None:
-        replica = self.replica
-        registration = Registration(sender, hello.incarnation)
-        known = self._incarnations.get(registration)
-        progress = known
-        if progress is None or hello.attempt > progress.attempt:
-            progress = Progress(sender, hello.incarnation, hello.storage, hello.attempt, replica.now)
-            progress.confirmed = replica.guards.confirmed_by_hello(hello.end)
-            progress.pinned = known.pinned if known is not None else None
-            self.followers[sender] = self._incarnations[registration] = progress
-            replica.emit(effects.CheckRegistration(registration=registration))
-        lineage = messages.Lineage(
-            self.epoch,
-            replica.registered_as,
-            to=hello.incarnation,
-            attempt=hello.attempt,
-            history=replica.history,
-            start=replica.log_start,
-            end=replica.log_end,
-            apply_offset=replica.apply_offset,
-            near_lag=self._reach(progress),
-            listed=self.membership.may_list(Member(sender, hello.storage)),
-        )
-        replica.emit(effects.Send(to=sender, message=lineage))
-        self._progressed()
-
-    def _reach(self, progress: Progress) -> int:
-        """How far behind a follower may be: further if our log is kept for it, as after it took our state."""
-        near_lag = self.replica.settings.max_near_lag
-        if progress.pinned is None:
-            return near_lag
-        return max(near_lag, self.replica.apply_offset - progress.pinned)
-
-    def _on_confirm(self, sender: WorkerId, confirm: messages.Confirm) -> None:
-        replica, guards = self.replica, self.replica.guards
-        if not guards.confirm_epoch_is_mine(confirm.epoch, self.epoch):
-            self._reject(sender, RejectReason.STALE_EPOCH)
-            return
-        progress = self.followers.get(sender)
-        if progress is None or not guards.incarnation_is_known(confirm.incarnation, progress.incarnation):
-            self._reject(sender, RejectReason.STALE_INCARNATION)
-            return
-        same = confirm.incarnation == progress.incarnation
-        if same and confirm.attempt != progress.attempt:
-            return
-        check(
-            confirm.end <= replica.log_end or confirm.epoch != self.epoch,
-            "follower confirms more than the leader has",
-            follower=sender,
-            confirmed=confirm.end,
-            log_end=replica.log_end,
-        )
-        progress.on_confirm(confirm, replica.now)
-        if progress.pinned is not None:
-            in_range = replica.apply_offset - confirm.end <= replica.settings.max_near_lag
-            progress.pinned = None if in_range else max(progress.pinned, confirm.end)
-        self._advance_apply_offset()
-        self.membership.consider()
-        self._advance_handover()
-        progress.pump(self)
-
-    def _on_fetch_state(self, sender: WorkerId, message: messages.FetchState) -> None:
-        progress = self.followers.get(sender)
-        if progress is None or progress.attempt != message.attempt:
-            return
-        if progress.incarnation == message.incarnation:
-            pinned = progress.pinned = self.replica.applied
-            self.replica.note("serves_state", to=sender, at=pinned)
-            self.replica.emit(
-                effects.ServeState(
-                    to=sender,
-                    epoch=self.epoch,
-                    incarnation=message.incarnation,
-                    attempt=message.attempt,
-                    pinned=pinned,
-                )
-            )
-
-    def pin_moved(self, event: PinMoved) -> None:
-        progress = self.followers.get(event.to)
-        if event.epoch != self.epoch or progress is None or progress.incarnation != event.incarnation:
-            return
-        if progress.pinned is not None and (event.start is None or event.start > progress.pinned):
-            progress.pinned = event.start
-
-    def _release_pins(self) -> None:
-        """What is kept for others is bounded; who needs more begins again."""
-        replica = self.replica
-        for progress in self.followers.values():
-            if progress.pinned is None or progress.gone:
-                continue
-            kept = replica.apply_offset - progress.pinned
-            if kept > replica.settings.max_pinned:
-                progress.pinned = None
-                replica.note(
-                    "pin_released",
-                    follower=progress.worker,
-                    entries=kept,
-                    advice="it takes our state too slowly for the log to be kept; raise "
-                    "replication.far.horizon.max.pinned.entries, or "
-                    "replication.catchup.max.bytes.per.second",
-                )
-                replica.emit(effects.StopServing(to=progress.worker))
-
-    def _reject(self, sender: WorkerId, reason: RejectReason) -> None:
+    def reject(self, sender: WorkerId, reason: RejectReason) -> None:
         reject = messages.Reject(self.epoch, self.replica.registered_as, reason=reason)
         self.replica.emit(effects.Send(to=sender, message=reject))
-
-    def sent(self, event: Sent) -> None:
-        progress = self.followers.get(event.to)
-        if progress is None or progress.incarnation != event.incarnation:
-            return
-        if progress.attempt == event.attempt:
-            progress.sending = False
-            progress.next = event.end
-            progress.in_flight.append(event.end)
-            progress.pump(self)
-
-    def needed_by_others(self) -> Offset:
-        """Lowest offset that a replica within range of our log may still ask for."""
-        replica = self.replica
-        within_range = replica.apply_offset - replica.settings.max_near_lag
-        needed = replica.apply_offset
-        for worker in self._others():
-            progress = self.followers.get(worker)
-            confirmed = progress.confirmed if progress is not None else None
-            needed = min(needed, Offset(max(confirmed or 0, within_range)))
-            if progress is not None and progress.pinned is not None and not progress.gone:
-                needed = min(needed, progress.pinned)
-        return Offset(max(needed, 0))
-
-    def cut_log(self) -> None:
-        self._release_pins()
-        self.replica.cut_below(self.needed_by_others())
 
     # Metastore.
 
@@ -651,31 +457,8 @@ class Leader:
         if registration == self._predecessor and not exists:
             self.gone_predecessor = registration.worker
             self._progressed()
-        progress = self._incarnations.get(registration)
-        if progress is None:
-            return
-        progress.in_doubt = False
-        if exists:
+        if self.followers.registration_seen(registration, exists):
             self._progressed()
-            return
-        progress.gone = True
-        alive = [
-            each
-            for each in self._incarnations.values()
-            if each.worker == registration.worker and not each.gone
-        ]
-        if alive and self.followers[registration.worker].gone:
-            self.followers[registration.worker] = alive[-1]
-        if self.followers[registration.worker] is not progress:
-            del self._incarnations[registration]
-        self._progressed()
-
-    def doubt(self, registration: Registration) -> None:
-        """The metastore refused a change because of it: test it before it is named again."""
-        progress = self._incarnations.get(registration)
-        if progress is not None:
-            progress.in_doubt = True
-            self.replica.emit(effects.CheckRegistration(registration=registration))
 
     def members_seen(self, token: int, alive: frozenset[Member]) -> None:
         """An answer to a question asked as a follower."""
@@ -730,11 +513,10 @@ class Leader:
         self.membership.tick()
         if self.handover is not None:
             self.handover.tick()
-        for progress in self.followers.values():
-            progress.probe_if_silent(self)
+        self.followers.probe_silent()
         self._progressed()
-        if self.news_are_due:
-            self._tell_news()
+        if self.followers.news_are_due:
+            self.followers.tell_news()
 
     def _time_out_appends(self) -> None:
         timeouts = self._timeouts
@@ -767,18 +549,14 @@ class Leader:
         return Millis(self.replica.now + max(1, self.replica.settings.producer_expiry_ms // 4))
 
     def next_deadline(self) -> Millis | None:
-        first = self._expiry_at
-        for progress in self.followers.values():
-            probe_at = progress.probe_at(self)
-            if probe_at is not None and probe_at < first:
-                first = probe_at
+        first = self.followers.next_deadline(self._expiry_at)
         if self._undecided:
             expires_at = Millis(self._undecided[0][1] + self.replica.settings.max_time_lag_ms)
             if self.membership.considered_at < expires_at < first:
                 first = expires_at
         if self._timeouts and self._timeouts[0][0] < first:
             first = self._timeouts[0][0]
-        for rare in (self._news_at, self.membership.retry_at, self._handover_deadline()):
+        for rare in (self.membership.retry_at, self._handover_deadline()):
             if rare is not None and rare < first:
                 first = rare
         return first
@@ -800,6 +578,6 @@ class Leader:
     def _reply(self, request: int, result: effects.Result) -> None:
         self.replica.emit(effects.Reply(request=request, result=result))
 
-    def _refuse(self, request: int, reason: Refusal) -> None:
+    def refuse(self, request: int, reason: Refusal) -> None:
         leader = self.replica.known_record.leader
         self._reply(request, effects.Refused(reason=reason, leader=leader, epoch=self.epoch))

@@ -97,7 +97,7 @@ class Membership:
 
     def replicas_changed(self) -> None:
         self._look()
-        self.leader.forget_strangers()
+        self.leader.followers.forget_strangers()
 
     def options_changed(self) -> None:
         self._look()
@@ -244,7 +244,7 @@ class Membership:
             case CasOutcome.NO_REGISTRATION:
                 self.change = None
                 for registration in change.newcomers:
-                    self.leader.doubt(registration)
+                    self.leader.followers.doubt(registration)
             case CasOutcome.BAD_VERSION:
                 if self.replica.guards.retries_blindly():
                     self.replica.emit(
@@ -270,7 +270,7 @@ class Membership:
         self.change = None
         self.retry_at = None
         self._look()
-        self.leader.forget_strangers()
+        self.leader.followers.forget_strangers()
         if before != self.committed:
             self.replica.note("isr", epoch=record.epoch, isr=[member.worker for member in record.isr])
 

@@ -111,7 +111,7 @@ class Progress:
     def _has_news(self, leader: Leader) -> bool:
         """Not at once: entries may come that tell it in passing."""
         lacks = self.next == leader.replica.log_end and self.told_apply_offset < leader.replica.applied
-        return lacks and leader.news_are_due
+        return lacks and leader.followers.news_are_due
 
     def _entries(self, leader: Leader, *, probe: bool) -> messages.Entries:
         replica = leader.replica
@@ -121,7 +121,7 @@ class Progress:
             to=self.incarnation,
             apply_offset=replica.apply_offset,
             log_end=replica.log_end,
-            retain_offset=leader.needed_by_others(),
+            retain_offset=leader.followers.needed(),
             probe=probe,
         )
 

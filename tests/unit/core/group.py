@@ -128,6 +128,18 @@ def entries(start: int, end: int, *, epoch: int = 1) -> tuple[Frame, ...]:
     return tuple(entry(offset, epoch=epoch) for offset in range(start, end))
 
 
+def entries_message(epoch: int = 1) -> messages.Entries:
+    return messages.Entries(
+        Epoch(epoch),
+        incarnation_of(W1),
+        to=incarnation_of(W0),
+        apply_offset=Offset(0),
+        log_end=Offset(0),
+        retain_offset=Offset(0),
+        probe=False,
+    )
+
+
 def history(*starts: tuple[int, int]) -> tuple[EpochStart, ...]:
     return tuple(EpochStart(Epoch(epoch), Offset(start)) for epoch, start in starts)
 

@@ -169,7 +169,7 @@ def test_the_log_is_not_kept_for_who_left() -> None:
     for request in range(5):
         subject.append(request)
     subject.settle()
-    assert subject.role.needed_by_others() == subject.replica.apply_offset
+    assert subject.role.followers.needed() == subject.replica.apply_offset
 
 
 @pytest.mark.parametrize(

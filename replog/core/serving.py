@@ -1,0 +1,92 @@
+"""Reads that a leader answers, and what it assures followers of, who answer reads too: both under its lease.
+
+The lease is looked at after the state was sampled, by a clock that was read after that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stretto.replog.core import effects, messages
+from stretto.replog.core.effects import Refusal
+from stretto.replog.core.events import Read
+from stretto.types import WorkerId
+
+if TYPE_CHECKING:
+    from stretto.replog.core.leader import Leader
+
+
+class Serving:
+    """Of one leader."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.leader = leader
+        self.replica = leader.replica
+        self._sampling: set[int] = set()
+        #: Followers that inquired up to where entries may be visible, since the clock was last read.
+        self._inquiries: dict[WorkerId, messages.Inquire] = {}
+
+    def read(self, read: Read) -> None:
+        replica, request = self.replica, read.request
+        if not self.leader.is_serving:
+            self.leader.refuse(request, Refusal.NOT_READY)
+        elif self._reads_stopped():
+            self.leader.refuse(request, Refusal.HANDING_OVER)
+        elif not replica.guards.lease_checked_after_sampling() and not self._has_lease():
+            self.leader.refuse(request, Refusal.NO_LEASE)
+        else:
+            self._sampling.add(request)
+            replica.emit(effects.Sample(request=request))
+
+    def sampled(self, request: int) -> None:
+        if request not in self._sampling:
+            self.leader.refuse(request, Refusal.NOT_LEADER)
+            return
+        self._sampling.discard(request)
+        if self._reads_stopped():
+            self.leader.refuse(request, Refusal.HANDING_OVER)
+        elif self.replica.guards.lease_checked_after_sampling() and not self._has_lease():
+            self.leader.refuse(request, Refusal.NO_LEASE)
+        else:
+            served = effects.ReadServed(epoch=self.leader.epoch)
+            self.replica.emit(effects.Reply(request=request, result=served))
+
+    def inquired(self, sender: WorkerId, inquire: messages.Inquire) -> None:
+        """Answered like a read: when a clock that is read from now on finds our lease."""
+        if not self._inquiries:
+            self.replica.emit(effects.ReadClock())
+        self._inquiries[sender] = inquire
+        if not self.replica.guards.assurance_awaits_clock():
+            self.clock_read()
+
+    def clock_read(self) -> None:
+        inquiries, self._inquiries = self._inquiries, {}
+        if not self.leader.is_serving or self._reads_stopped():
+            return
+        if not self.replica.guards.may_assure(self._has_lease()):
+            return
+        for sender, inquire in inquiries.items():
+            assure = messages.Assure(
+                self.leader.epoch,
+                self.replica.registered_as,
+                to=inquire.incarnation,
+                stamp=inquire.stamp,
+                apply_offset=self.replica.apply_offset,
+            )
+            self.replica.emit(effects.Send(to=sender, message=assure))
+        if inquiries and self.leader.followers.news_at is not None:
+            self.leader.followers.tell_news()
+
+    def end(self) -> None:
+        for request in self._sampling:
+            self.leader.refuse(request, Refusal.NOT_LEADER)
+        self._sampling.clear()
+
+    def _has_lease(self) -> bool:
+        return self.replica.guards.lease_holds(self.replica.now, self.replica.lease_end)
+
+    def _reads_stopped(self) -> bool:
+        guards = self.replica.guards
+        if self.replica.closed_for and not guards.reads_while_closing():
+            return True
+        return self.leader.handover_sent and not guards.reads_while_handing_over()
