@@ -23,7 +23,7 @@ import msgspec
 from stretto.catchup.throttle import Throttle
 from stretto.errors import StorageError
 from stretto.types import TaskId
-from stretto.worker.taskstate import HeldTask
+from stretto.worker.taskdigest import HeldTask
 
 PIPE_BYTES = 1 << 20
 

@@ -22,7 +22,7 @@ from stretto.types import Offset, TaskId
 from stretto.worker.hasher import is_aligned, open_direct
 from stretto.worker.hashing import SMALL_BYTES, copy_and_hash, hashes_of
 from stretto.worker.state import AppliedState
-from stretto.worker.taskstate import offset_of_image
+from stretto.worker.taskmeta import offset_of_image
 
 SPOOL = "spool"
 GROWTH_BYTES = 8 << 20

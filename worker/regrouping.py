@@ -28,7 +28,7 @@ from stretto.worker import takeover
 from stretto.worker.hosting import DELETING
 from stretto.worker.plan import GroupPlan, plans_of
 from stretto.worker.storage import boot_id
-from stretto.worker.taskstate import Seal
+from stretto.worker.taskmeta import Seal
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import Assignment
 

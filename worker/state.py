@@ -53,7 +53,8 @@ from stretto.worker.depot import DepotBatch, DepotSlice
 from stretto.worker.environment import MAP_BYTES, NoSpace, StateCorrupt
 from stretto.worker.held import HeldState
 from stretto.worker.pstate import StoredRows
-from stretto.worker.taskstate import CHANGES_NOTHING, Seal, TaskState
+from stretto.worker.taskmeta import Seal
+from stretto.worker.taskstate import CHANGES_NOTHING, TaskState
 
 __all__ = ["AppliedState", "DepotBatch", "DepotSlice", "LogTooShort", "NoSpace", "Seal", "StateCorrupt"]
 

@@ -34,7 +34,7 @@ from stretto.replog.segment import replace_durably
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Offset, StorageId, TaskId
 from stretto.worker.environment import StateCorrupt
-from stretto.worker.taskstate import Seal
+from stretto.worker.taskmeta import Seal
 
 TAKEOVER = "takeover"
 PREPARING = "preparing-"

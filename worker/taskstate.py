@@ -4,14 +4,8 @@ Everything that a batch of entries changes goes into one transaction together wi
 brings the task to, so what is on disk is always the state as of exactly that offset, and entries below
 it are skipped when they come again.
 
-Databases: ``meta``, ``depot/<name>`` for each depot and ``pstate/<name>`` for each PState. Keys of ``meta``::
-
-    format         version of this layout, 1 byte
-    task           the task's number, so that a file that was moved to the wrong folder is noticed
-    applied        own applied offset, u64
-    dropped        the latest version of the module whose deletions were carried out, u64
-    sealed         for which grouping the log is sealed, and where: three u64; absent if it is not
-    producer/<id>  one row for each open producer: its sequences on this task, or nil before its first batch
+Databases: ``meta`` (:mod:`stretto.worker.taskmeta`), ``depot/<name>`` for each depot and ``pstate/<name>``
+for each PState.
 
 A producer is open or not for the whole group, but has sequences on each task. Its row is in every task's
 file, so that a task can be moved to another group together with all that guards its depots. What an
@@ -21,17 +15,12 @@ which here runs on tables that hold one task.
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import lmdb
-import msgspec
 
 from stretto import records
 from stretto.errors import PeerError, StorageError, StrettoError
@@ -43,63 +32,38 @@ from stretto.pstate.overlay import NoRows
 from stretto.records import DepotOffset
 from stretto.replog.core.producers import NO_PRODUCER, SEALS, ProducerTable, Sequences
 from stretto.replog.frame import Frame, Header, Kind, payload
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.types import Offset, ProducerId, TaskId
 from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.depot import Depot, DepotSlice
-from stretto.worker.environment import Environment, StateCorrupt
+from stretto.worker.environment import Environment
 from stretto.worker.microbatch import entries as microbatches
 from stretto.worker.pstate import StoredRows
 from stretto.worker.removal import Drop, Trim
 from stretto.worker.removal import parse as parse_removal
+from stretto.worker.taskdigest import HeldTask
+from stretto.worker.taskmeta import (
+    APPLIED,
+    DROPPED,
+    FORMAT,
+    FORMAT_VERSION,
+    PRODUCER,
+    SEALED,
+    TASK,
+    U64,
+    Seal,
+    encode_producer,
+    producers_in,
+)
+from stretto.worker.taskseed import _begin_at
 
 if TYPE_CHECKING:
     from stretto.worker.environment import Database, ReadTransaction, WriteTransaction
 
-FORMAT_VERSION = 1
 PAGE_BYTES = 4096
 CHANGES_NOTHING = (Kind.EPOCH, Kind.MARKER, Kind.CLAIM)
-
-_U64 = struct.Struct(">Q")
-_2U64 = struct.Struct(">2Q")
-_3U64 = struct.Struct(">3Q")
-_HASHED_PARTS = 2_048
-_HASHED_BYTES = 16 * 1024
-_FORMAT = b"format"
-_TASK = b"task"
-_APPLIED = b"applied"
-_PRODUCER = b"producer/"
-_DROPPED = b"dropped"
-_SEALED = b"sealed"
-_SEAL = struct.Struct(">QQQ")
 OF_DEPOTS = ("$progress", "$retries", "$failures")
 """Rows whose keys are a topology, a depot, and what else there is."""
-
-_encode_row = msgspec.msgpack.Encoder().encode
-_decode_row = msgspec.msgpack.Decoder(Sequences | None).decode
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """The entry after which a task goes on in another grouping."""
-
-    grouping: int
-    offset: Offset
-    epoch: Epoch
-
-    @classmethod
-    def of(cls, header: Header) -> Seal | None:
-        """What an entry that seals, or takes that back, leaves."""
-        is_seal = header.kind is Kind.SEAL
-        return cls(header.sequence, header.offset, header.epoch) if is_seal else None
-
-    def encode(self) -> bytes:
-        return _SEAL.pack(self.grouping, self.offset, self.epoch)
-
-    @classmethod
-    def decode(cls, row: bytes) -> Seal:
-        grouping, offset, epoch = _SEAL.unpack(row)
-        return cls(grouping, Offset(offset), Epoch(epoch))
 
 
 @dataclass(slots=True)
@@ -145,25 +109,25 @@ class TaskState:
         environment = self.environment
         names = environment.names(txn)
         meta = environment.open_db("meta", txn)
-        version = txn.get(_FORMAT, db=meta)
+        version = txn.get(FORMAT, db=meta)
         if version is None:
-            txn.put(_FORMAT, bytes([FORMAT_VERSION]), db=meta)
-            txn.put(_TASK, _U64.pack(self.task), db=meta)
-            txn.put(_APPLIED, _U64.pack(0), db=meta)
+            txn.put(FORMAT, bytes([FORMAT_VERSION]), db=meta)
+            txn.put(TASK, U64.pack(self.task), db=meta)
+            txn.put(APPLIED, U64.pack(0), db=meta)
         elif version != bytes([FORMAT_VERSION]):
             raise StrettoError(
                 f"the state in {environment.folder} has format {version.hex()}, and this release reads "
                 f"{FORMAT_VERSION:02x}; run the release that wrote it"
             )
-        task = _U64.unpack(txn.get(_TASK, b"", db=meta))[0]
+        task = U64.unpack(txn.get(TASK, b"", db=meta))[0]
         if task != self.task:
             raise StrettoError(
                 f"the state in {environment.folder} is that of task {task}, not of {self.task}"
             )
-        self.applied = Offset(_U64.unpack(txn.get(_APPLIED, b"", db=meta))[0])
-        self.dropped = _U64.unpack(txn.get(_DROPPED, _U64.pack(0), db=meta))[0]
-        self.producers = ProducerTable(dict(_rows(txn, meta, self.task)))
-        sealed = txn.get(_SEALED, db=meta)
+        self.applied = Offset(U64.unpack(txn.get(APPLIED, b"", db=meta))[0])
+        self.dropped = U64.unpack(txn.get(DROPPED, U64.pack(0), db=meta))[0]
+        self.producers = ProducerTable(dict(producers_in(txn, meta, self.task)))
+        sealed = txn.get(SEALED, db=meta)
         self.seal = None if sealed is None else Seal.decode(sealed)
         self._depots = {}
         self._pstates = {}
@@ -229,23 +193,23 @@ class TaskState:
                 batch.seal = Seal.of(frame.header)
         batch.producers = self._changed_producers([frame.header for frame in frames])
         for producer, rows in batch.producers.items():
-            key = _PRODUCER + _U64.pack(producer)
+            key = PRODUCER + U64.pack(producer)
             if rows is None:
                 txn.delete(key, db=self._meta)
             else:
-                txn.put(key, _encode_row(rows.get(self.task)), db=self._meta)
+                txn.put(key, encode_producer(rows.get(self.task)), db=self._meta)
         if batch.dropped != self.dropped:
-            txn.put(_DROPPED, _U64.pack(batch.dropped), db=self._meta)
+            txn.put(DROPPED, U64.pack(batch.dropped), db=self._meta)
         if batch.seal != self.seal:
             self._put_seal(txn, batch.seal)
-        txn.put(_APPLIED, _U64.pack(end), db=self._meta)
+        txn.put(APPLIED, U64.pack(end), db=self._meta)
         return batch
 
     def _put_seal(self, txn: WriteTransaction, seal: Seal | None) -> None:
         if seal is None:
-            txn.delete(_SEALED, db=self._meta)
+            txn.delete(SEALED, db=self._meta)
         else:
-            txn.put(_SEALED, seal.encode(), db=self._meta)
+            txn.put(SEALED, seal.encode(), db=self._meta)
 
     def _append(self, txn: WriteTransaction, changed: dict[str, Depot], frame: Frame) -> None:
         header = frame.header
@@ -357,7 +321,7 @@ class TaskState:
         """Note that no entry below ``end`` concerns this task, other than those it has applied."""
         if end > self.applied:
             self.environment.write(
-                lambda txn: txn.put(_APPLIED, _U64.pack(end), db=self._meta), size_bytes=PAGE_BYTES
+                lambda txn: txn.put(APPLIED, U64.pack(end), db=self._meta), size_bytes=PAGE_BYTES
             )
             self.applied = end
             self.unsynced = True
@@ -419,7 +383,7 @@ class TaskState:
             yield NoRows()
             return
         with self.environment.reading() as txn:
-            applied = Offset(_U64.unpack(txn.get(_APPLIED, b"", db=self._meta))[0])
+            applied = Offset(U64.unpack(txn.get(APPLIED, b"", db=self._meta))[0])
             yield StoredRows(txn, database, applied)
 
     def digest(self) -> str:
@@ -451,141 +415,6 @@ class TaskState:
         self.environment.close()
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTask:
-    """A task's file as of one transaction. One thread at a time."""
-
-    environment: Environment
-    txn: ReadTransaction
-    task: TaskId
-    meta: Database
-    depots: Sequence[tuple[str, Database]]
-    pstates: Sequence[tuple[str, Database]]
-
-    def digest(self) -> str:
-        return digest_of(self.txn, self.task, self.meta, self.depots, self.pstates)
-
-    def copy(self, fd: int) -> None:
-        """Write a compact file of it, without what lies unused. Waits for who takes it from ``fd``."""
-        self.environment.copy_held(self.txn, fd)
-
-    def row(self, pstate: str, key: bytes) -> bytes | None:
-        database = next((found for name, found in self.pstates if name == pstate), None)
-        found = None if database is None else self.txn.get(key, db=database)
-        return None if found is None else bytes(found)
-
-
-def digest_of(
-    txn: ReadTransaction,
-    task: TaskId,
-    meta: Database,
-    handles: Sequence[tuple[str, Database]],
-    databases: Sequence[tuple[str, Database]],
-) -> str:
-    """Of depots and PStates by name, ascending, and of the producers."""
-    digest = hashlib.blake2b(digest_size=16)
-    #: Hashed many at a time, which lets others run meanwhile.
-    parts: list[bytes | memoryview] = []
-
-    def add(*more: bytes | memoryview) -> None:
-        parts.extend(more)
-        if len(parts) >= _HASHED_PARTS or len(more[-1]) >= _HASHED_BYTES:
-            digest.update(b"".join(parts))
-            parts.clear()
-
-    # Those that are empty count as none: a file that was opened anew has them no more.
-    for name, database in handles:
-        if txn.stat(database)["entries"] == 0:
-            continue
-        add(_U64.pack(len(name.encode())), name.encode())
-        for base, timestamp_ms, batch in depots.batches(txn, database):
-            add(_3U64.pack(base, timestamp_ms, len(batch)), batch)
-    for name, database in databases:
-        if txn.stat(database)["entries"] == 0:
-            continue
-        title = (pstates.PREFIX + name).encode()
-        add(_U64.pack(len(title)), title)
-        for key, value in pstates.rows(txn, database):
-            add(_U64.pack(len(key)), key, _U64.pack(len(value)), value)
-    for producer, rows in _rows(txn, meta, task):
-        row = _encode_row(rows.get(task))
-        add(_2U64.pack(producer, len(row)), row)
-    digest.update(b"".join(parts))
-    return digest.hexdigest()
-
-
 def _depot_of(key: bytes) -> object:
     _, at = decode_at(key, 0)
     return decode_at(key, at)[0]
-
-
-def offset_of_image(file: Path, task: TaskId) -> Offset:
-    """What a copy of a task's file is the state of. It must not be opened elsewhere."""
-    try:
-        with (
-            lmdb.open(str(file), subdir=False, readonly=True, lock=False, max_dbs=1) as environment,
-            environment.begin(buffers=True) as txn,
-        ):
-            return offset_in(txn, environment.open_db(b"meta", txn=txn, create=False), task)
-    except lmdb.Error as error:
-        raise StateCorrupt(f"the image of task {task} cannot be read: {error}") from error
-
-
-def offset_in(txn: ReadTransaction, meta: Database, task: TaskId) -> Offset:
-    """What the file of a task says it is the state of. Raises StateCorrupt if it is another's."""
-    version, owner = txn.get(_FORMAT, b"", db=meta), txn.get(_TASK, b"", db=meta)
-    if bytes(version) != bytes([FORMAT_VERSION]) or bytes(owner) != _U64.pack(task):
-        raise StateCorrupt(f"the image of task {task} is that of something else")
-    try:
-        return Offset(_U64.unpack(txn.get(_APPLIED, b"", db=meta))[0])
-    except struct.error as error:
-        raise StateCorrupt(f"the image of task {task} cannot be read: {error}") from error
-
-
-def make_seed(folders: Mapping[TaskId, Path], end: Offset) -> None:
-    """Make files of tasks, wherever they come from, those of one group whose log begins at ``end``.
-
-    A producer is open in the whole group or not at all: one that any task knows, all of them know.
-    """
-    environments: dict[TaskId, Environment] = {}
-    try:
-        for task, folder in folders.items():
-            environments[task] = Environment(folder)
-        known: set[ProducerId] = set()
-        for task, environment in environments.items():
-            known.update(environment.write(partial(_producers_in, environment, task)))
-        for environment in environments.values():
-            environment.write(partial(_begin_at, environment, known, end))
-            environment.sync()
-    finally:
-        for environment in environments.values():
-            environment.close()
-
-
-def _producers_in(environment: Environment, task: TaskId, txn: WriteTransaction) -> list[ProducerId]:
-    return [producer for producer, _ in _rows(txn, environment.open_db("meta", txn), task)]
-
-
-def _begin_at(
-    environment: Environment, known: Collection[ProducerId], end: Offset, txn: WriteTransaction
-) -> None:
-    meta = environment.open_db("meta", txn)
-    for producer in known:
-        txn.put(_PRODUCER + _U64.pack(producer), _encode_row(None), overwrite=False, db=meta)
-    txn.put(_APPLIED, _U64.pack(end), db=meta)
-    txn.delete(_SEALED, db=meta)
-
-
-def _rows(
-    txn: ReadTransaction | WriteTransaction, meta: Database, task: TaskId
-) -> Iterator[tuple[ProducerId, dict[TaskId, Sequences]]]:
-    """The producers of a file, ascending."""
-    cursor = txn.cursor(meta)
-    found = cursor.set_range(_PRODUCER)
-    while found and bytes(key := cursor.key()).startswith(_PRODUCER):
-        try:
-            row = _decode_row(cursor.value())
-        except msgspec.MsgspecError as error:
-            raise StateCorrupt(f"a producer's row of task {task} is damaged: {error}") from error
-        yield ProducerId(_U64.unpack(key[len(_PRODUCER) :])[0]), {} if row is None else {task: row}
-        found = cursor.next()

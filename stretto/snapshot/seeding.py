@@ -22,7 +22,7 @@ from stretto.snapshot.manifest import (
     sync_folder,
 )
 from stretto.types import Offset, TaskId
-from stretto.worker.taskstate import make_seed
+from stretto.worker.taskseed import make_seed
 from stretto.zk.records import RestoredFrom
 
 _PIECE_BYTES = 1 << 20

@@ -21,7 +21,8 @@ from stretto.types import Offset, TaskId
 from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.environment import MAX_DBS, Database, ReadTransaction, StateCorrupt
-from stretto.worker.taskstate import digest_of, offset_in
+from stretto.worker.taskdigest import digest_of
+from stretto.worker.taskmeta import offset_in
 
 if TYPE_CHECKING:
     from stretto.pstate.btree import Pages
