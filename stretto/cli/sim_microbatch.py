@@ -12,7 +12,8 @@ from stretto.errors import UsageError
 from stretto.sim.campaign import Summary
 from stretto.sim.microbatch.campaign import catch_all, guards_of, run_seeds
 from stretto.sim.microbatch.mutants import MUTANTS
-from stretto.sim.microbatch.simulation import Plan, run_seed
+from stretto.sim.microbatch.plan import Plan
+from stretto.sim.microbatch.simulation import run_seed
 from stretto.sim.simulation import Verdict
 
 

@@ -26,17 +26,27 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 import msgspec
 
 from stretto.invariants import check
 from stretto.pstate.changes import NO_CHANGES, Packed
-from stretto.replog.frame import Buffer
 from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology import work
+from stretto.worker.topology.batches import (
+    Bare,
+    Batch,
+    Calls,
+    Records,
+    Retry,
+    Ticket,
+    Work,
+    end_of,
+    in_hop,
+    one_by_one,
+)
 from stretto.worker.topology.work import Effect, Entry, Event, Parked, RecordKey, Settings, Stored
 
 RUNNING_MAX = 2
@@ -60,64 +70,6 @@ RETRIES_MAX = 10_000
 CRASHES_MAX = 2
 """A process may be killed by others: a record is blamed only when it happens again."""
 
-_split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-_encode = msgspec.msgpack.Encoder().encode
-
-
-@dataclass(slots=True, eq=False)
-class _Records:
-    depot: str
-    size: int
-    start: int = 0
-    end: int = 0
-    results: tuple[tuple[int, bytes], ...] = ()
-    failures: list[FailureNote] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class _Retry:
-    key: RecordKey
-    failures: int
-    """Before this time."""
-
-
-@dataclass(slots=True, eq=False)
-class _Ticket:
-    """Calls of one hop, in one batch or, after one of them killed an executor, in one batch each."""
-
-    number: int
-    left: int = 1
-    failures: list[FailureNote] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class _Calls:
-    ticket: _Ticket
-    calls: Buffer
-    index: int | None = None
-    """Its place in the hop, if it is alone."""
-    crashes: int = 0
-    failures: list[FailureNote] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class _Bare:
-    """Rows of the engine only."""
-
-
-_Work: TypeAlias = _Records | _Retry | _Calls | _Bare
-
-
-@dataclass(slots=True, eq=False)
-class _Batch:
-    number: int
-    of: _Work
-    ran: work.Ran | None = None
-    entry: Entry = field(default_factory=Entry)
-    is_applied: bool = False
-    hops: int = 0
-    """Unanswered."""
-
 
 class Stream:
     def __init__(self, depots: tuple[str, ...], settings: Settings, stored: Stored) -> None:
@@ -128,11 +80,11 @@ class Stream:
         self._effects: list[Effect] = []
         self._numbers = 0
         #: Sent to the executor, in order; all of this attempt.
-        self._running: deque[_Batch] = deque()
+        self._running: deque[Batch] = deque()
         #: Appended, and not both applied and answered for.
-        self._unfinished: dict[int, _Batch] = {}
+        self._unfinished: dict[int, Batch] = {}
         #: Of these, the records of each depot, in order: the progress passes them one by one.
-        self._in_order: dict[str, deque[_Batch]] = {depot: deque() for depot in depots}
+        self._in_order: dict[str, deque[Batch]] = {depot: deque() for depot in depots}
         self._ends = {depot: stored.ends.get(depot, 0) for depot in depots}
         #: Where the next run begins, as of the last entry.
         self._positions = {depot: stored.progress.get(depot, 0) for depot in depots}
@@ -140,7 +92,7 @@ class Stream:
         self._progress = dict(self._positions)
         #: What is told of it.
         self.processed = dict(self._positions)
-        self._calls: deque[_Calls] = deque()
+        self._calls: deque[Calls] = deque()
         #: Records that failed, and how often.
         self._retries = dict(stored.retries)
         #: When they are tried again, soonest first: a heap. One that runs is not in it.
@@ -166,7 +118,7 @@ class Stream:
             case work.Grown(depot=depot, end=end):
                 self._ends[depot] = max(self._ends[depot], end)
             case work.Called(ticket=ticket, calls=calls):
-                self._calls.append(_Calls(_Ticket(ticket), calls))
+                self._calls.append(Calls(Ticket(ticket), calls))
             case work.Ran():
                 self._ran(event)
             case work.NotRun():
@@ -243,9 +195,9 @@ class Stream:
         if not self._running and not self._appending:
             self._append_what_is_owed()
 
-    def _begin(self, of: _Work) -> _Batch:
+    def _begin(self, of: Work) -> Batch:
         self._numbers += 1
-        return _Batch(self._numbers, of)
+        return Batch(self._numbers, of)
 
     @property
     def _applied_below(self) -> int:
@@ -265,12 +217,12 @@ class Stream:
         return True
 
     def _run_retry(self) -> bool:
-        if self._settings.is_paused or any(isinstance(batch.of, _Retry) for batch in self._running):
+        if self._settings.is_paused or any(isinstance(batch.of, Retry) for batch in self._running):
             return False
         while self._due and self._due[0][0] <= self._now:
             _, key = heapq.heappop(self._due)
             if key in self._retries:
-                self._run(_Retry(key, self._retries[key]), *key, 1, is_aside=True)
+                self._run(Retry(key, self._retries[key]), *key, 1, is_aside=True)
                 return True
         return False
 
@@ -280,7 +232,7 @@ class Stream:
             return False
         for turn in range(len(self.depots)):
             depot = self.depots[(self._turn + turn) % len(self.depots)]
-            before = [each.of for each in self._running if isinstance(each.of, _Records)]
+            before = [each.of for each in self._running if isinstance(each.of, Records)]
             sizes = [records.size for records in before if records.depot == depot]
             left = self._ends[depot] - self._positions[depot] - sum(sizes)
             if left <= 0 or self._is_blocked(depot):
@@ -288,11 +240,11 @@ class Stream:
             self._turn += turn + 1
             # Where those that run will end is known to the executor alone.
             offset = None if sizes else self._positions[depot]
-            self._run(_Records(depot, self._size), depot, offset, self._size)
+            self._run(Records(depot, self._size), depot, offset, self._size)
             return True
         return False
 
-    def _run(self, of: _Work, depot: str, offset: int | None, size: int, *, is_aside: bool = False) -> None:
+    def _run(self, of: Work, depot: str, offset: int | None, size: int, *, is_aside: bool = False) -> None:
         batch = self._begin(of)
         self._effects.append(
             work.RunRecords(
@@ -323,20 +275,20 @@ class Stream:
         batch.ran = ran
         batch.hops = len(ran.hops)
         match batch.of:
-            case _Records() as records:
+            case Records() as records:
                 if ran.start == ran.end and not ran.failures:
                     return
                 self._adapt(ran, records.size)
                 records.start, records.end, records.results = ran.start, ran.end, ran.results
                 self._judge_records(batch, records, ran.failures)
-            case _Retry() as retry:
+            case Retry() as retry:
                 if ran.failures:
                     self._judge(batch.entry, retry.key, retry.failures, ran.failures[0])
                 else:
                     batch.entry.retries[retry.key] = None
-            case _Calls() as calls:
+            case Calls() as calls:
                 calls.failures = list(ran.failures)
-            case _Bare():
+            case Bare():
                 check(False, "rows of the engine were run", batch=batch.number)
             case _:
                 assert_never(batch.of)
@@ -363,27 +315,27 @@ class Stream:
                 self._running.appendleft(suspect)
                 self._ran(failed)
                 return
-            if isinstance(suspect.of, _Calls):
+            if isinstance(suspect.of, Calls):
                 again = again[1:]
                 self._end_attempt(again)
-                self._calls.extendleft(reversed(_one_by_one(suspect.of)))
+                self._calls.extendleft(reversed(one_by_one(suspect.of)))
                 return
         else:
             self._note("stream_waits", why=lost.sentence)
         self._end_attempt(again)
 
-    def _suspect(self, batch: _Batch, lost: work.NotRun) -> work.Ran | None:
+    def _suspect(self, batch: Batch, lost: work.NotRun) -> work.Ran | None:
         """Whom to blame: the record or call, if it was alone. Else whatever was there is run one by one."""
         match batch.of:
-            case _Records(depot=depot, size=1):
+            case Records(depot=depot, size=1):
                 offset = self._positions[depot]
                 end = offset + (self._settings.retry != "all-after")
                 return self._failed(batch, (depot, offset), lost, start=offset, end=end)
-            case _Records():
+            case Records():
                 self._size = 1
-            case _Retry(key=key):
+            case Retry(key=key):
                 return self._failed(batch, key, lost, start=key[1], end=key[1] + 1)
-            case _Calls(index=index) as calls if index is not None:
+            case Calls(index=index) as calls if index is not None:
                 calls.crashes += 1
                 if lost.why is Why.CRASH and calls.crashes < CRASHES_MAX:
                     return None
@@ -393,7 +345,7 @@ class Stream:
         return None
 
     def _failed(
-        self, batch: _Batch, key: RecordKey, lost: work.NotRun, *, start: int, end: int
+        self, batch: Batch, key: RecordKey, lost: work.NotRun, *, start: int, end: int
     ) -> work.Ran | None:
         before = self._crashed[1] if self._crashed is not None and self._crashed[0] == key else 0
         self._crashed = (key, before + 1)
@@ -401,28 +353,28 @@ class Stream:
             return None
         return _blamed(batch, lost, start, end)
 
-    def _end_attempt(self, lost: list[_Batch]) -> None:
+    def _end_attempt(self, lost: list[Batch]) -> None:
         """These ran, and have no effect; others may have seen them."""
         self.attempt += 1
         self._running.clear()
         for batch in reversed(lost):
-            if isinstance(batch.of, _Calls):
+            if isinstance(batch.of, Calls):
                 self._calls.appendleft(batch.of)
-            elif isinstance(batch.of, _Retry):
+            elif isinstance(batch.of, Retry):
                 heapq.heappush(self._due, (self._now, batch.of.key))
         self._resumes_at = self._now + (min(PAUSE_MS << self._pauses, PAUSE_MS_MAX) if self._pauses else 0)
         self._pauses = min(self._pauses + 1, 10)
 
     # Entries.
 
-    def _append(self, batch: _Batch, changes: Packed) -> None:
+    def _append(self, batch: Batch, changes: Packed) -> None:
         """With all else that is to be in the log."""
         entry, owed = batch.entry, self._owed
         entry.retries = owed.retries | entry.retries
         entry.parked = owed.parked + entry.parked
         entry.unparked = owed.unparked + entry.unparked
         for depot in self.depots:
-            mine = batch.of if isinstance(batch.of, _Records) and batch.of.depot == depot else None
+            mine = batch.of if isinstance(batch.of, Records) and batch.of.depot == depot else None
             reached = self._reached(depot, mine if not batch.hops else None)
             if reached > self._progress[depot]:
                 entry.progress[depot] = reached
@@ -434,18 +386,18 @@ class Stream:
             self._unfinished[batch.number] = batch
             self._accepted(batch.number)
 
-    def _reached(self, depot: str, last: _Records | None) -> int:
+    def _reached(self, depot: str, last: Records | None) -> int:
         """Up to where all is done but to be applied; ``last`` is done, and comes after all others."""
         reached = self._progress[depot]
         for batch in self._in_order[depot]:
             if batch.hops:
                 return reached
-            reached = _end_of(batch)
+            reached = end_of(batch)
         return reached if last is None else last.end
 
     def _append_what_is_owed(self) -> None:
         if self._owed or any(self._reached(depot, None) > self._progress[depot] for depot in self.depots):
-            self._append(self._begin(_Bare()), NO_CHANGES)
+            self._append(self._begin(Bare()), NO_CHANGES)
 
     def _accepted(self, number: int) -> None:
         batch = self._unfinished[number]
@@ -470,7 +422,7 @@ class Stream:
         for key in entry.unparked:
             if key in self._parked:
                 self._parked.remove(key)
-        if isinstance(batch.of, _Records):
+        if isinstance(batch.of, Records):
             self._positions[batch.of.depot] = batch.of.end
             self._in_order[batch.of.depot].append(batch)
         ran = batch.ran
@@ -490,16 +442,16 @@ class Stream:
             batch.is_applied = True
             self._look_at(batch)
 
-    def _look_at(self, batch: _Batch) -> None:
+    def _look_at(self, batch: Batch) -> None:
         """Whether it, and what waits for it, is finished."""
         if not batch.is_applied or batch.hops:
             return
         match batch.of:
-            case _Records(depot=depot):
+            case Records(depot=depot):
                 self._finish_records(depot)
-            case _Calls(ticket=ticket) as calls:
+            case Calls(ticket=ticket) as calls:
                 del self._unfinished[batch.number]
-                ticket.failures += [_at(calls, note) for note in calls.failures]
+                ticket.failures += [in_hop(calls, note) for note in calls.failures]
                 ticket.left -= 1
                 if ticket.left == 0:
                     self._effects.append(work.Answer(ticket.number, tuple(ticket.failures)))
@@ -511,7 +463,7 @@ class Stream:
         while in_order and in_order[0].is_applied and not in_order[0].hops:
             # Its end is in the log, or will be with the next entry: until then it holds its place.
             records = in_order[0].of
-            if not isinstance(records, _Records) or records.end > self._progress[depot]:
+            if not isinstance(records, Records) or records.end > self._progress[depot]:
                 return
             done = in_order.popleft()
             del self._unfinished[done.number]
@@ -524,7 +476,7 @@ class Stream:
 
     # Failures.
 
-    def _judge_records(self, batch: _Batch, records: _Records, notes: tuple[FailureNote, ...]) -> None:
+    def _judge_records(self, batch: Batch, records: Records, notes: tuple[FailureNote, ...]) -> None:
         for note in notes:
             key = (records.depot, records.start + note.index)
             records.failures.append(note)
@@ -570,20 +522,18 @@ class Stream:
             return
         batch.hops -= 1
         match batch.of:
-            case _Records() as records if notes:
+            case Records() as records if notes:
                 self._hop_of_records_failed(batch, records, notes)
-            case _Retry() as retry if notes and retry.key not in self._owed.retries:
+            case Retry() as retry if notes and retry.key not in self._owed.retries:
                 # It was taken off the list when its own part had succeeded.
                 self._judge(self._owed, retry.key, retry.failures, notes[0])
-            case _Calls() as calls:
+            case Calls() as calls:
                 calls.failures += notes
             case _:
                 pass
         self._look_at(batch)
 
-    def _hop_of_records_failed(
-        self, batch: _Batch, records: _Records, notes: tuple[FailureNote, ...]
-    ) -> None:
+    def _hop_of_records_failed(self, batch: Batch, records: Records, notes: tuple[FailureNote, ...]) -> None:
         if self._settings.takes_many:
             count = records.end - records.start
             notes = tuple(msgspec.structs.replace(notes[0], index=index) for index in range(count))
@@ -600,13 +550,13 @@ class Stream:
                 self._go_back_to(batch, records, key[1])
                 return
 
-    def _go_back_to(self, batch: _Batch, records: _Records, offset: int) -> None:
+    def _go_back_to(self, batch: Batch, records: Records, offset: int) -> None:
         """It and all after it are run again, though they have run."""
         records.end = offset
         in_order = self._in_order[records.depot]
         while in_order and in_order[-1] is not batch:
             later = in_order.pop()
-            later.of = _Bare()
+            later.of = Bare()
         self._positions[records.depot] = offset
         # What runs now goes on from elsewhere. It has had no effect yet.
         self._end_attempt(list(self._running))
@@ -622,27 +572,10 @@ class Stream:
         self._effects.append(work.Note(event, fields))
 
 
-def _blamed(batch: _Batch, lost: work.NotRun, start: int, end: int) -> work.Ran:
+def _blamed(batch: Batch, lost: work.NotRun, start: int, end: int) -> work.Ran:
     """As if it had run, and failed."""
     note = FailureNote(0, lost.sentence)
     return work.Ran(batch=batch.number, start=start, end=end, failures=(note,), elapsed_us=QUICK_US)
-
-
-def _at(calls: _Calls, note: FailureNote) -> FailureNote:
-    return note if calls.index is None else msgspec.structs.replace(note, index=calls.index)
-
-
-def _one_by_one(calls: _Calls) -> list[_Calls]:
-    if calls.index is not None:
-        return [calls]
-    alone = _split(calls.calls)
-    calls.ticket.left = len(alone)
-    return [_Calls(calls.ticket, _encode([each]), index) for index, each in enumerate(alone)]
-
-
-def _end_of(batch: _Batch) -> int:
-    check(isinstance(batch.of, _Records), "a batch without records has no end", batch=batch.number)
-    return batch.of.end if isinstance(batch.of, _Records) else 0
 
 
 def _backoff_ms(attempts: int) -> int:

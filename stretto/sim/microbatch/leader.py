@@ -1,0 +1,155 @@
+"""The leader of a group's task in one epoch: it steps the real machines and carries out what they want."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stretto.pstate import changes as state_changes
+from stretto.pstate.changes import Changes
+from stretto.sim.microbatch.functions import Call, Kept, Run
+from stretto.sim.microbatch.plan import DEPOT, SETTINGS, TOPOLOGY
+from stretto.sim.world import Violation
+from stretto.types import Epoch
+from stretto.worker.microbatch import entries, machine, messages
+from stretto.worker.microbatch.coordinator import Coordinator
+from stretto.worker.microbatch.entries import Source, Version
+from stretto.worker.microbatch.participant import Participant
+
+if TYPE_CHECKING:
+    from stretto.sim.microbatch.group import Group
+    from stretto.sim.microbatch.simulation import MicrobatchSimulation
+
+
+class Leader:
+    """One epoch of one group, as its worker sees it. It may be a thing of the past without knowing."""
+
+    def __init__(self, sim: MicrobatchSimulation, group: Group, epoch: Epoch) -> None:
+        self.sim = sim
+        self.group = group
+        self.epoch = epoch
+        self.alive = True
+        #: What it has applied; no longer the group's own once another one leads.
+        self.state = group.state
+        self.machines: list[Coordinator | Participant] = []
+        self.kept: dict[Version, Kept] = {}
+        participant = Participant(TOPOLOGY, group.task, sim.next_speaker(), SETTINGS, sim.guards)
+        self.machines.append(participant)
+        if group.task == 0:
+            self.machines.append(Coordinator(TOPOLOGY, (DEPOT,), sim.plan.tasks, SETTINGS, sim.guards))
+        for each in self.machines:
+            self.step(each, machine.Started())
+        self.grown()
+
+    def grown(self) -> None:
+        self.step(self.machines[0], machine.Grown(bounds={DEPOT: (0, self.group.depot_end)}))
+
+    def receive(self, message: messages.AnyMessage, body: bytes) -> None:
+        if not self.alive:
+            return
+        is_for_coordinator = isinstance(message, messages.ToCoordinator)
+        if is_for_coordinator and len(self.machines) < 2:
+            return
+        self.step(self.machines[is_for_coordinator], machine.Received(message=message, body=body))
+
+    def step(self, each: Coordinator | Participant, event: machine.Event) -> None:
+        if not self.alive:
+            return
+        world = self.sim.world
+        world.trace(f"task {self.group.task}", f"epoch {self.epoch}", event)
+        for effect in each.step(event, world.now):
+            self.carry_out(each, effect)
+        deadline = each.next_deadline()
+        if deadline is not None:
+            world.at(max(deadline, world.now + 1), self.tick, each, deadline)
+
+    def tick(self, each: Coordinator | Participant, deadline: int) -> None:
+        if each.next_deadline() == deadline:
+            self.step(each, machine.Tick())
+
+    def carry_out(self, each: Coordinator | Participant, effect: machine.Effect) -> None:
+        sim = self.sim
+        match effect:
+            case machine.Send(task=task, message=message, body=body):
+                sim.send(task, message, body)
+            case machine.Load(token=token):
+                sim.world.after(sim.draw(3), self.load, each, token)
+            case machine.Append(token=token, entry=entry):
+                self.group.append(self, entry, partial(self.appended, each, token))
+            case machine.Execute():
+                sim.world.after(1 + sim.draw(20), self.execute, each, effect)
+            case machine.Collect():
+                sim.world.after(sim.draw(5), self.collect, each, effect)
+            case machine.Miss(version=version):
+                raise Violation(f"task {self.group.task} missed what it had staged for {version}")
+            case machine.Discard(version=version):
+                for key in [key for key in self.kept if key <= version]:
+                    del self.kept[key]
+            case machine.Note(event="microbatch_retried"):
+                sim.totals["retries"] += 1
+            case machine.Note(event="microbatch_has_nothing_staged"):
+                raise Violation(
+                    f"task {self.group.task} was told to roll what it has not staged: {effect.fields}"
+                )
+            case machine.Note():
+                pass
+
+    def load(self, each: Coordinator | Participant, token: int) -> None:
+        get = self.get
+        batch, rolled = entries.batch_of(TOPOLOGY, get), entries.rolled_of(TOPOLOGY, get)
+        self.step(each, machine.Loaded(token=token, batch=batch, rolled=rolled))
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.state.get(entries.DATABASE, {}).get(key)
+
+    def appended(self, each: Coordinator | Participant, token: int, *, applied: bool, why: str = "") -> None:
+        self.step(each, machine.Appended(token=token, applied=applied, why=why))
+
+    # The executor.
+
+    def executor_dies(self) -> None:
+        self.kept.clear()
+        self.sim.totals["dead executors"] += 1
+
+    def execute(self, each: Coordinator | Participant, effect: machine.Execute) -> None:
+        if not self.alive:
+            return
+        kept = self.kept.get(effect.version)
+        if kept is None and effect.after == 0:
+            kept = self.kept[effect.version] = Kept()
+        if kept is None or kept.rounds != effect.after:
+            self.step(each, machine.ExecutionFailed(version=effect.version, why="an executor died"))
+            return
+        kept.rounds += 1
+        run = Run(self.sim, self.group.task, self.state, kept)
+        if effect.round == 0:
+            left_out = {each.source for each in effect.left_out}
+            for span in effect.spans:
+                for offset in range(span.start, span.end):
+                    source = Source(DEPOT, self.group.task, offset)
+                    if source not in left_out:
+                        run.record(source)
+        for body in effect.calls:
+            for call in msgspec.msgpack.decode(body, type=list[Call]):
+                run.call(call)
+        calls = {task: (len(each), msgspec.msgpack.encode(each)) for task, each in run.calls.items()}
+        executed = machine.Executed(
+            version=effect.version, round=effect.round, calls=calls, failures=tuple(run.failures)
+        )
+        self.sim.world.after(self.sim.draw(20), self.step, each, executed)
+
+    def collect(self, each: Coordinator | Participant, effect: machine.Collect) -> None:
+        kept = self.kept.get(effect.version)
+        if kept is None or kept.rounds != effect.after:
+            self.step(each, machine.ExecutionFailed(version=effect.version, why="an executor died"))
+            return
+        puts = {name: tuple(sorted(rows.items())) for name, rows in kept.rows.items()}
+        progress = tuple((span.depot.encode(), str(span.end).encode()) for span in effect.spans)
+        failed = tuple((str(out.source.offset).encode(), b"") for out in effect.left_out)
+        changes = {name: Changes(puts=rows) for name, rows in puts.items()}
+        changes["$progress"] = Changes(puts=progress)
+        changes["$failures"] = Changes(puts=failed)
+        packed = state_changes.pack(changes)
+        self.step(each, machine.Collected(version=effect.version, changes=packed))
