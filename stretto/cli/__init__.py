@@ -27,36 +27,37 @@ from stretto import __version__
 from stretto.cli import config
 from stretto.errors import ModuleError, QueryFailed, StrettoError, UpdateFailed, UsageError
 
-#: verb -> (where its function or its group of verbs is, one line of help)
+#: verb -> (where its function or its group of verbs is, one line of help). In the order of need: to begin, to
+#: use a module, to look, to tune, to keep, to run daemons, to look inside.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "replog": ("stretto.cli.replog:app", "Look inside the replog of a replica."),
-    "zookeeper": ("stretto.cli.zookeeper:zookeeper", "Run one ZooKeeper server here, for development."),
-    "worker": ("stretto.cli.worker:worker", "Run one worker here."),
-    "supervisor": ("stretto.cli.supervisor:supervisor", "Run the supervisor of one node here."),
-    "conductor": ("stretto.cli.conductor:conductor", "Run one conductor here."),
-    "ui": ("stretto.cli.ui:ui", "Run the Cluster UI and the REST interface here."),
     "up": ("stretto.cli.up:up", "Run a whole cluster on this machine."),
-    "demo": ("stretto.cli.demo:demo", "A cluster, a module and a load, to look at and to break."),
+    "demo": ("stretto.cli.demo:demo", "Run a cluster with a module under load, to look at and to break."),
     "deploy": ("stretto.cli.deploy:app", "Launch, update, move, scale, pause and destroy modules."),
     "append": ("stretto.cli.append:append", "Append records to a depot of a module."),
     "tail": ("stretto.cli.tail:tail", "Show the records of a depot as they become visible."),
     "select": ("stretto.cli.select:select", "Show what a PState of a module holds."),
     "query": ("stretto.cli.query:query", "Ask a query of a module."),
-    "export": ("stretto.cli.export:export", "Export a PState or a depot as files, by a Spark job."),
+    "failures": ("stretto.cli.failures:failures", "Show records that a module's functions failed on."),
     "module-status": ("stretto.cli.module_status:module_status", "Show the modules of the cluster."),
-    "catchup": ("stretto.cli.catchup:catchup", "Show how replicas that fell behind come back."),
     "task-groups-status": (
         "stretto.cli.task_groups_status:task_groups_status",
         "Show the task groups of a module and their replicas.",
     ),
-    "verify": ("stretto.cli.verify:verify", "Compare what the replicas of a module hold."),
-    "snapshot": ("stretto.cli.snapshot:app", "Make, list, verify, restore and delete snapshots of modules."),
-    "failures": ("stretto.cli.failures:failures", "Show records that a module's functions failed on."),
+    "catchup": ("stretto.cli.catchup:catchup", "Show how replicas that fell behind come back."),
     "nodes": ("stretto.cli.nodes:nodes", "Show the machines of the cluster."),
     "operations": ("stretto.cli.operations:operations", "Show what was done to the cluster."),
     "options": ("stretto.cli.options:app", "Tune the cluster, a module or one of its objects."),
     "leadership": ("stretto.cli.leadership:app", "Show and balance who leads."),
+    "verify": ("stretto.cli.verify:verify", "Compare what the replicas of a module hold."),
+    "snapshot": ("stretto.cli.snapshot:app", "Make, list, verify, restore and delete snapshots of modules."),
+    "export": ("stretto.cli.export:export", "Export a PState or a depot as files, by a Spark job."),
     "keys": ("stretto.cli.keys:app", "Make the key that the processes of a cluster share."),
+    "zookeeper": ("stretto.cli.zookeeper:zookeeper", "Run one ZooKeeper server here, for development."),
+    "conductor": ("stretto.cli.conductor:conductor", "Run one conductor here."),
+    "supervisor": ("stretto.cli.supervisor:supervisor", "Run the supervisor of one node here."),
+    "worker": ("stretto.cli.worker:worker", "Run one worker here."),
+    "ui": ("stretto.cli.ui:ui", "Run the Cluster UI and the REST interface here."),
+    "replog": ("stretto.cli.replog:app", "Look inside the replog of a replica."),
     "sim": ("stretto.cli.sim:sim", "Run the replication core in a simulated world full of faults."),
     "bench": ("stretto.cli.bench:bench", "Measure stretto on this machine, next to what the machine can do."),
 }

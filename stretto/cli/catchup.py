@@ -27,7 +27,7 @@ def catchup(
     Near the leader, a replica reads what it lacks from the leader's log. Further behind it is *far*: the
     leader sends it copies of each task's state, in rounds that get smaller, and then the rest of the log.
 
-    Example: stretto catchup wordcount --watch
+    Example: stretto catchup WordCount --watch
     """
     with reach(bootstrap, key) as cluster:
 

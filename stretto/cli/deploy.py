@@ -74,7 +74,7 @@ def launch(
 ) -> int:
     """Launch a module: upload its code, start its workers, and wait until every task group is led.
 
-    Example: stretto deploy launch --module wordcount.py:WordCount --tasks 8 --threads 4 --workers 2
+    Example: stretto deploy launch --module WordCount.py:WordCount --tasks 8 --threads 4 --workers 2
     --replication-factor 3
     """
     if name is not None:
@@ -169,7 +169,7 @@ def update(
     The code is tried on every node that runs the module before any worker takes it up. If it does not load on
     one of them, nothing has changed.
 
-    Example: stretto deploy update WordCount --module wordcount.py:WordCount
+    Example: stretto deploy update WordCount --module WordCount.py:WordCount
     """
     with tempfile.TemporaryDirectory(prefix="stretto-") as folder, reach(bootstrap, key) as cluster:
         [before] = cluster.ask(admin.Modules(module=module))

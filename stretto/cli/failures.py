@@ -40,9 +40,9 @@ def failures(
     Each is shown with what its function raised and how the record begins. Mend the code, update the module
     and have them tried again; or forget them.
 
-    Example: stretto failures wordcount
+    Example: stretto failures WordCount
 
-    Example: stretto failures wordcount --topology split --retry
+    Example: stretto failures WordCount --topology split --retry
     """
     if retry and forget:
         raise UsageError("choose one of --retry and --forget")

@@ -41,7 +41,7 @@ def show_leadership(
 ) -> None:
     """Show how the leaders of a module are spread over the nodes, and what a balancing would switch.
 
-    Example: stretto leadership show wordcount --watch
+    Example: stretto leadership show WordCount --watch
     """
     with reach(bootstrap, key) as cluster:
         show(lambda: cluster.ask(admin.Leadership(module=module)), render, json=as_json, watch=watch)
@@ -59,7 +59,7 @@ def balance(
 
     The conductor does so by itself when the imbalance passes leadership.balance.threshold.
 
-    Example: stretto leadership balance wordcount
+    Example: stretto leadership balance WordCount
     """
     with reach(bootstrap, key) as cluster:
         planned = len(cluster.ask(admin.Balance(module=module)).switches)
@@ -124,7 +124,7 @@ def resign(
 ) -> None:
     """Make the leader of a group hand over to another member of its ISR.
 
-    Example: stretto leadership resign wordcount 0 --to wordcount-1
+    Example: stretto leadership resign WordCount 0 --to WordCount-1
     """
     with reach(bootstrap, key) as cluster:
         epoch = cluster.ask(admin.ResignLeader(module=module, group=group, to=WorkerId(to)))

@@ -36,7 +36,7 @@ def module_status(
 ) -> None:
     """Show the modules of the cluster, or one of them with its processes and what is wrong with it.
 
-    Example: stretto module-status wordcount
+    Example: stretto module-status WordCount
     """
     with reach(bootstrap, key) as cluster:
 

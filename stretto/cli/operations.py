@@ -28,7 +28,7 @@ def operations(
 ) -> None:
     """Show what was done to the cluster, by people and by the conductor itself, the latest last.
 
-    Example: stretto operations --module wordcount --limit 5
+    Example: stretto operations --module WordCount --limit 5
     """
     with reach(bootstrap, key) as cluster:
         call = admin.Operations(module=module, limit=limit)

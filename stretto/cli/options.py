@@ -55,7 +55,7 @@ def list_options(
     Without --module: for the whole cluster. Most specific wins: a value of a depot before one of its module,
     one of the module before one of the cluster.
 
-    Example: stretto options list --module wordcount
+    Example: stretto options list --module WordCount
     """
     level = Level.of(module, depot=depot, topology=topology, pstate=pstate)
     with reach(bootstrap, key) as cluster:
@@ -75,7 +75,7 @@ def get_option(
 ) -> None:
     """Print the value in force of one option.
 
-    Example: stretto options get replication.min.isr --module wordcount
+    Example: stretto options get replication.min.isr --module WordCount
     """
     level = Level.of(module, depot=depot, topology=topology, pstate=pstate)
     with reach(bootstrap, key) as cluster:
@@ -107,7 +107,7 @@ def set_option(
 ) -> None:
     """Set an option; every worker goes by it within a second, and it survives restarts.
 
-    Example: stretto options set replication.min.isr 2 --module wordcount
+    Example: stretto options set replication.min.isr 2 --module WordCount
     """
     level = Level.of(module, depot=depot, topology=topology, pstate=pstate)
     with reach(bootstrap, key) as cluster:
@@ -127,7 +127,7 @@ def unset_option(
 ) -> None:
     """Take a value back: what is set for a level around it holds again, or the default.
 
-    Example: stretto options unset replication.min.isr --module wordcount
+    Example: stretto options unset replication.min.isr --module WordCount
     """
     level = Level.of(module, depot=depot, topology=topology, pstate=pstate)
     with reach(bootstrap, key) as cluster:

@@ -35,9 +35,9 @@ def query(
 ) -> int:
     """Ask a query of a module, and show what it answers as JSON.
 
-    Example: stretto query WordCount top_words 10
+    Example: stretto query WordCount top 10
 
-    Example: stretto query WordCount count_of fugue --json
+    Example: stretto query PageViews history /page/7 --json
     """
     given = dict(named_argument(each) for each in named or [])
     with described(bootstrap, key, module) as (network, description):

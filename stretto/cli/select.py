@@ -49,7 +49,7 @@ def select(
 
     Example: stretto select WordCount counts fugue
 
-    Example: stretto select PageViews views /home --from 2026-01-01 --to 2026-02-01 --json
+    Example: stretto select PageViews visitors /page/7 --from 2026-01-01T00:00:00Z --limit 5 --json
     """
     with serving_pstate(bootstrap, key, module, pstate) as reader:
         found = find(reader.type, keys or [])

@@ -67,7 +67,7 @@ def create(
 
     Followers make the copies. Topologies wait for a moment, records are taken all the while.
 
-    Example: stretto snapshot create bank --to /backup
+    Example: stretto snapshot create Bank --to /backup
     """
     with reach(bootstrap, key) as cluster:
         with _telling() as tell:
@@ -96,7 +96,7 @@ def list_(
 ) -> int:
     """Show the snapshots that the cluster knows of, oldest first.
 
-    Example: stretto snapshot list bank
+    Example: stretto snapshot list Bank
     """
     with reach(bootstrap, key) as cluster:
         show(lambda: cluster.ask(admin.Snapshots(module=module)), render, json=as_json, watch=watch)
@@ -116,7 +116,7 @@ def verify(
 
     A folder needs no cluster. Exits 1 if anything is not as the manifest says.
 
-    Example: stretto snapshot verify /backup/bank/20260131T120000Z
+    Example: stretto snapshot verify /backup/Bank/20260131T120000Z
     """
     folder = _folder_of(snapshot, bootstrap, key)
     size = read_manifest(folder).size_bytes
@@ -166,7 +166,7 @@ def restore(
 
     All nodes have to see its folder. It is verified first.
 
-    Example: stretto snapshot restore /backup/bank/20260131T120000Z --module bank
+    Example: stretto snapshot restore /backup/Bank/20260131T120000Z --module Bank
     """
     folder = _folder_of(snapshot, bootstrap, key).absolute()
     manifest = read_manifest(folder)
@@ -226,7 +226,7 @@ def delete(
 ) -> int:
     """Delete a snapshot and its files, for good.
 
-    Example: stretto snapshot delete bank 20260131T120000Z
+    Example: stretto snapshot delete Bank 20260131T120000Z
     """
     with reach(bootstrap, key) as cluster:
         known = cluster.ask(admin.Snapshots(module=module))

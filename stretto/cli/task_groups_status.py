@@ -47,7 +47,7 @@ def task_groups_status(
     not answer is shown as silent if it is registered, and as absent if not. Offsets count entries of the
     group's log: it starts at start, ends before end, and everything below apply is decided.
 
-    Example: stretto task-groups-status wordcount --group 0 --watch
+    Example: stretto task-groups-status WordCount --group 0 --watch
     """
     with reach(bootstrap, key) as cluster:
         fetch = _fetcher(cluster, module, group)

@@ -33,7 +33,7 @@ def verify(
 
     The module goes on working meanwhile. Exits 1 if any two differ, or if one did not get there in time.
 
-    Example: stretto verify wordcount
+    Example: stretto verify WordCount
     """
     with reach(bootstrap, key) as cluster:
         metadata = cluster.metadata()
