@@ -23,7 +23,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, ModuleName
 from stretto.cli.serving import Serving, serving
-from stretto.client.producer import Ack, Producer
+from stretto.client.acks import Ack
+from stretto.client.producer import Producer
 from stretto.errors import ProcessingFailed, StrettoError, UsageError
 from stretto.partition import Partitioner
 

@@ -4,8 +4,9 @@ One background thread per client owns the sockets; callers hand it work and wait
 reachable address of its bootstrap list: any worker tells who leads what.
 """
 
+from stretto.client.acks import Ack
 from stretto.client.api import AsyncClient, Client, connect, connect_async
-from stretto.client.producer import Ack, Producer
+from stretto.client.producer import Producer
 from stretto.client.pstate import PStateReader
 from stretto.client.reader import Reader, Record
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from stretto.admin import ModuleDescription
+from stretto.client.acks import Ack
 from stretto.client.modules import describe, find_pstate
 from stretto.client.network import Network
-from stretto.client.producer import Ack, Producer
+from stretto.client.producer import Producer
 from stretto.client.pstate import PStateReader
 from stretto.client.queries import Asking
 from stretto.client.reader import Reader, Record, Slice

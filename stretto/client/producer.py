@@ -8,36 +8,30 @@ always safe.
 
 from __future__ import annotations
 
-import secrets
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
-import msgspec
 import structlog
 
 from stretto import wire
+from stretto.client.acks import SENT, Ack, Batch
+from stretto.client.lanes import Identity, Lane
 from stretto.client.network import Network, patience_ms
 from stretto.clock import boot_time_ms
 from stretto.errors import (
     ModulePaused,
     OutcomeUnknown,
-    ProcessingFailed,
     RetriableError,
     StrettoError,
     UsageError,
 )
 from stretto.records import RECORD_BYTES_MAX, pack
 from stretto.replog.core.effects import Refusal
-from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind
 from stretto.types import Epoch, TaskId
 from stretto.zk.paths import GroupKey
 
 log = structlog.get_logger()
-
 BUSY_MS = 50
 """What asks for patience at least: a leader that has too few replicas, or too much to do."""
 REQUEST_TIMEOUT_MS = 5_000
@@ -46,182 +40,6 @@ PROCESSING_MS = 60_000
 AckLevel: TypeAlias = Literal["all", "append", "none"]
 ACK_LEVELS: tuple[AckLevel, ...] = ("all", "append", "none")
 _FORGOTTEN = "the cluster forgot this producer while the batch was under way; it may be applied"
-
-
-class _Batch:
-    """Records of one task on their way, and who waits for them."""
-
-    __slots__ = (
-        "body",
-        "callbacks",
-        "count",
-        "error",
-        "is_settled",
-        "latch",
-        "offset",
-        "request",
-        "sealed_at",
-        "sequence",
-        "streams",
-        "times_sent",
-    )
-
-    def __init__(self) -> None:
-        self.body = b""
-        self.count = 0
-        #: Given when it is sent for the first time: what expires before leaves no gap.
-        self.sequence: int | None = None
-        self.request = 0
-        self.sealed_at = 0
-        self.times_sent = 0
-        self.offset: int | None = None
-        self.error: StrettoError | None = None
-        #: By position in the batch: what streams returned, as JSON, and how they failed.
-        self.streams: dict[int, list[tuple[str, bytes | None, str]]] = {}
-        self.is_settled = False
-        #: For who waits: held until the outcome is known.
-        self.latch: threading.Lock | None = None
-        #: Run when the outcome is known, on the client's thread.
-        self.callbacks: list[Callable[[], object]] = []
-
-    def processed(self, streams: tuple[wire.StreamResult, ...]) -> None:
-        for each in streams:
-            for index, result in each.results:
-                self.streams.setdefault(index, []).append((each.topology, result, ""))
-            for index, why in each.failures:
-                self.streams.setdefault(index, []).append((each.topology, None, why))
-
-    def settle(self, error: StrettoError | None) -> None:
-        self.error = error
-        self.is_settled = True
-        if self.latch is not None:
-            self.latch.release()
-
-
-class Ack:
-    """What became of one record. Cheap: the batch does the work for all its records."""
-
-    __slots__ = ("_batch", "_index", "_lock")
-
-    def __init__(self, batch: _Batch, lock: threading.Lock, index: int = 0) -> None:
-        self._batch = batch
-        self._lock = lock
-        self._index = index
-
-    def done(self) -> bool:
-        return self._batch.is_settled
-
-    def result(self, timeout: float | None = None) -> dict[str, Any]:
-        """Return once the record is what the producer's ``ack`` asks for.
-
-        With ``all``, it tells what each stream returned for the record, by topology, as far as it returned
-        anything and its worker still leads. Raises OutcomeUnknown if the outcome cannot be known,
-        ProcessingFailed if a stream failed on the record, another StrettoError if it was refused for good,
-        TimeoutError if it is still under way.
-        """
-        batch = self._batch
-        if not batch.is_settled:
-            latch = self._latch()
-            if not latch.acquire(timeout=-1 if timeout is None else max(0, timeout)):
-                raise TimeoutError("the record is still on its way")
-            latch.release()
-        if batch.error is not None:
-            raise batch.error
-        return self._returned(batch.streams.get(self._index, ()))
-
-    @staticmethod
-    def _returned(streams: Sequence[tuple[str, bytes | None, str]]) -> dict[str, Any]:
-        for topology, _, why in streams:
-            if why:
-                raise ProcessingFailed(f"{topology} failed on the record: {why}")
-        return {topology: msgspec.json.decode(result) for topology, result, _ in streams if result}
-
-    def _latch(self) -> threading.Lock:
-        """Made for who waits, once per batch; most records are never waited for."""
-        batch = self._batch
-        with self._lock:
-            if batch.latch is None:
-                batch.latch = threading.Lock()
-                if not batch.is_settled:
-                    batch.latch.acquire()
-            return batch.latch
-
-    def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Run ``callback`` once the outcome is known: on the client's thread, which it must not keep."""
-        with self._lock:
-            if not self._batch.is_settled:
-                self._batch.callbacks.append(callback)
-                return
-        callback()
-
-    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
-        from stretto.client.api import await_ack  # noqa: PLC0415 - asyncio only for who awaits
-
-        return await_ack(self).__await__()
-
-
-_SENT = _Batch()
-_SENT.is_settled = True
-
-
-class _Identity:
-    """An id that the tasks of one group share: each group admits ids for itself.
-
-    It ends when the group has forgotten it. Then nothing more is sent under it, and when all that was is
-    settled, another takes its place.
-    """
-
-    __slots__ = ("attempts", "has_ended", "lanes", "number", "opened", "opening")
-
-    def __init__(self) -> None:
-        self.lanes: list[_Lane] = []
-        self.opened: set[GroupKey] = set()
-        self.opening: set[GroupKey] = set()
-        self.attempts = 0
-        self.begin()
-
-    def begin(self) -> None:
-        self.number = new_producer_id(time.time_ns() // 1_000_000, secrets.randbits(32))
-        self.opened.clear()
-        self.has_ended = False
-
-
-class _Lane:
-    """One task: what gathers, what waits to be sent, what is under way, in order of sequence."""
-
-    __slots__ = (
-        "attempts",
-        "epoch",
-        "gathering",
-        "has_gap",
-        "identity",
-        "in_flight",
-        "next_sequence",
-        "records",
-        "records_bytes",
-        "refused",
-        "retrying",
-        "task",
-        "waiting",
-    )
-
-    def __init__(self, task: TaskId) -> None:
-        self.task = task
-        self.records: list[bytes] = []
-        self.records_bytes = 0
-        self.gathering = _Batch()
-        self.waiting: deque[_Batch] = deque()
-        self.in_flight: deque[_Batch] = deque()
-        #: Its identity was unknown when they came, so they had no effect: they go out under the next one.
-        self.refused: list[_Batch] = []
-        self.identity: _Identity | None = None
-        self.next_sequence = 0
-        self.retrying = False
-        #: In vain, one after the other, to the leader of this epoch.
-        self.attempts = 0
-        self.epoch = Epoch(0)
-        #: A batch was given up, and it is not known whether its sequence was used.
-        self.has_gap = False
 
 
 class Producer:
@@ -266,9 +84,9 @@ class Producer:
         if not self._tasks:
             raise UsageError(f"there is no module {module!r} on this cluster")
         self._task_count = network.view.task_counts[module]
-        self._lanes = {task: _Lane(task) for task in self._tasks}
+        self._lanes = {task: Lane(task) for task in self._tasks}
         self._current = 0
-        self._identities: dict[GroupKey, _Identity] = {}
+        self._identities: dict[GroupKey, Identity] = {}
         self._unsettled = 0
         self._idle = threading.Condition(self._lock)
         self._lingering = False
@@ -297,7 +115,7 @@ class Producer:
             elif not self._lingering:
                 self._lingering = True
                 self._network.call(self._linger)
-        return Ack(batch if self._ack != "none" else _SENT, lock, index)
+        return Ack(batch if self._ack != "none" else SENT, lock, index)
 
     def append_batch(self, records: list[bytes], *, task: int | None = None) -> Ack:
         """Add records that stay together, as one batch."""
@@ -315,7 +133,7 @@ class Producer:
             lane.records = records
             lane.records_bytes = sum(map(len, records))
             self._seal(lane)
-        return Ack(batch if self._ack != "none" else _SENT, self._lock)
+        return Ack(batch if self._ack != "none" else SENT, self._lock)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended so far is settled, well or not."""
@@ -344,14 +162,14 @@ class Producer:
     def _wait_for_room(self) -> None:
         self._room.wait_for(lambda: self._buffered_bytes <= self._max_buffered_bytes)
 
-    def _seal(self, lane: _Lane) -> None:
+    def _seal(self, lane: Lane) -> None:
         """With the lock: close the batch, and let the client's thread send it."""
         self._close_batch(lane)
         self._network.call(self._pump, lane)
 
-    def _close_batch(self, lane: _Lane) -> None:
+    def _close_batch(self, lane: Lane) -> None:
         batch, records = lane.gathering, lane.records
-        lane.gathering, lane.records, lane.records_bytes = _Batch(), [], 0
+        lane.gathering, lane.records, lane.records_bytes = Batch(), [], 0
         batch.body = pack(self._depot, records)
         batch.count = len(records)
         self._buffered_bytes += len(batch.body)
@@ -377,7 +195,7 @@ class Producer:
         for lane in gathered:
             self._pump(lane)
 
-    def _pump(self, lane: _Lane) -> None:
+    def _pump(self, lane: Lane) -> None:
         while lane.waiting and not lane.retrying and len(lane.in_flight) < self._max_in_flight:
             if self._is_over(lane):
                 return
@@ -392,7 +210,7 @@ class Producer:
                 lane.waiting.appendleft(batch)
                 self._again(lane, group)
 
-    def _is_over(self, lane: _Lane) -> bool:
+    def _is_over(self, lane: Lane) -> bool:
         try:
             self._network.view.check_tasks(self._module, self._task_count)
         except UsageError as error:
@@ -400,7 +218,7 @@ class Producer:
             return True
         return False
 
-    def _send(self, lane: _Lane, group: GroupKey, identity: _Identity, batch: _Batch) -> bool:
+    def _send(self, lane: Lane, group: GroupKey, identity: Identity, batch: Batch) -> bool:
         sequence = lane.next_sequence if batch.sequence is None else batch.sequence
         number = self._network.next_request()
         epoch = self._network.view.epoch(group)
@@ -429,7 +247,7 @@ class Producer:
         return True
 
     def _answered(
-        self, lane: _Lane, group: GroupKey, batch: _Batch, number: int, reply: wire.ToClient | None
+        self, lane: Lane, group: GroupKey, batch: Batch, number: int, reply: wire.ToClient | None
     ) -> None:
         if batch.is_settled or batch.request != number:
             return
@@ -459,7 +277,7 @@ class Producer:
         if lane.identity is not None and lane.identity.has_ended:
             self._begin_anew(lane.identity)
 
-    def _finish(self, lane: _Lane, batch: _Batch, error: StrettoError | None) -> None:
+    def _finish(self, lane: Lane, batch: Batch, error: StrettoError | None) -> None:
         if batch in lane.in_flight:
             lane.in_flight.remove(batch)
         size = len(batch.body)
@@ -478,7 +296,7 @@ class Producer:
                 # It is the caller's, and everybody else's records are on this thread.
                 log.exception("ack_callback_failed")
 
-    def _again(self, lane: _Lane, group: GroupKey, least_ms: int = 0) -> None:
+    def _again(self, lane: Lane, group: GroupKey, least_ms: int = 0) -> None:
         """Everything under way goes out again, in order, once somebody else leads or some time has passed."""
         if lane.retrying:
             return
@@ -491,14 +309,14 @@ class Producer:
         lane.attempts += 1
         self._network.when_led_anew(group, lambda: self._resume(lane), above=lane.epoch, within_ms=within_ms)
 
-    def _resume(self, lane: _Lane) -> None:
+    def _resume(self, lane: Lane) -> None:
         lane.retrying = False
         self._pump(lane)
 
-    def _is_late(self, batch: _Batch) -> bool:
+    def _is_late(self, batch: Batch) -> bool:
         return batch.sealed_at + self._timeout_ms < self._network.loop.now
 
-    def _too_late(self, lane: _Lane, batch: _Batch) -> StrettoError:
+    def _too_late(self, lane: Lane, batch: Batch) -> StrettoError:
         if batch.times_sent:
             lane.has_gap = True
             return OutcomeUnknown("no worker confirmed the batch in time; it may be applied")
@@ -508,7 +326,7 @@ class Producer:
             "nothing was appended"
         )
 
-    def _give_up(self, lane: _Lane, first: _Batch | None, error: StrettoError) -> None:
+    def _give_up(self, lane: Lane, first: Batch | None, error: StrettoError) -> None:
         """This batch (None: all) will never be taken. Its sequence is never used, so no later one is either;
         those before it go on."""
         self._closed = True
@@ -519,7 +337,7 @@ class Producer:
         lane.refused.clear()
         lane.waiting.clear()
 
-    def _paused(self, lane: _Lane, batch: _Batch) -> None:
+    def _paused(self, lane: Lane, batch: Batch) -> None:
         """The leader has not stored this batch, hence none after it, and does not take it. Later ones go out
         under another id: a copy of these that is still on its way must not find its sequence awaited."""
         if lane.identity is not None:
@@ -534,14 +352,14 @@ class Producer:
 
     # Identities: admitted by each group once, and forgotten by it after a long silence.
 
-    def _identity(self, lane: _Lane, group: GroupKey) -> _Identity:
+    def _identity(self, lane: Lane, group: GroupKey) -> Identity:
         """The task keeps it, whatever group it is in later."""
         if lane.identity is None:
-            lane.identity = self._identities.setdefault(group, _Identity())
+            lane.identity = self._identities.setdefault(group, Identity())
             lane.identity.lanes.append(lane)
         return lane.identity
 
-    def _admitted(self, group: GroupKey, identity: _Identity) -> bool:
+    def _admitted(self, group: GroupKey, identity: Identity) -> bool:
         if group in identity.opened:
             return True
         if group not in identity.opening:
@@ -549,7 +367,7 @@ class Producer:
             self._open(group, identity)
         return False
 
-    def _open(self, group: GroupKey, identity: _Identity) -> None:
+    def _open(self, group: GroupKey, identity: Identity) -> None:
         number = self._network.next_request()
         epoch = self._network.view.epoch(group)
         message = wire.AppendBatch(number, group, Kind.PRODUCER_OPEN, TaskId(0), identity.number, 0, 1)
@@ -565,7 +383,7 @@ class Producer:
             self._open_again(group, identity, epoch)
 
     def _open_answered(
-        self, group: GroupKey, identity: _Identity, epoch: Epoch, reply: wire.ToClient | None
+        self, group: GroupKey, identity: Identity, epoch: Epoch, reply: wire.ToClient | None
     ) -> None:
         match reply:
             case wire.Appended():
@@ -591,7 +409,7 @@ class Producer:
             case _:
                 self._open_again(group, identity, epoch)
 
-    def _open_again(self, group: GroupKey, identity: _Identity, epoch: Epoch) -> None:
+    def _open_again(self, group: GroupKey, identity: Identity, epoch: Epoch) -> None:
         for lane in identity.lanes:
             while lane.waiting and self._is_late(lane.waiting[0]):
                 batch = lane.waiting.popleft()
@@ -602,7 +420,7 @@ class Producer:
             group, lambda: self._open_where_it_is(group, identity), above=epoch, within_ms=within_ms
         )
 
-    def _open_where_it_is(self, group: GroupKey, identity: _Identity) -> None:
+    def _open_where_it_is(self, group: GroupKey, identity: Identity) -> None:
         """Tasks that are in another group by now need not wait for this one, which may be over."""
         places = self._network.view.of_task
         moved = [lane for lane in identity.lanes if places.get((self._module, lane.task)) != group]
@@ -613,7 +431,7 @@ class Producer:
         for lane in moved:
             self._pump(lane)
 
-    def _forgotten(self, lane: _Lane, batch: _Batch) -> None:
+    def _forgotten(self, lane: Lane, batch: Batch) -> None:
         """What was sent once, and refused, had no effect. What was sent before as well may have had."""
         if lane.identity is not None:
             lane.identity.has_ended = True
@@ -623,7 +441,7 @@ class Producer:
             lane.in_flight.remove(batch)
             lane.refused.append(batch)
 
-    def _begin_anew(self, identity: _Identity) -> None:
+    def _begin_anew(self, identity: Identity) -> None:
         """Once nothing is under way any more."""
         if any(lane.in_flight for lane in identity.lanes):
             return

@@ -1,0 +1,129 @@
+"""What became of records: a batch of them on its way, and an Ack for each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import msgspec
+
+from stretto import wire
+from stretto.errors import ProcessingFailed, StrettoError
+
+
+class Batch:
+    """Records of one task on their way, and who waits for them."""
+
+    __slots__ = (
+        "body",
+        "callbacks",
+        "count",
+        "error",
+        "is_settled",
+        "latch",
+        "offset",
+        "request",
+        "sealed_at",
+        "sequence",
+        "streams",
+        "times_sent",
+    )
+
+    def __init__(self) -> None:
+        self.body = b""
+        self.count = 0
+        #: Given when it is sent for the first time: what expires before leaves no gap.
+        self.sequence: int | None = None
+        self.request = 0
+        self.sealed_at = 0
+        self.times_sent = 0
+        self.offset: int | None = None
+        self.error: StrettoError | None = None
+        #: By position in the batch: what streams returned, as JSON, and how they failed.
+        self.streams: dict[int, list[tuple[str, bytes | None, str]]] = {}
+        self.is_settled = False
+        #: For who waits: held until the outcome is known.
+        self.latch: threading.Lock | None = None
+        #: Run when the outcome is known, on the client's thread.
+        self.callbacks: list[Callable[[], object]] = []
+
+    def processed(self, streams: tuple[wire.StreamResult, ...]) -> None:
+        for each in streams:
+            for index, result in each.results:
+                self.streams.setdefault(index, []).append((each.topology, result, ""))
+            for index, why in each.failures:
+                self.streams.setdefault(index, []).append((each.topology, None, why))
+
+    def settle(self, error: StrettoError | None) -> None:
+        self.error = error
+        self.is_settled = True
+        if self.latch is not None:
+            self.latch.release()
+
+
+class Ack:
+    """What became of one record. Cheap: the batch does the work for all its records."""
+
+    __slots__ = ("_batch", "_index", "_lock")
+
+    def __init__(self, batch: Batch, lock: threading.Lock, index: int = 0) -> None:
+        self._batch = batch
+        self._lock = lock
+        self._index = index
+
+    def done(self) -> bool:
+        return self._batch.is_settled
+
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        """Return once the record is what the producer's ``ack`` asks for.
+
+        With ``all``, it tells what each stream returned for the record, by topology, as far as it returned
+        anything and its worker still leads. Raises OutcomeUnknown if the outcome cannot be known,
+        ProcessingFailed if a stream failed on the record, another StrettoError if it was refused for good,
+        TimeoutError if it is still under way.
+        """
+        batch = self._batch
+        if not batch.is_settled:
+            latch = self._latch()
+            if not latch.acquire(timeout=-1 if timeout is None else max(0, timeout)):
+                raise TimeoutError("the record is still on its way")
+            latch.release()
+        if batch.error is not None:
+            raise batch.error
+        return self._returned(batch.streams.get(self._index, ()))
+
+    @staticmethod
+    def _returned(streams: Sequence[tuple[str, bytes | None, str]]) -> dict[str, Any]:
+        for topology, _, why in streams:
+            if why:
+                raise ProcessingFailed(f"{topology} failed on the record: {why}")
+        return {topology: msgspec.json.decode(result) for topology, result, _ in streams if result}
+
+    def _latch(self) -> threading.Lock:
+        """Made for who waits, once per batch; most records are never waited for."""
+        batch = self._batch
+        with self._lock:
+            if batch.latch is None:
+                batch.latch = threading.Lock()
+                if not batch.is_settled:
+                    batch.latch.acquire()
+            return batch.latch
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Run ``callback`` once the outcome is known: on the client's thread, which it must not keep."""
+        with self._lock:
+            if not self._batch.is_settled:
+                self._batch.callbacks.append(callback)
+                return
+        callback()
+
+    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+        from stretto.client.api import await_ack  # noqa: PLC0415 - asyncio only for who awaits
+
+        return await_ack(self).__await__()
+
+
+#: For who does not want to know.
+SENT = Batch()
+SENT.is_settled = True
