@@ -17,26 +17,27 @@ import pyarrow as pa
 from pyspark_stretto.schema import Form, form_of, optional
 from pyspark_stretto.values import Bytes, Positions, column, json_text, sliced
 from stretto.errors import PeerError
-from stretto.ordered import decode_at
+from stretto.ordered import (
+    INT_BYTES_MAX,
+    TAG_BYTES,
+    TAG_DATE,
+    TAG_DATETIME,
+    TAG_FLOAT,
+    TAG_NONE,
+    TAG_TEXT,
+    TAG_TRUE,
+    TAG_ZERO,
+    decode_at,
+)
 from stretto.pstate import types
 from stretto.pstate.types import Type
 
 _PADDING = 16
 """What follows the last key, so that reading a little beyond one is no error."""
 _ESCAPED = b"\0\xff"
-_NONE = 0x02
-_TRUE = 0x05
-_ZERO = 0x18
-_FLOAT = 0x28
-_TEXT = 0x30
-_BYTES = 0x38
-_DATETIME = 0x40
-_DATE = 0x48
-_TUPLE = 0x50
-_INT_BYTES_MAX = 8
 _SIGN = np.uint64(1 << 63)
 _DATE_OF_1970 = 719_163
-_TAGS = {"str": _TEXT, "bytes": _BYTES, "float": _FLOAT, "datetime": _DATETIME, "date": _DATE}
+_TAGS = {"str": TAG_TEXT, "bytes": TAG_BYTES, "float": TAG_FLOAT, "datetime": TAG_DATETIME, "date": TAG_DATE}
 
 
 class Keys:
@@ -90,16 +91,16 @@ class Keys:
                     at + 5
                 )
             case "bool":
-                return pa.array(tags == _TRUE), at + 1
+                return pa.array(tags == TAG_TRUE), at + 1
             case _:
                 return pa.nulls(len(at), pa.string()), at + 1
 
     def _ints(self, tags: Bytes, at: Positions) -> tuple[pa.Array, Positions]:
-        distances = tags.astype(np.int64) - _ZERO
+        distances = tags.astype(np.int64) - TAG_ZERO
         sizes = np.abs(distances)
         size_max = int(sizes.max(initial=0))
-        if size_max > _INT_BYTES_MAX:
-            raise _damaged(tags[sizes > _INT_BYTES_MAX][0])
+        if size_max > INT_BYTES_MAX:
+            raise _damaged(tags[sizes > INT_BYTES_MAX][0])
         values = np.zeros(len(at), np.uint64)
         if size_max:
             # The eight bytes behind the tag, of which those behind the number are shifted out.
@@ -130,7 +131,7 @@ class Keys:
         return pa.StructArray.from_arrays(members, fields=fields), at + 1
 
     def _take_optional(self, inner: Type, at: Positions, *, is_last: bool) -> tuple[pa.Array, Positions]:
-        absent = self._data[at] == _NONE
+        absent = self._data[at] == TAG_NONE
         if not absent.any():
             return self.take(inner, at, is_last=is_last)
         present = np.flatnonzero(~absent)

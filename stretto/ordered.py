@@ -42,18 +42,18 @@ Range: TypeAlias = tuple[bytes, bytes]
 EVERYTHING: Final[Range] = (b"", b"\xff")
 
 _END = 0x00
-_NONE = 0x02
-_FALSE = 0x04
-_TRUE = 0x05
-_ZERO = 0x18
-_FLOAT = 0x28
-_TEXT = 0x30
-_BYTES = 0x38
-_DATETIME = 0x40
-_DATE = 0x48
-_TUPLE = 0x50
+TAG_NONE = 0x02
+TAG_FALSE = 0x04
+TAG_TRUE = 0x05
+TAG_ZERO = 0x18
+TAG_FLOAT = 0x28
+TAG_TEXT = 0x30
+TAG_BYTES = 0x38
+TAG_DATETIME = 0x40
+TAG_DATE = 0x48
+TAG_TUPLE = 0x50
 
-_INT_BYTES_MAX = 8
+INT_BYTES_MAX = 8
 _DOUBLE = struct.Struct(">d")
 _U64 = struct.Struct(">Q")
 _U32 = struct.Struct(">I")
@@ -61,9 +61,9 @@ _SIGN = 1 << 63
 _ALL = (1 << 64) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_TEXT_TAG = bytes([_TEXT])
-_BYTES_TAG = bytes([_BYTES])
-TUPLE_BEGINS: Final = bytes([_TUPLE])
+_TEXT_TAG = bytes([TAG_TEXT])
+_BYTES_TAG = bytes([TAG_BYTES])
+TUPLE_BEGINS: Final = bytes([TAG_TUPLE])
 TUPLE_ENDS: Final = bytes([_END])
 _SHOWN_CHARACTERS_MAX = 60
 
@@ -74,9 +74,9 @@ def encode(key: Any) -> bytes:
         return _text(key)
     match key:
         case None:
-            return bytes([_NONE])
+            return bytes([TAG_NONE])
         case bool():
-            return bytes([_TRUE if key else _FALSE])
+            return bytes([TAG_TRUE if key else TAG_FALSE])
         case int():
             return _int(key)
         case float():
@@ -88,7 +88,7 @@ def encode(key: Any) -> bytes:
         case datetime():
             return _datetime(key)
         case date():
-            return bytes([_DATE]) + _U32.pack(key.toordinal())
+            return bytes([TAG_DATE]) + _U32.pack(key.toordinal())
         case tuple():
             return b"".join((TUPLE_BEGINS, *map(encode, key), TUPLE_ENDS))
         case _:
@@ -111,21 +111,21 @@ def decode_at(data: bytes, at: int) -> tuple[Any, int]:
     end = end_of(data, at)
     tag = data[at]
     body = data[at + 1 : end]
-    if tag == _TEXT:
+    if tag == TAG_TEXT:
         try:
             return body[:-1].replace(b"\0\xff", b"\0").decode(), end
         except UnicodeDecodeError as error:
             raise PeerError(f"a key is damaged: {error}") from None
-    if tag == _BYTES:
+    if tag == TAG_BYTES:
         return body[:-1].replace(b"\0\xff", b"\0"), end
-    if tag >= _ZERO and tag <= _ZERO + _INT_BYTES_MAX:
+    if tag >= TAG_ZERO and tag <= TAG_ZERO + INT_BYTES_MAX:
         return int.from_bytes(body, "big"), end
-    if tag < _ZERO and tag >= _ZERO - _INT_BYTES_MAX:
+    if tag < TAG_ZERO and tag >= TAG_ZERO - INT_BYTES_MAX:
         return int.from_bytes(body, "big") - (1 << 8 * len(body)) + 1, end
-    if tag == _FLOAT:
+    if tag == TAG_FLOAT:
         bits = _U64.unpack(body)[0]
         return _DOUBLE.unpack(_U64.pack(bits ^ _SIGN if bits & _SIGN else bits ^ _ALL))[0], end
-    if tag == _TUPLE:
+    if tag == TAG_TUPLE:
         members = []
         at += 1
         while at < end - 1:
@@ -133,13 +133,13 @@ def decode_at(data: bytes, at: int) -> tuple[Any, int]:
             members.append(member)
         return tuple(members), end
     try:
-        if tag == _DATETIME:
+        if tag == TAG_DATETIME:
             return _EPOCH + (_U64.unpack(body)[0] - _SIGN) * _MICROSECOND, end
-        if tag == _DATE:
+        if tag == TAG_DATE:
             return date.fromordinal(_U32.unpack(body)[0]), end
     except (ValueError, OverflowError) as error:
         raise PeerError(f"a key is damaged: {error}") from None
-    return {_NONE: None, _FALSE: False, _TRUE: True}[tag], end
+    return {TAG_NONE: None, TAG_FALSE: False, TAG_TRUE: True}[tag], end
 
 
 def end_of(data: bytes, at: int) -> int:
@@ -148,7 +148,7 @@ def end_of(data: bytes, at: int) -> int:
         raise PeerError("a key is cut short")
     tag = data[at]
     at += 1
-    if tag in (_TEXT, _BYTES):
+    if tag in (TAG_TEXT, TAG_BYTES):
         while True:
             at = data.find(b"\0", at) + 1
             if at == 0:
@@ -156,7 +156,7 @@ def end_of(data: bytes, at: int) -> int:
             if data[at : at + 1] != b"\xff":
                 return at
             at += 1
-    if tag == _TUPLE:
+    if tag == TAG_TUPLE:
         while data[at : at + 1] != b"\0":
             at = end_of(data, at)
         return at + 1
@@ -210,14 +210,14 @@ def shown(value: object) -> str:
 # Types.
 
 _SIZES = {
-    **{_ZERO + size: size for size in range(_INT_BYTES_MAX + 1)},
-    **{_ZERO - size: size for size in range(1, _INT_BYTES_MAX + 1)},
-    _NONE: 0,
-    _FALSE: 0,
-    _TRUE: 0,
-    _FLOAT: 8,
-    _DATETIME: 8,
-    _DATE: 4,
+    **{TAG_ZERO + size: size for size in range(INT_BYTES_MAX + 1)},
+    **{TAG_ZERO - size: size for size in range(1, INT_BYTES_MAX + 1)},
+    TAG_NONE: 0,
+    TAG_FALSE: 0,
+    TAG_TRUE: 0,
+    TAG_FLOAT: 8,
+    TAG_DATETIME: 8,
+    TAG_DATE: 4,
 }
 
 
@@ -234,15 +234,15 @@ def _int(key: int) -> bytes:
         raise UsageError(f"{shown(key)} is no key: an int has 64 bits at most; use text")
     size = (key.bit_length() + 7) // 8
     if key >= 0:
-        return bytes([_ZERO + size]) + key.to_bytes(size, "big")
-    return bytes([_ZERO - size]) + (key + (1 << 8 * size) - 1).to_bytes(size, "big")
+        return bytes([TAG_ZERO + size]) + key.to_bytes(size, "big")
+    return bytes([TAG_ZERO - size]) + (key + (1 << 8 * size) - 1).to_bytes(size, "big")
 
 
 def _float(key: float) -> bytes:
     if key != key:  # noqa: PLR0124 - NaN
         raise UsageError("NaN is no key: it has no place in an order")
     bits = _U64.unpack(_DOUBLE.pack(key + 0.0))[0]
-    return bytes([_FLOAT]) + _U64.pack(bits ^ _ALL if bits & _SIGN else bits | _SIGN)
+    return bytes([TAG_FLOAT]) + _U64.pack(bits ^ _ALL if bits & _SIGN else bits | _SIGN)
 
 
 def _datetime(key: datetime) -> bytes:
@@ -252,4 +252,4 @@ def _datetime(key: datetime) -> bytes:
         since = (key.astimezone(UTC) - _EPOCH) // _MICROSECOND
     except OverflowError:
         raise UsageError(f"{shown(key)} is no key: in UTC it is out of range") from None
-    return bytes([_DATETIME]) + _U64.pack(since + _SIGN)
+    return bytes([TAG_DATETIME]) + _U64.pack(since + _SIGN)
