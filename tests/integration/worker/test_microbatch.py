@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -15,8 +16,10 @@ import pytest
 from stretto import admin
 from stretto.client.calls import ask
 from stretto.errors import StrettoError
+from stretto.options import CLUSTER
 from stretto.partition import owner_of
 from stretto.types import TaskId
+from stretto.zk.options import set_options
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
 from tests.integration.zk.waiting import wait_until
 
@@ -203,6 +206,58 @@ def test_an_order_that_hangs_on_another_task_is_found_and_left_out(
     (parked,) = failures_of(cluster)
     assert parked.error == "ran longer than 2 s, and was killed"
     assert "777" in parked.record
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_what_an_unclean_election_took_from_a_committed_microbatch_is_told_and_the_next_ones_go_on(
+    start: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """Group 0 has the commit; what it makes visible on task 3 was on one worker only, which is gone."""
+    payer, receiver = (
+        next(each for each in ACCOUNTS if owner_of(each, 4) in tasks) for tasks in ((0, 1), (3,))
+    )
+    given = {"replication.min.isr": 1, "replication.max.time.lag.millis": 500}
+    code = Code(tmp_path / "code", BANK, "Bank")
+    cluster = start(code=code, workers=4, tasks=4, groups=3, factor=2, options=given)
+    lost, (empty,) = cluster.leader(2), cluster.followers(2)
+    empty.kill()
+    cluster.wait_isr([lost.name], 2)
+
+    def pay(amount: int) -> None:
+        with cluster.connect().producer(MODULE, "orders") as producer:
+            order = msgspec.json.encode({"account": payer, "to": receiver, "amount": amount})
+            producer.append(order, task=owner_of(payer, 4)).result(DEADLINE_SECONDS)
+
+    def received() -> object:
+        return cluster.connect().pstate(MODULE, "balances").get(receiver)
+
+    pay(100)
+    wait_until("it is booked", lambda: received() == 100)
+    wait_until("microbatches are idle", lambda: _is_idle(cluster))
+    lost.kill()
+    set_options(cluster.operator, cluster.paths, CLUSTER, {"replication.unclean.election": True})
+    empty.start()
+    cluster.wait_led_by([empty.name], 2)
+    # Whoever coordinates next makes sure that the latest microbatch took effect everywhere.
+    coordinator, (other,) = cluster.leader(0), cluster.followers(0)
+    coordinator.kill()
+    cluster.wait_led_by([other.name], 0)
+    coordinator.start()
+
+    def parked() -> list[admin.FailureView]:
+        with suppress(StrettoError):
+            return failures_of(cluster)
+        return []
+
+    wait_until("what is missing is told", parked)
+    (missing,) = failures_of(cluster)
+    assert (missing.topology, missing.task) == ("book", 3)
+    assert "was lost in an unclean election; put it right by hand" in missing.error
+    assert empty.said("microbatch_has_nothing_staged") == 1
+    pay(7)
+    wait_until("the next one is booked", lambda: received() == 7)
+    assert cluster.connect().pstate(MODULE, "balances").get(payer) == -107
 
 
 class Havoc(threading.Thread):

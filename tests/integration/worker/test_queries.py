@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -166,6 +169,57 @@ def test_who_gives_up_a_query_holds_up_nobody(cluster: Cluster) -> None:
             return await client.query(MODULE, "bad", "not at all", timeout=25)
 
     assert asyncio.run(give_up()) == 7 * TASKS
+
+
+PATIENT = """
+    import os
+    from pathlib import Path
+    from stretto import Module, Depot, query
+
+    class Patient(Module):
+        words = Depot()
+
+        @query
+        def wait_in(self, folder: str) -> int:
+            Path(folder, str(os.getpid())).touch()
+            while True:
+                pass
+
+        @query
+        def sizes(self) -> int:
+            return 1
+"""
+ASKER = """
+import sys
+from stretto.client import connect
+folder, *addresses = sys.argv[1:]
+connect(addresses).query("{module}", "wait_in", folder, timeout=300)
+"""
+
+
+@pytest.mark.soak
+def test_a_query_whose_asker_is_killed_is_ended_wherever_it_runs(
+    start: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """Long before its time is over; and the parts of it that wait for an executor never run."""
+    code = Code(tmp_path / "code", PATIENT, "Patient")
+    cluster = start(code=code, tasks=TASKS, groups=2, options={"executor.timeout.millis": 600_000})
+    running = tmp_path / "running"
+    running.mkdir()
+    command = [sys.executable, "-c", ASKER.format(module=MODULE), str(running), *cluster.addresses()]
+    asker = subprocess.Popen(command)
+    try:
+        wait_until("an executor runs it", lambda: any(running.iterdir()), DEADLINE_SECONDS)
+    finally:
+        asker.kill()
+        asker.wait()
+
+    def have_ended() -> bool:
+        return not any(Path(f"/proc/{each.name}").exists() for each in running.iterdir())
+
+    wait_until("those who ran it are ended", have_ended, DEADLINE_SECONDS)
+    assert cluster.connect().query(MODULE, "sizes", timeout=DEADLINE_SECONDS) == [1] * TASKS
+    assert have_ended(), "no part of it began later"
 
 
 def test_a_query_that_hangs_takes_no_stream_with_it(cluster: Cluster, client: Client) -> None:

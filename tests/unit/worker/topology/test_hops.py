@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
+import msgspec
+
 from stretto import wire
 from stretto.replog.frame import Buffer
 from stretto.types import TaskId, WorkerId
@@ -37,7 +39,7 @@ def test_an_answer_that_is_long_in_coming_keeps_no_others(monkeypatch: Any) -> N
 
     def send(number: int) -> None:
         message = wire.RunSteps(number, GROUP, TaskId(0), "t", "source", number)
-        desk.received(cast(Any, "sender"), message, [])
+        desk.received(cast(Any, "sender"), message, [memoryview(msgspec.msgpack.encode([]))])
 
     for number in range(100):
         send(number)
