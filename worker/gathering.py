@@ -47,6 +47,11 @@ class Gathering:
             self._handed = self._decided
             self._hand_on(self._handed)
 
+    def go_on(self) -> None:
+        """After a rest, in which the time of what waits may have been over."""
+        self.rests = False
+        self.hand_on()
+
     def begin_at(self, applied: Offset) -> None:
         """Another state has taken the place of the one before."""
         self._decided = self._handed = applied

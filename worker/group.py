@@ -466,7 +466,8 @@ class Group:
             self._end_install(events.TransferFailed())
 
     def _end_install(self, event: Event) -> None:
-        self._waits = self.installing = self._gathering.rests = False
+        self._waits = self.installing = False
+        self._gathering.go_on()
         self.step(event)
 
     # For the worker.

@@ -68,8 +68,7 @@ def test_nothing_is_applied_while_the_state_is_replaced(timed: Timed) -> None:
     timed.time_passes()
     timed.gathering.hand_on()
     assert timed.handed_on == []
-    timed.gathering.rests = False
-    timed.gathering.hand_on()
+    timed.gathering.go_on()
     assert timed.handed_on == [11], "the old state stands"
 
 
@@ -77,7 +76,7 @@ def test_a_state_that_took_anothers_place_is_not_given_what_it_has(timed: Timed)
     timed.gathering.put(Offset(11), awaited=False)
     timed.gathering.rests = True
     timed.gathering.begin_at(Offset(50))
-    timed.gathering.rests = False
+    timed.gathering.go_on()
     timed.time_passes()
     assert timed.handed_on == []
     timed.gathering.put(Offset(51), awaited=True)
