@@ -268,12 +268,23 @@ class LocalCluster:
             return
         lived_ms = self._loop.now - child.started_ms
         daemon.restarts = 0 if lived_ms > CALM_MS else daemon.restarts + 1
+        self._start_later(daemon, f"ended with {how}")
+
+    def _start_later(self, daemon: _Daemon, why: str) -> None:
         delay_ms = min(RESTART_MS_MAX, RESTART_MS * 2 ** (daemon.restarts - 1)) if daemon.restarts else 0
         self.tell(
-            f"{daemon.name} ended with {how} and is started again in {delay_ms / 1_000:.1f} s; "
+            f"{daemon.name} {why} and is started again in {delay_ms / 1_000:.1f} s; "
             f"its log is {self.log_of(daemon.name)}"
         )
-        self._loop.call_after(delay_ms, self._start, daemon.name)
+        self._loop.call_after(delay_ms, self._start_again, daemon)
+
+    def _start_again(self, daemon: _Daemon) -> None:
+        """What stands in the way now, such as a full disk, must not end who watches the others."""
+        try:
+            self._start(daemon.name)
+        except OSError as error:
+            daemon.restarts += 1
+            self._start_later(daemon, f"cannot be started ({error.strerror})")
 
     def hold(self, name: str) -> None:
         """From any thread: leave this daemon down when it dies, until :meth:`release`."""
