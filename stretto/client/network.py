@@ -64,7 +64,11 @@ class ClusterView:
     def take(self, metadata: wire.Metadata) -> list[GroupKey]:
         """Returns the groups that are led anew."""
         self.addresses.update(metadata.addresses)
-        return [view.key for view in metadata.groups if self._take(view)]
+        unknown = {view.key.module for view in metadata.groups if view.key not in self.groups}
+        led_anew = [view.key for view in metadata.groups if self._take(view)]
+        for module in unknown:
+            self.tasks[module] = sorted(task for name, task in self.of_task if name == module)
+        return led_anew
 
     def _take(self, view: GroupView) -> bool:
         known = self.groups.get(view.key)
@@ -78,23 +82,28 @@ class ClusterView:
     def _place(self, view: GroupView) -> None:
         """A task stays in the group it was in until its new one is heard of, unless it is gone."""
         key, module = view.key, view.key.module
-        if key.generation >= self._newest.get(module, 0):
+        left: set[GroupKey] = set()
+        if key.generation > self._newest.get(module, 0):
             self._newest[module] = key.generation
             self.task_counts[module] = view.module_tasks
-        places = {task: self.of_task[module, task] for task in self.tasks.get(module, ())}
-        for task in view.tasks:
-            if task not in places or places[task].generation <= key.generation:
-                places[task] = key
-        there = sorted(task for task in places if task < self.task_counts[module])
-        for task in places.keys() - there:
-            self.of_task.pop((module, task), None)
-        for task in there:
-            self.of_task[module, task] = places[task]
-        self.tasks[module] = there
-        self.groups[key] = view
-        left = {places[task] for task in there}
-        for each in [each for each in self.groups if each.module == module and each not in left]:
-            del self.groups[each]
+            for place in [
+                each for each in self.of_task if each[0] == module and each[1] >= view.module_tasks
+            ]:
+                left.add(self.of_task.pop(place))
+        taken = [task for task in view.tasks if self._belongs(task, key)]
+        left.update(self.of_task[module, task] for task in taken if (module, task) in self.of_task)
+        self.of_task.update({(module, task): key for task in taken})
+        if taken:
+            self.groups[key] = view
+        for group in left:
+            if all(self.of_task.get((module, task)) != group for task in self.groups[group].tasks):
+                del self.groups[group]
+
+    def _belongs(self, task: TaskId, key: GroupKey) -> bool:
+        """As far as is known: not to a newer group, nor to none any more."""
+        now = self.of_task.get((key.module, task))
+        is_newer = now is None or now.generation <= key.generation
+        return is_newer and task < self.task_counts[key.module]
 
     def check_tasks(self, module: str, tasks: int) -> None:
         """What was made when the module had so many must not go on when it has others: a key is at home on
