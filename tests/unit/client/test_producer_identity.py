@@ -220,8 +220,11 @@ def test_what_was_stored_before_the_pause_is_acknowledged_and_what_follows_it_re
 ) -> None:
     producer = client.producer(MODULE, "d", linger_ms=0)
     producer.append(b"0", task=0).result(10)
+    # What is appended after the refusal is known goes out under another id.
+    all_appended = threading.Event()
 
     def paused_from_the_third_on(message: wire.AppendBatch) -> wire.ToClient | None:
+        assert all_appended.wait(10)
         match message.sequence:
             case 2:
                 return refused(message, Refusal.PAUSED)
@@ -232,6 +235,7 @@ def test_what_was_stored_before_the_pause_is_acknowledged_and_what_follows_it_re
 
     worker.answer = paused_from_the_third_on
     first, *others = [producer.append_batch([b"%d" % number], task=0) for number in range(1, 5)]
+    all_appended.set()
     first.result(10)
     for ack in others:
         with pytest.raises(ModulePaused):
