@@ -7,13 +7,16 @@ given, and vectors longer than the kernel accepts.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stretto.replog.frame import Buffer
 
 _VECTOR_MAX = os.sysconf("SC_IOV_MAX")
+_ANYWHERE = bytearray(64 * 1024)
+"""Where bytes go that are read for the page cache's sake."""
 
 
 class OsFile:
@@ -40,6 +43,25 @@ class OsFile:
             pieces.append(data)
             got += len(data)
         return b"".join(pieces)
+
+    def absent(self, position: int, length: int) -> Callable[[], None] | None:
+        end = min(position + length, self.size())
+        try:
+            at = _read_to_nowhere(self._fd, position, end, os.RWF_NOWAIT)
+        except OSError as error:
+            # A file system that cannot tell is read as ever, and so is a file that cannot be read.
+            at = position if error.errno == errno.EAGAIN else end
+        if at >= end:
+            return None
+        fd = os.dup(self._fd)
+
+        def fetch() -> None:
+            try:
+                _read_to_nowhere(fd, at, end, 0)
+            finally:
+                os.close(fd)
+
+        return fetch
 
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)
@@ -84,6 +106,18 @@ class OsFolder:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _read_to_nowhere(fd: int, position: int, end: int, flags: int) -> int:
+    """Returns how far it came."""
+    while position < end:
+        left = min(end - position, _VECTOR_MAX * len(_ANYWHERE))
+        whole, rest = divmod(left, len(_ANYWHERE))
+        got = os.preadv(fd, [_ANYWHERE] * whole + [memoryview(_ANYWHERE)[:rest]], position, flags)
+        position += got
+        if got < left:
+            break
+    return position
 
 
 def _write_all(fd: int, position: int, vector: Sequence[Buffer]) -> int:

@@ -29,7 +29,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 
 from stretto.errors import StorageError, UsageError
@@ -235,6 +236,19 @@ class Replog:
             raise UsageError(f"no whole frame lies within [{start}, {end})")
         return Chunk(start, at, tuple(buffers))
 
+    def absent(self, start: Offset, max_bytes: int) -> Callable[[], None] | None:
+        if self._failure is not None:
+            raise self._failure
+        fetches: list[Callable[[], None]] = []
+        at = start
+        while self.start_offset <= at < self._end and max_bytes > 0 and not self._tail.holds(at):
+            segment = self._segment_of(at)
+            length, fetch = segment.absent(at, max_bytes)
+            if fetch is not None:
+                fetches.append(fetch)
+            at, max_bytes = segment.end, max_bytes - length
+        return partial(_call_all, fetches) if fetches else None
+
     def headers(self, start: Offset) -> Iterator[Header]:
         if self._failure is not None:
             raise self._failure
@@ -387,3 +401,8 @@ class Replog:
             f"{what} of the replog failed ({error}); this replica stops, as retrying could lose data"
         )
         return self._failure
+
+
+def _call_all(functions: list[Callable[[], None]]) -> None:
+    for function in functions:
+        function()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from crc32c import crc32c
 
@@ -243,6 +243,12 @@ class Segment:
             offset = header.end_offset
             at += size
         return offset, view[:at]
+
+    def absent(self, start: Offset, max_bytes: int) -> tuple[int, Callable[[], None] | None]:
+        """As of a file, for :meth:`read`; and how many bytes there are from ``start`` on, or a few more."""
+        _, position = self.index.floor(start)
+        length = min(_WALK_BYTES + max_bytes, self.size - position)
+        return self.size - position, self.file.absent(position, length)
 
     def _header(self, view: memoryview, at: int, position: int, offset: Offset) -> tuple[Header, int, int]:
         """The header at ``view[at]``, which must be that of the frame at ``offset``."""

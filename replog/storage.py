@@ -7,7 +7,7 @@ calls, so that a driver can gather what is waiting and pay for one ``fdatasync``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -71,6 +71,11 @@ class Storage(Protocol):
         ``max_bytes``. Raises StorageCorrupt if what is on disk fails its checksum."""
         ...
 
+    def absent(self, start: Offset, max_bytes: int) -> Callable[[], None] | None:
+        """None if a :meth:`read` from ``start`` does not wait for the disk; otherwise what waits instead,
+        once and on any thread."""
+        ...
+
     def headers(self, start: Offset) -> Iterator[Header]:
         """Headers of the frames from the one that holds ``start`` to the end of the log."""
         ...
@@ -101,6 +106,11 @@ class File(Protocol):
 
     def read(self, position: int, length: int) -> bytes:
         """Up to ``length`` bytes: fewer only at the end of the file."""
+        ...
+
+    def absent(self, position: int, length: int) -> Callable[[], None] | None:
+        """None if that can be read without waiting for the disk; otherwise what brings it into memory, once,
+        on any thread, also if the file is closed meanwhile."""
         ...
 
     def fdatasync(self) -> None: ...

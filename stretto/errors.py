@@ -129,3 +129,8 @@ class StorageCorrupt(StrettoError):
         self.offset = offset
         self.position = position
         self.why = why
+
+
+def sentence_of(error: Exception) -> str:
+    """What to tell of an error, also of one that was not written for people."""
+    return str(error) if isinstance(error, StrettoError) else f"{type(error).__name__}: {error}"

@@ -186,6 +186,9 @@ class Group:
         self._let_in: dict[TaskId, set[str]] = {}
         self._let_in_epoch = Epoch(0)
         self._last_blob: tuple[Offset, Offset, bytes] | None = None
+        #: What followers get once it is in memory; and what is, for certain.
+        self._fetching: dict[WorkerId, effects.SendEntries] = {}
+        self._fetched: dict[WorkerId, effects.SendEntries] = {}
         recovered = Recovered(
             log_start=log.start_offset,
             log_end=log.end_offset,
@@ -376,6 +379,8 @@ class Group:
         if effect.start < self.log.start_offset:
             # Cut since the core last heard of it; it probes what was not sent, and finds so.
             return
+        if self._fetched.pop(effect.to, None) is not effect and self._waits_for_disk(effect):
+            return
         cached = self._last_blob
         if cached is not None and cached[0] == effect.start and cached[1] == self.log.end_offset:
             _, end, blob = cached
@@ -385,6 +390,27 @@ class Group:
             self._last_blob = (effect.start, end, blob)
         self.host.send(effect.to, wire.Replicate(self.key, effect.message), blob)
         self.step(events.Sent(to=effect.to, incarnation=effect.message.to, attempt=effect.attempt, end=end))
+
+    def _waits_for_disk(self, effect: effects.SendEntries) -> bool:
+        """Old entries that are not in memory are fetched on a thread, and sent in a later turn: the loop
+        reads from memory only, one message for each follower in a turn."""
+        to = effect.to
+        if to not in self._fetching:
+            fetch = self.log.absent(effect.start, effect.max_bytes)
+            if fetch is None:
+                return False
+            self.host.catchup.on_thread(fetch, lambda _: self._entries_fetched(effect))
+        # The latest is what the core wants.
+        self._fetching[to] = effect
+        return True
+
+    def _entries_fetched(self, effect: effects.SendEntries) -> None:
+        latest = self._fetching.pop(effect.to)
+        if not self.closed:
+            if latest is effect:
+                self._fetched[effect.to] = effect
+            self._outbox.put(latest)
+            self._await_turn_end()
 
     # The applied state.
 

@@ -34,6 +34,9 @@ class SimFile:
     def read(self, position: int, length: int) -> bytes:
         return bytes(self.data[position : position + length])
 
+    def absent(self, position: int, length: int) -> None:
+        """Everything is in memory."""
+
     def fdatasync(self) -> None:
         self.folder.fail_if_told()
         self.durable = bytes(self.data)

@@ -54,6 +54,9 @@ class PowerFile:
     def read(self, position: int, length: int) -> bytes:
         return bytes(self._inode.live[position : position + length])
 
+    def absent(self, position: int, length: int) -> None:
+        """Everything is in memory."""
+
     def fdatasync(self) -> None:
         self._folder.operate("fdatasync")
         self._inode.durable = bytes(self._inode.live)

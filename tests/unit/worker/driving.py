@@ -39,6 +39,7 @@ class Driven:
         self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._turn_end: list[Callable[[], None]] = []
         self._unapplied: list[tuple[Sequence[Frame], Offset]] = []
+        self._works: list[tuple[Callable[[], None], Callable[[None], None]]] = []
         self._meter = Meter()
         self.loop = self.commit = self.applier = self.telemetry = self.metastore = self.catchup = self
         (folder / "replog").mkdir()
@@ -142,6 +143,13 @@ class Driven:
             for call, args in calls:
                 call(*args)
 
+    def work(self) -> None:
+        """What was left to other threads."""
+        works, self._works = self._works, []
+        for work, then in works:
+            then(work())
+        self.end_turn()
+
     def write_to_state(self) -> Offset:
         """What was handed to the applier is in the state; the loop has not heard of it."""
         for frames, _ in self._unapplied:
@@ -188,6 +196,11 @@ class Driven:
 
     def apply(self, group: Group, frames: Sequence[Frame], end: Offset) -> None:
         self._unapplied.append((frames, end))
+
+    # Of the desk for catching up.
+
+    def on_thread(self, work: Callable[[], None], then: Callable[[None], None]) -> None:
+        self._works.append((work, then))
 
     # Of the metastore.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +13,7 @@ from stretto import wire
 from stretto.catchup import messages as transfers
 from stretto.records import RecordBatch, pack
 from stretto.replog.core import events, messages
-from stretto.types import Epoch, Millis, Offset
+from stretto.types import Epoch, Millis, Offset, WorkerId
 from stretto.worker.catchup import CatchupDesk
 from stretto.worker.reads import _slice, _with_uncommitted
 from tests.unit.core.group import ALL, W0, W1, W2, entry, incarnation_of, record, settings
@@ -71,6 +71,36 @@ def test_a_log_is_cut_under_a_follower_that_is_sent_what_goes(driven: Driven) ->
     ]
 
 
+def test_old_entries_are_sent_once_they_are_in_memory_and_live_ones_do_not_wait_for_them(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(driven, 3)
+    log = driven.group.log
+    live = int(log.end_offset)
+    fetched: list[int] = []
+
+    def absent(start: Offset, _: int) -> Callable[[], None] | None:
+        return (lambda: fetched.append(start)) if start < live else None
+
+    monkeypatch.setattr(log, "absent", absent)
+    driven.join(W1, live)
+    driven.join(W2)
+    driven.end_turn()
+    driven.sent.clear()
+    append(driven, 1)
+    assert entries_to(driven, W1)
+    assert not entries_to(driven, W2), "the loop waits for no disk"
+    assert fetched == []
+
+    driven.work()
+    assert fetched == [0]
+    assert entries_to(driven, W2), "what is in memory is sent, though the log would not say so again"
+
+
+def entries_to(driven: Driven, worker: WorkerId) -> list[messages.Entries]:
+    return [each for to, each in driven.sent if to == worker and isinstance(each, messages.Entries)]
+
+
 def read(driven: Driven) -> list[tuple[int, list[bytes]]]:
     """All of the depot, uncommitted records too, as they are found after they were looked for."""
     message = wire.ReadDepot(1, KEY, TASK, "events", 0, 1 << 20, committed=False)
@@ -109,7 +139,7 @@ def test_a_leader_that_finds_its_log_damaged_while_it_serves_its_state_stops(
     damaged[-20] ^= 1
     first.write_bytes(damaged)
     ask = transfers.AskEntries(Epoch(1), incarnation_of(W2), 1, start=Offset(0), end=Offset(10))
-    desk._send_entries((KEY, W2), ask)
+    desk._serving._send_entries((KEY, W2), ask)
     driven.end_turn()
     desk.close()
     [why] = driven.stopped

@@ -1,42 +1,52 @@
-"""The follower's side of a transfer: what to ask for next, and when it is enough.
-
-A *round* brings every task to an image that the leader made during that round; several tasks at a time. A
-round ends when all tasks have theirs, and then it is decided whether there is another one: at least
-``min_rounds``, and until the lowest offset of the images is within ``near_lag`` of what the leader has
-applied by then, or a round did not even halve what is left. All tasks do the same number of rounds. A small
-task that went on by itself while a large one is under way would gain nothing: the lowest offset is what
-counts, and that of the large one is older.
-
-The leader keeps its log from the lowest image on, so what is left after any round can be had from there. A
-round takes as long as an image takes to be made, however little it sends; beside appends that outrun
-``near_lag`` in that time no number of rounds would be enough, and the log is the shorter way.
-
-A task in a round goes through these phases::
-
-    waiting -> preparing (first round: hash what an earlier transfer left here) -> asking (for an image)
-            -> listing (its hashes) -> comparing (with those here) -> fetching (what differs) -> complete
-
-If nothing was left here, all of the image is missing, and its blocks are fetched while it is still being
-made: *ahead*, a phase between asking and listing. Nothing is known of them yet; comparing tells which are
-good.
-
-The staged file is overwritten in place, so it is an image only when its round is complete. A block counts
-when its hash is the listed one and it is written; a damaged one is counted and asked for again.
-"""
+"""One transfer to a follower, as a machine: events in, effects out."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, assert_never
+from dataclasses import dataclass
+from typing import Any, assert_never
 
 from stretto.catchup import blocks, messages
+from stretto.catchup.fetch.effects import (
+    Assemble,
+    AwaitRoom,
+    Compare,
+    Effect,
+    Fail,
+    MakeRoom,
+    Note,
+    Prepare,
+    Send,
+    Store,
+    StoreAhead,
+    StoreEntries,
+)
+from stretto.catchup.fetch.events import (
+    Begin,
+    Compared,
+    EntriesStored,
+    Event,
+    Heard,
+    OutOfRoom,
+    Prepared,
+    RoomMade,
+    Stored,
+    Tick,
+)
+from stretto.catchup.fetch.tasks import (
+    AWAITING,
+    Phase,
+    TaskFetch,
+    Terms,
+    asks_for,
+    blocks_below,
+    has_more,
+    total,
+)
 from stretto.catchup.messages import Run
 from stretto.invariants import present
 from stretto.replog.core.guards import GUARDS, Guards
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId
+from stretto.types import Millis, Offset, TaskId
 
 PART_BYTES = 1024 * 1024
 """Of blocks in one message: so many that a message costs little beside them."""
@@ -48,234 +58,13 @@ REFUSALS_MAX = 3
 DAMAGE_MAX = 100
 """Damaged blocks in one round after which its image is no longer trusted."""
 
-
-class Phase(enum.StrEnum):
-    WAITING = "waiting"
-    PREPARING = "preparing"
-    ASKING = "asking"
-    AHEAD = "ahead"
-    LISTING = "listing"
-    COMPARING = "comparing"
-    FETCHING = "fetching"
-    COMPLETE = "complete"
-
-
-# Events.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
-    pass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    message: messages.Answer
-    body: Any = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What is staged for the task is hashed."""
-
-    task: TaskId
-    is_empty: bool = False
-    """Nothing was staged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoomMade:
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutOfRoom:
-    """Instead of RoomMade, Compared or Stored: the disk is full. This transfer ends."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """The list is complete and matches its digest; None: it does not."""
-
-    task: TaskId
-    round: int
-    missing: list[Run] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """Blocks are written, except the damaged ones."""
-
-    ask: int
-    damaged: tuple[Run, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntriesStored:
-    end: Offset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    pass
-
-
-Event: TypeAlias = Begin | Heard | Prepared | RoomMade | OutOfRoom | Compared | Stored | EntriesStored | Tick
-
-
-# Effects.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    message: messages.Ask
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare:
-    """Hash what is staged for the task, if anything is; answer with Prepared."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MakeRoom:
-    """For an image of about that size; answer with RoomMade."""
-
-    task: TaskId
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreAhead:
-    """Write the blocks, whatever they are, and keep their hashes; answer with Stored."""
-
-    ask: int
-    task: TaskId
-    block_bytes: int
-    runs: tuple[Run, ...]
-    body: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compare:
-    """Work out the hashes of the image from the parts of its list, make room for it, and answer with
-    Compared. The old hashes are those of what is staged."""
-
-    image: messages.Image
-    parts: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Store:
-    """Check the blocks by the image's hashes and write them; answer with Stored."""
-
-    ask: int
-    image: messages.Image
-    runs: tuple[Run, ...]
-    body: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreEntries:
-    """Keep these frames; answer with EntriesStored."""
-
-    start: Offset
-    end: Offset
-    body: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assemble:
-    """Everything is here: bring all tasks to ``end`` with the entries, and the state has arrived."""
-
-    start: Offset
-    end: Offset
-    history: tuple[EpochStart, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fail:
-    """This transfer leads nowhere; what is staged stays for the next one."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwaitRoom:
-    """As Fail, but the next transfer needs room first."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
-    event: str
-    fields: dict[str, Any]
-
-
-Effect: TypeAlias = (
-    Send
-    | Prepare
-    | MakeRoom
-    | StoreAhead
-    | Compare
-    | Store
-    | StoreEntries
-    | Assemble
-    | Fail
-    | AwaitRoom
-    | Note
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """Which transfer this is, and when it is enough."""
-
-    epoch: Epoch
-    incarnation: Incarnation
-    attempt: int
-    tasks: tuple[TaskId, ...]
-    min_rounds: int
-    near_lag: int
-    retry_ms: Millis
-
-
-@dataclass(slots=True)
-class TaskFetch:
-    task: TaskId
-    phase: Phase = Phase.WAITING
-    #: The one under way, or the latest that is complete.
-    round: int = 0
-    #: The latest round whose hashes the driver has, in this transfer.
-    listed_round: int = 0
-    #: Of the latest complete round.
-    offset: Offset | None = None
-    image: messages.Image | None = None
-    #: Nothing was here before the first round.
-    is_empty: bool = False
-    #: How far the image has come that is fetched while it is made; and how far it is asked for.
-    growing: messages.Growing | None = None
-    has_room: bool = False
-    ahead: int = 0
-    parts: list[Any] = field(default_factory=list)
-    list_position: int = 0
-    #: Descending, so that the next ones are at the end.
-    missing: list[Run] = field(default_factory=list)
-    missing_bytes: int = 0
-    """Of this round, not yet written."""
-    asked_at: Millis = Millis(0)
-    damaged: int = 0
-    fetched_bytes: int = 0
-    """Over all rounds."""
-
-    @property
-    def size_bytes(self) -> int | None:
-        described = self.image or self.growing
-        return described.size_bytes if described is not None else None
+REFUSALS = {
+    messages.Reason.UNKNOWN: "the leader no longer knows this transfer",
+    messages.Reason.PIN_RELEASED: "the leader kept its log as long as it may and had to let go of it; raise "
+    "replication.far.horizon.max.pinned.entries if this happens again",
+    messages.Reason.FORMAT: "the leader sends images in another format; run the same release on all workers",
+    messages.Reason.FAILED: "the leader could not read its own state",
+}
 
 
 @dataclass(slots=True)
@@ -331,7 +120,7 @@ class Fetch:
         if self.failed is not None or self._assembled:
             return None
         waits = [asked.at for asked in self._asks.values() if not asked.storing]
-        waits += [each.asked_at for each in self.tasks.values() if each.phase in _AWAITING]
+        waits += [each.asked_at for each in self.tasks.values() if each.phase in AWAITING]
         if self._entries_at is not None and not self._storing_entries:
             waits.append(self._entries_asked_at)
         return Millis(min(waits) + self.terms.retry_ms) if waits else None
@@ -452,7 +241,7 @@ class Fetch:
     def _ask_blocks(self) -> None:
         """Fill the window, a little of each task in turn."""
         while len(self._asks) < WINDOW:
-            ready = [each for each in self.tasks.values() if _has_more(each)]
+            ready = [each for each in self.tasks.values() if has_more(each)]
             if not ready:
                 return
             under_way = [asked.task for asked in self._asks.values()]
@@ -534,12 +323,12 @@ class Fetch:
             case messages.Image(task=task, round=number):
                 self._saw(message.applied)
                 fetching = self.tasks.get(task)
-                if fetching is not None and _asks_for(fetching, number):
+                if fetching is not None and asks_for(fetching, number):
                     self._listed(fetching, message)
             case messages.Growing(task=task, round=number):
                 self._saw(message.applied)
                 fetching = self.tasks.get(task)
-                if fetching is not None and _asks_for(fetching, number):
+                if fetching is not None and asks_for(fetching, number):
                     self._heard_growing(fetching, message)
             case messages.Hashes(task=task, round=number, position=position):
                 self._saw(message.applied)
@@ -613,8 +402,8 @@ class Fetch:
             return
         fetching.listed_round = fetching.round
         fetching.phase = Phase.FETCHING
-        fetching.missing_bytes = _total(missing, image)
-        self._count_damage(fetching, _blocks_below(missing, fetching.ahead))
+        fetching.missing_bytes = total(missing, image)
+        self._count_damage(fetching, blocks_below(missing, fetching.ahead))
         fetching.ahead = 0
         fetching.missing = missing[::-1]
         self._note(
@@ -656,7 +445,7 @@ class Fetch:
             self._stored_ahead(fetching, asked.runs)
             return
         image = present(fetching.image, "image")
-        written = _total(asked.runs, image) - _total(damaged, image)
+        written = total(asked.runs, image) - total(damaged, image)
         fetching.missing_bytes -= written
         fetching.fetched_bytes += written
         if damaged:
@@ -702,36 +491,3 @@ class Fetch:
 
     def _note(self, event: str, **fields: Any) -> None:
         self._out.append(Note(event=event, fields=fields))
-
-
-REFUSALS = {
-    messages.Reason.UNKNOWN: "the leader no longer knows this transfer",
-    messages.Reason.PIN_RELEASED: "the leader kept its log as long as it may and had to let go of it; raise "
-    "replication.far.horizon.max.pinned.entries if this happens again",
-    messages.Reason.FORMAT: "the leader sends images in another format; run the same release on all workers",
-    messages.Reason.FAILED: "the leader could not read its own state",
-}
-
-
-_AWAITING = (Phase.ASKING, Phase.AHEAD, Phase.LISTING)
-"""Phases in which a question other than for blocks is under way."""
-
-
-def _asks_for(fetching: TaskFetch, number: int) -> bool:
-    return fetching.phase in (Phase.ASKING, Phase.AHEAD) and fetching.round == number
-
-
-def _has_more(fetching: TaskFetch) -> bool:
-    """Blocks that can be asked for."""
-    if fetching.phase is Phase.AHEAD:
-        made = fetching.growing.blocks if fetching.growing is not None else 0
-        return fetching.has_room and fetching.ahead < made
-    return fetching.phase is Phase.FETCHING and bool(fetching.missing)
-
-
-def _blocks_below(runs: Iterable[Run], end: int) -> int:
-    return sum(max(0, min(first + count, end) - first) for first, count in runs)
-
-
-def _total(runs: Iterable[Run], image: messages.Image) -> int:
-    return sum(blocks.length_of(run, image.size_bytes, image.block_bytes) for run in runs)

@@ -1,0 +1,114 @@
+"""What a transfer to a follower wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from stretto.catchup import messages
+from stretto.catchup.messages import Run
+from stretto.replog.storage import EpochStart
+from stretto.types import Offset, TaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    message: messages.Ask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Hash what is staged for the task, if anything is; answer with Prepared."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeRoom:
+    """For an image of about that size; answer with RoomMade."""
+
+    task: TaskId
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAhead:
+    """Write the blocks, whatever they are, and keep their hashes; answer with Stored."""
+
+    ask: int
+    task: TaskId
+    block_bytes: int
+    runs: tuple[Run, ...]
+    body: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare:
+    """Work out the hashes of the image from the parts of its list, make room for it, and answer with
+    Compared. The old hashes are those of what is staged."""
+
+    image: messages.Image
+    parts: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """Check the blocks by the image's hashes and write them; answer with Stored."""
+
+    ask: int
+    image: messages.Image
+    runs: tuple[Run, ...]
+    body: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreEntries:
+    """Keep these frames; answer with EntriesStored."""
+
+    start: Offset
+    end: Offset
+    body: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assemble:
+    """Everything is here: bring all tasks to ``end`` with the entries, and the state has arrived."""
+
+    start: Offset
+    end: Offset
+    history: tuple[EpochStart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fail:
+    """This transfer leads nowhere; what is staged stays for the next one."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitRoom:
+    """As Fail, but the next transfer needs room first."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    event: str
+    fields: dict[str, Any]
+
+
+Effect: TypeAlias = (
+    Send
+    | Prepare
+    | MakeRoom
+    | StoreAhead
+    | Compare
+    | Store
+    | StoreEntries
+    | Assemble
+    | Fail
+    | AwaitRoom
+    | Note
+)

@@ -1,0 +1,376 @@
+"""The states that a worker receives as a follower: the driver of :mod:`stretto.catchup.fetch`.
+
+What comes is hashed and written on threads, and what became of it comes back to the loop as an event of the
+transfer; an answer to a transfer that is over finds nobody. A state that is whole is installed in place of
+the replica's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, assert_never
+
+import structlog
+
+from stretto import admin
+from stretto.catchup import fetch, messages
+from stretto.errors import StrettoError, sentence_of
+from stretto.replog.core import effects, events
+from stretto.replog.storage import EpochStart
+from stretto.types import Epoch, Millis, Offset, WorkerId
+from stretto.worker.environment import NoSpace
+from stretto.worker.install import Install
+from stretto.worker.staging import Abandoned, Staging
+from stretto.zk.paths import GroupKey
+
+if TYPE_CHECKING:
+    from stretto.worker.catchup import CatchupDesk
+    from stretto.worker.group import Group
+    from stretto.worker.process import Worker
+    from stretto.worker.storage import ReplicaStorage
+
+log = structlog.get_logger()
+
+AGAIN_MS = 1_000
+AGAIN_MAX_MS = 30_000
+"""From the failure of a transfer to the next one, and from one look at a full disk to the next: twice as long
+each time, up to this."""
+RATE_MS = 1_000
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Receiving:
+    """One transfer to a replica of ours."""
+
+    group: Group
+    leader: WorkerId
+    epoch: Epoch
+    attempt: int
+    fetch: fetch.Fetch
+    staging: Staging
+    begun_at: Millis
+    #: What it waits for, in a sentence.
+    waits: str = ""
+    looks: int = 0
+    told_at: Millis = Millis(0)
+    deadline: Millis | None = None
+    end: Offset | None = None
+    history: tuple[EpochStart, ...] = ()
+    received_bytes: int = 0
+    rate_at: Millis = Millis(0)
+    rate_bytes: int = 0
+    bytes_per_second: int = 0
+
+
+class StateReceiving:
+    """All methods are the loop's."""
+
+    def __init__(self, worker: Worker, desk: CatchupDesk) -> None:
+        self._worker = worker
+        self._desk = desk
+        self._loop = worker.loop
+        self._receiving: dict[GroupKey, Receiving] = {}
+        #: The latest staging of each group, whose files the next one takes over.
+        self._stagings: dict[GroupKey, Staging] = {}
+        #: Transfers to each group that failed since the last one that did not.
+        self._failures: dict[GroupKey, int] = {}
+
+    def close(self) -> None:
+        """When nobody works for it any more."""
+        for staging in self._stagings.values():
+            staging.close()
+
+    def group_closed(self, key: GroupKey) -> None:
+        self._receiving.pop(key, None)
+
+    def heard(self, group: Group, leader: WorkerId, message: messages.Answer, body: memoryview) -> None:
+        receiving = self._receiving.get(group.key)
+        if receiving is not None and leader == receiving.leader:
+            self._heard(receiving, message, body)
+
+    def fetch_state(self, group: Group, effect: effects.FetchState) -> None:
+        """A newer attempt takes the place of an older one, and goes on with its files."""
+        replica, option = group.replica, self._worker.option
+        terms = fetch.Terms(
+            epoch=effect.epoch,
+            incarnation=replica.registered_as,
+            attempt=effect.attempt,
+            tasks=group.plan.tasks,
+            min_rounds=int(option("replication.far.horizon.min.transfer.rounds")),
+            near_lag=replica.settings.max_near_lag,
+            retry_ms=replica.settings.retry_ms,
+        )
+        staging = Staging(
+            self._worker.replica_path(group.plan), group.plan.tasks, self._stagings.get(group.key)
+        )
+        self._stagings[group.key] = staging
+        now = Millis(self._loop.now)
+        receiving = Receiving(
+            group, effect.leader, effect.epoch, effect.attempt, fetch.Fetch(terms), staging, now, rate_at=now
+        )
+        self._receiving[group.key] = receiving
+        log.info(
+            "far_horizon_begins",
+            group=str(group.key),
+            leader=effect.leader,
+            epoch=effect.epoch,
+            attempt=effect.attempt,
+        )
+        self._step(receiving, fetch.Begin())
+
+    def _heard(self, receiving: Receiving, message: messages.Answer, body: memoryview) -> None:
+        if not receiving.fetch.belongs(message):
+            return
+        now = Millis(self._loop.now)
+        receiving.received_bytes += len(body)
+        if now - receiving.rate_at >= RATE_MS:
+            elapsed_ms = now - receiving.rate_at
+            receiving.bytes_per_second = (
+                (receiving.received_bytes - receiving.rate_bytes) * 1000 // elapsed_ms
+            )
+            receiving.rate_at, receiving.rate_bytes = now, receiving.received_bytes
+        patience_ms = receiving.group.replica.settings.state_timeout_ms
+        if now - receiving.told_at >= patience_ms // 8 and not isinstance(message, messages.Refused):
+            receiving.told_at = now
+            progressed = events.TransferProgressed(epoch=receiving.epoch, attempt=receiving.attempt)
+            receiving.group.step(progressed)
+        self._step(receiving, fetch.Heard(message=message, body=body))
+
+    def _is_current(self, receiving: Receiving) -> bool:
+        group = receiving.group
+        awaited = not group.closed and group.replica.awaited_state == (receiving.epoch, receiving.attempt)
+        return awaited and self._receiving.get(group.key) is receiving
+
+    def _step(self, receiving: Receiving, event: fetch.Event) -> None:
+        if not self._is_current(receiving):
+            return
+        for effect in receiving.fetch.step(event, Millis(self._loop.now)):
+            self._carry_out(receiving, effect)
+        deadline = receiving.fetch.next_deadline()
+        if deadline is not None and (receiving.deadline is None or deadline < receiving.deadline):
+            receiving.deadline = deadline
+            self._loop.call_at(deadline, self._tick, receiving, deadline)
+
+    def _tick(self, receiving: Receiving, deadline: Millis) -> None:
+        if receiving.deadline == deadline:
+            receiving.deadline = None
+            self._step(receiving, fetch.Tick())
+
+    def _carry_out(self, receiving: Receiving, effect: fetch.Effect) -> None:
+        staging = receiving.staging
+        match effect:
+            case fetch.Send(message=message):
+                self._desk.send(receiving.leader, receiving.group.key, message)
+            case fetch.Prepare(task=task):
+                self._work(
+                    receiving,
+                    lambda: staging.prepare(task),
+                    lambda is_empty: fetch.Prepared(task=task, is_empty=is_empty),
+                )
+            case fetch.MakeRoom(task=task, size_bytes=size_bytes):
+                self._work(
+                    receiving,
+                    lambda: staging.make_room({task: size_bytes}),
+                    lambda _: fetch.RoomMade(task=task),
+                )
+            case fetch.StoreAhead(ask=ask, task=task, block_bytes=block_bytes, runs=runs, body=body):
+                self._work(
+                    receiving,
+                    lambda: staging.store_ahead(task, block_bytes, runs, body),
+                    lambda _: fetch.Stored(ask=ask),
+                )
+            case fetch.Compare(image=image, parts=parts):
+                self._work(
+                    receiving,
+                    lambda: staging.compare(image, parts),
+                    lambda missing: fetch.Compared(task=image.task, round=image.round, missing=missing),
+                )
+            case fetch.Store(ask=ask, image=image, runs=runs, body=body):
+                self._work(
+                    receiving,
+                    lambda: staging.store(image, runs, body),
+                    lambda damaged: fetch.Stored(ask=ask, damaged=damaged),
+                )
+            case fetch.StoreEntries(start=start, end=end, body=body):
+                self._work(
+                    receiving,
+                    lambda: staging.store_entries(start, body),
+                    lambda _: fetch.EntriesStored(end=end),
+                )
+            case fetch.Assemble(end=end, history=history):
+                receiving.end, receiving.history = end, history
+                verify = bool(self._worker.option("replication.catchup.verify.structure"))
+                self._desk.on_thread(
+                    lambda: staging.assemble(end, verify_structure=verify),
+                    lambda result: self._assembled(receiving, result),
+                )
+            case fetch.Fail(why=why):
+                self._fail(receiving, why)
+            case fetch.AwaitRoom(why=why):
+                self._wait_for_room(receiving, why)
+            case fetch.Note(event=event, fields=fields):
+                if event == "damaged_blocks":
+                    receiving.group.meter.counted(event, fields["blocks"])
+                log.info(event, group=str(receiving.group.key), leader=receiving.leader, **fields)
+            case _:
+                assert_never(effect)
+
+    def _work(
+        self, receiving: Receiving, work: Callable[[], T], event_of: Callable[[T], fetch.Event]
+    ) -> None:
+        def then(result: T | Exception) -> None:
+            if isinstance(result, Exception):
+                self._work_failed(receiving, result)
+            else:
+                self._step(receiving, event_of(result))
+
+        self._desk.on_thread(work, then)
+
+    def _work_failed(self, receiving: Receiving, error: Exception) -> None:
+        if not isinstance(error, OSError | StrettoError):
+            raise error
+        if isinstance(error, NoSpace):
+            self._no_room(receiving, error)
+        elif not isinstance(error, Abandoned):
+            self._fail(receiving, sentence_of(error))
+
+    def _no_room(self, receiving: Receiving, error: NoSpace) -> None:
+        """The leader need not keep anything for us meanwhile."""
+        if self._is_current(receiving) and receiving.fetch.failed is None:
+            log.error("no_room_for_state", group=str(receiving.group.key), why=str(error))
+            self._step(receiving, fetch.OutOfRoom(why=str(error)))
+
+    def _look_for_room(self, receiving: Receiving) -> None:
+        def then(result: Exception | None) -> None:
+            if not self._is_current(receiving):
+                return
+            if isinstance(result, NoSpace):
+                self._wait_for_room(receiving, str(result))
+            elif isinstance(result, Exception):
+                self._work_failed(receiving, result)
+            else:
+                log.info("room_for_state", group=str(receiving.group.key))
+                self._give_up(receiving)
+
+        sizes = {
+            each.task: each.size_bytes
+            for each in receiving.fetch.tasks.values()
+            if each.size_bytes is not None
+        }
+        self._desk.on_thread(lambda: receiving.staging.make_room(sizes), then)
+
+    def _wait_for_room(self, receiving: Receiving, why: str) -> None:
+        """The core is told that this goes on: it must not ask for a state that has no place to go."""
+        group = receiving.group
+        receiving.waits, receiving.bytes_per_second = why, 0
+        wait_ms = min(_pause_ms(receiving.looks), group.replica.settings.state_timeout_ms // 2)
+        receiving.looks += 1
+        group.step(events.TransferProgressed(epoch=receiving.epoch, attempt=receiving.attempt))
+        self._loop.call_after(wait_ms, self._look_for_room, receiving)
+
+    def _fail(self, receiving: Receiving, why: str) -> None:
+        if not self._is_current(receiving):
+            return
+        key = receiving.group.key
+        log.warning("far_horizon_fails", group=str(key), leader=receiving.leader, why=why)
+        receiving.waits, receiving.bytes_per_second = f"it begins again: {why}", 0
+        receiving.fetch.failed = receiving.fetch.failed or why
+        receiving.group.meter.counted("failed_transfers")
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        self._loop.call_after(_pause_ms(failures), self._give_up, receiving)
+
+    def _give_up(self, receiving: Receiving) -> None:
+        if self._is_current(receiving):
+            del self._receiving[receiving.group.key]
+            receiving.group.step(events.TransferFailed())
+
+    def _assembled(self, receiving: Receiving, result: Exception | None) -> None:
+        if isinstance(result, Exception):
+            self._work_failed(receiving, result)
+        elif self._is_current(receiving) and receiving.end is not None:
+            log.info("state_arrived", group=str(receiving.group.key), end=receiving.end)
+            receiving.group.step(
+                events.StateArrived(epoch=receiving.epoch, attempt=receiving.attempt, end=receiving.end)
+            )
+
+    # Installing.
+
+    def install(self, group: Group, end: Offset) -> None:
+        """The group waits: nothing of it is applied or written until it hears how this ended."""
+        receiving = self._receiving.get(group.key)
+        if receiving is None or receiving.end != end:
+            group.install_failed()
+            return
+        folder, identity = self._worker.folder(group.plan), self._worker.identity_of(group.key)
+        install = Install(
+            storage_id=group.replica.storage,
+            end=end,
+            before=receiving.history[-1] if receiving.history else None,
+        )
+
+        def work() -> ReplicaStorage:
+            receiving.staging.close()
+            group.state.close()
+            group.log.close()
+            return folder.install(install, identity)
+
+        def then(result: ReplicaStorage | Exception) -> None:
+            self._receiving.pop(group.key, None)
+            self._failures.pop(group.key, None)
+            if isinstance(result, Exception):
+                if not isinstance(result, OSError | StrettoError):
+                    raise result
+                self._worker.replica_stopped(group, sentence_of(result), renew=False)
+            else:
+                log.info(
+                    "far_horizon_ends",
+                    group=str(group.key),
+                    end=end,
+                    rounds=receiving.fetch.round,
+                    received_bytes=receiving.received_bytes,
+                    damaged_blocks=receiving.fetch.damaged_blocks,
+                    took_ms=self._loop.now - receiving.begun_at,
+                )
+                group.meter.counted("received_states")
+                self._worker.replica_replaced(group, result)
+                group.installed(result, receiving.history)
+
+        self._worker.applier.after_applied(lambda: self._desk.on_thread(work, then))
+
+    # For people.
+
+    def view(self, key: GroupKey) -> admin.CatchupView | None:
+        receiving = self._receiving.get(key)
+        if receiving is None or not self._is_current(receiving):
+            return None
+        fetching = receiving.fetch
+        return admin.CatchupView(
+            leader=receiving.leader,
+            round=fetching.round,
+            min_rounds=fetching.terms.min_rounds,
+            leader_applied=fetching.leader_applied,
+            received_bytes=receiving.received_bytes,
+            bytes_per_second=receiving.bytes_per_second,
+            damaged_blocks=fetching.damaged_blocks,
+            since_ms=self._loop.now - receiving.begun_at,
+            waits=receiving.waits,
+            tasks=tuple(
+                admin.TaskCatchup(
+                    task=each.task,
+                    phase=each.phase,
+                    round=each.round,
+                    offset=each.offset,
+                    size_bytes=each.size_bytes,
+                    left_bytes=each.missing_bytes,
+                )
+                for each in fetching.tasks.values()
+            ),
+        )
+
+
+def _pause_ms(times: int) -> int:
+    return min(AGAIN_MS << min(times, 10), AGAIN_MAX_MS)
