@@ -129,6 +129,11 @@ MEASURES: tuple[Measure, ...] = (
         function="stretto.bench.catchup:replay",
     ),
     Measure(
+        name="streaming",
+        summary="appends while a follower catches up from the log / while another cluster's does",
+        function="stretto.bench.catchup:streaming",
+    ),
+    Measure(
         name="spark-rows",
         summary="2 million rows of a PState into an aggregate of Spark / ready-made batches of them",
         function="stretto.bench.spark:rows",

@@ -1,7 +1,8 @@
 """Catching up: how fast a state travels, what later rounds send, what it costs those who append meanwhile.
 
-The cluster is :class:`stretto.bench.pair.Pair`. Floors are files of the same size that are copied, sent over
-a socket and written by processes that have nothing to do with the cluster (:mod:`stretto.bench.loads`).
+The cluster is :class:`stretto.bench.replicas.Replicas`. Floors are files of the same size that are copied,
+sent over a socket and written by processes that have nothing to do with the cluster
+(:mod:`stretto.bench.loads`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from stretto.bench import Result
 from stretto.bench.loads import busy, command_of_load, pipeline
-from stretto.bench.pair import DEPOT, RECORD_BYTES, RECORDS, Cost, Pair, moment
+from stretto.bench.replicas import DEPOT, RECORD_BYTES, RECORDS, Cost, Replicas, moment
 from stretto.bench.state import RECORDS as STATE_RECORDS
 from stretto.bench.state import _frame, _life
 from stretto.catchup import blocks, messages
@@ -28,15 +29,19 @@ from stretto.worker.state import AppliedState
 
 PAGE_BYTES = 4_096
 TRANSFER_BYTES = 2_000_000_000
-TRANSFERS = 3
+TRANSFERS = 5
+SERVINGS = 3
+STREAMINGS = 3
 SERVED_BYTES = 1_000_000_000
 REPLAYED_BATCHES = 2_000
+STREAMED_BATCHES = 2_000
 ROUNDS = 8
 
 TRANSFER_TARGET = 0.60
 LATER_ROUNDS_TARGET = 3.0
 SERVING_TARGET = 0.80
 REPLAY_TARGET = 0.50
+STREAMING_TARGET = 0.80
 
 
 def transfer(folder: Path) -> Result:
@@ -47,7 +52,7 @@ def transfer(folder: Path) -> Result:
     comes next.
     """
     ours, floors = [], []
-    with Pair(folder) as cluster:
+    with Replicas(folder) as cluster:
         cluster.leave_behind(TRANSFER_BYTES)
         source = cluster.state_file(cluster.leader)
         size_bytes = source.stat().st_size
@@ -59,7 +64,7 @@ def transfer(folder: Path) -> Result:
             ours.append(size_bytes * 1_000 / cluster.ended(number)["took_ms"] / 1e6)
             cluster.whole()
             cluster.kill(cluster.follower)
-            cluster.alone()
+            cluster.without_follower()
 
         def measure_floor(_: int) -> None:
             os.sync()
@@ -75,8 +80,12 @@ def transfer(folder: Path) -> Result:
         unit="MB/s",
         target=TRANSFER_TARGET,
         detail=f"{size_bytes / 1e9:.1f} GB, medians of {TRANSFERS}, with ratios from {ratios[0]:.2f} to "
-        f"{ratios[-1]:.2f}",
+        f"{ratios[-1]:.2f}; transfers {_rates(ours)}, floors {_rates(floors)} MB/s",
     )
+
+
+def _rates(rates: list[float]) -> str:
+    return ", ".join(f"{rate:.0f}" for rate in rates)
 
 
 def later_rounds(folder: Path) -> Result:
@@ -120,13 +129,13 @@ def serving(folder: Path) -> Result:
     Beside the appends, the others move no more bytes in a second than the transfer did.
     """
     ours, controls, rates, control_rates = [], [], [], []
-    with Pair(folder) as cluster:
+    with Replicas(folder) as cluster:
         cluster.leave_behind(SERVED_BYTES)
         source = cluster.state_file(cluster.leader)
         size_bytes = source.stat().st_size
         of_control = _cost_of_control(source, folder / "control")
         of_transfer = _cost_of_transfer(cluster)
-        for number in range(2, TRANSFERS + 2):
+        for number in range(2, SERVINGS + 2):
             cluster.wipe(cluster.follower)
             rounds = cluster.count(cluster.follower, "round_begins")
             cluster.start(cluster.follower)
@@ -134,25 +143,25 @@ def serving(folder: Path) -> Result:
             started = time.perf_counter()
             # The first round; with appends as fast as can be there would be no last one.
             ours.append(
-                cluster.appenduntil(lambda: cluster.count(cluster.follower, "round_ends") > rounds)  # noqa: B023
+                cluster.append_until(lambda: cluster.count(cluster.follower, "round_ends") > rounds)  # noqa: B023
             )
             seconds = time.perf_counter() - started
             rates.append(source.stat().st_size / seconds / 1e6)
             cluster.ended(number)
             cluster.whole()
             cluster.kill(cluster.follower)
-            cluster.alone()
+            cluster.without_follower()
             with busy(source, folder / "control", rates[-1] * 1e6) as moved_bytes:
                 before = moved_bytes()
                 deadline = time.perf_counter() + seconds
-                controls.append(cluster.appenduntil(lambda: time.perf_counter() > deadline))  # noqa: B023
+                controls.append(cluster.append_until(lambda: time.perf_counter() > deadline))  # noqa: B023
                 control_rates.append((moved_bytes() - before) / seconds / 1e6)
     return Result(
         value=statistics.median(ours),
         floor=statistics.median(controls),
         unit="rec/s",
         target=SERVING_TARGET,
-        detail=f"medians of {TRANSFERS}; {size_bytes / 1e9:.1f} GB cost the transfer {of_transfer}, "
+        detail=f"medians of {SERVINGS}; {size_bytes / 1e9:.1f} GB cost the transfer {of_transfer}, "
         f"others {of_control}; beside the appends it went at {statistics.median(rates):.0f} MB/s, others at "
         f"{statistics.median(control_rates):.0f}",
     )
@@ -173,7 +182,7 @@ def _cost_of_passes(source: Path, folder: Path, passes: int) -> Cost:
     return Cost(cpu_seconds, (after.ru_oublock - before.ru_oublock) * 512)
 
 
-def _cost_of_transfer(cluster: Pair) -> Cost:
+def _cost_of_transfer(cluster: Replicas) -> Cost:
     """What both workers spend from the start of one until it has taken the other's state."""
     cluster.wipe(cluster.follower)
     before = cluster.spent(cluster.leader)
@@ -184,7 +193,7 @@ def _cost_of_transfer(cluster: Pair) -> Cost:
     spent = [cluster.spent(name) for name in (cluster.leader, cluster.follower)]
     cluster.whole()
     cluster.kill(cluster.follower)
-    cluster.alone()
+    cluster.without_follower()
     return Cost(
         sum(each.cpu_seconds for each in spent) - before.cpu_seconds - idle.cpu_seconds,
         sum(each.written_bytes for each in spent) - before.written_bytes - idle.written_bytes,
@@ -193,12 +202,12 @@ def _cost_of_transfer(cluster: Pair) -> Cost:
 
 def replay(folder: Path) -> Result:
     """A follower that catches up from the log, against the live appends that it missed."""
-    with Pair(folder) as cluster:
+    with Replicas(folder) as cluster:
         before = cluster.count(cluster.leader, "options_in_force")
         cluster.options({"replication.max.near.sync.message.lag": 1_000_000_000})
         cluster.said(cluster.leader, "options_in_force", before + 1)
         cluster.kill(cluster.follower)
-        cluster.alone()
+        cluster.without_follower()
         started = time.perf_counter()
         cluster.append(REPLAYED_BATCHES)
         live = REPLAYED_BATCHES * RECORDS / (time.perf_counter() - started)
@@ -214,6 +223,40 @@ def replay(folder: Path) -> Result:
         unit="rec/s",
         target=REPLAY_TARGET,
         detail=f"{REPLAYED_BATCHES} batches, from its agreement with the leader until the ISR lists it",
+    )
+
+
+def streaming(folder: Path) -> Result:
+    """Appends to a leader and a live follower while another follower catches up from the log, against those
+    while a follower of another cluster does: the same load, made by somebody else."""
+    ours, controls = [], []
+    with Replicas(folder / "one", 3) as one, Replicas(folder / "other", 3) as other:
+        for cluster in (one, other):
+            before = cluster.count(cluster.leader, "options_in_force")
+            cluster.options({"replication.max.near.sync.message.lag": 1_000_000_000})
+            cluster.said(cluster.leader, "options_in_force", before + 1)
+
+        def appends_while_catching_up(cluster: Replicas) -> float:
+            cluster.kill(cluster.follower)
+            cluster.without_follower()
+            cluster.append(STREAMED_BATCHES)
+            agreed = cluster.count(cluster.follower, "reconciled")
+            cluster.start(cluster.follower)
+            cluster.said(cluster.follower, "reconciled", agreed + 1)
+            return one.append_until(lambda: cluster.is_whole)
+
+        for number in range(STREAMINGS):
+            turns = [(one, ours), (other, controls)]
+            for cluster, rates in turns if number % 2 else reversed(turns):
+                rates.append(appends_while_catching_up(cluster))
+    ratios = sorted(our / control for our, control in zip(ours, controls, strict=True))
+    return Result(
+        value=statistics.median(ours),
+        floor=statistics.median(controls),
+        unit="rec/s",
+        target=STREAMING_TARGET,
+        detail=f"{STREAMED_BATCHES} batches behind, medians of {STREAMINGS}, with ratios from "
+        f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
     )
 
 

@@ -1,6 +1,6 @@
-"""Two workers as processes, with one group of one task, for measures of catching up.
+"""Two or three workers as processes, with one group of one task, for measures of catching up.
 
-One of them is killed, the other goes on alone, and the first comes back.
+One of them is killed, the others go on without it, and it comes back.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ class Cost:
         return f"{self.cpu_seconds:.1f} s of CPU and {self.written_bytes / 1e9:.1f} GB written"
 
 
-class Pair:
-    """Two workers, as processes."""
+class Replicas:
+    """The workers of a group, as processes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
+        self._names = [f"w{number}" for number in range(workers)]
         self._stack = ExitStack()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -69,12 +70,13 @@ class Pair:
 
     def _begin(self) -> None:
         folder = self._folder
+        folder.mkdir(exist_ok=True)
         self._zookeeper = self._stack.enter_context(EmbeddedZooKeeper(folder / "zookeeper"))
         self._operator = KazooClient(self._zookeeper.address)
         self._operator.start(READY_SECONDS)
         self._stack.callback(self._operator.close)
         self._stack.callback(self._operator.stop)
-        names = ["w0", "w1"]
+        names = self._names
         assignment = evenly(1, 1, [WorkerId(name) for name in names], len(names))
         self._key = plans_of(MODULE, assignment)[0].key
         write_assignment(self._operator, PATHS, MODULE, assignment)
@@ -156,10 +158,14 @@ class Pair:
         return decode(self._operator.get(path)[0], GroupRecord, path)
 
     def whole(self) -> None:
-        until("both replicas are in the ISR", lambda: self._isr() == 2 and self.record().leader is not None)
+        until("all replicas are in the ISR", lambda: self.is_whole and self.record().leader is not None)
 
-    def alone(self) -> None:
-        until("the leader is alone in the ISR", lambda: self._isr() == 1)
+    @property
+    def is_whole(self) -> bool:
+        return self._isr() == len(self._names)
+
+    def without_follower(self) -> None:
+        until("the ISR goes on without the follower", lambda: self._isr() == len(self._names) - 1)
 
     def _isr(self) -> int:
         return len(self.record().isr)
@@ -167,7 +173,7 @@ class Pair:
     def leave_behind(self, size_bytes: int) -> None:
         """The follower is dead, and lacks so many bytes of records."""
         self.kill(self.follower)
-        self.alone()
+        self.without_follower()
         self.append(size_bytes // (RECORDS * RECORD_BYTES))
 
     def append(self, batches: int) -> None:
@@ -183,7 +189,7 @@ class Pair:
         ticks = sum(int(each) for each in fields[11:15])
         return Cost(ticks / os.sysconf("SC_CLK_TCK"), int(io["write_bytes"]))
 
-    def appenduntil(self, is_over: Callable[[], bool]) -> float:
+    def append_until(self, is_over: Callable[[], bool]) -> float:
         """Records per second."""
         count, started = 0, time.perf_counter()
         while not is_over():
