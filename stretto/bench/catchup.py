@@ -229,7 +229,8 @@ def replay(folder: Path) -> Result:
 def streaming(folder: Path) -> Result:
     """Appends to a leader and a live follower while another follower catches up from the log, against those
     while a follower of another cluster does: the same load, made by somebody else."""
-    ours, controls = [], []
+    ours: list[float] = []
+    controls: list[float] = []
     with Replicas(folder / "one", 3) as one, Replicas(folder / "other", 3) as other:
         for cluster in (one, other):
             before = cluster.count(cluster.leader, "options_in_force")
