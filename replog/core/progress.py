@@ -109,9 +109,12 @@ class Progress:
         leader.replica.emit(effects.Send(to=self.worker, message=reject))
 
     def _has_news(self, leader: Leader) -> bool:
-        """Not at once: entries may come that tell it in passing."""
-        lacks = self.next == leader.replica.log_end and self.told_apply_offset < leader.replica.applied
-        return lacks and leader.followers.news_are_due
+        """Not at once, unless they are large: entries may come that tell it in passing."""
+        replica = leader.replica
+        untold = replica.applied - self.told_apply_offset
+        if self.next < replica.log_end or untold <= 0:
+            return False
+        return untold >= replica.settings.news_entries or leader.followers.news_are_due
 
     def _entries(self, leader: Leader, *, probe: bool) -> messages.Entries:
         replica = leader.replica

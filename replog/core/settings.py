@@ -30,7 +30,9 @@ class Settings:
     retry_ms: Millis = Millis(500)
     """How long an unanswered message waits before it is sent again."""
     news_ms: Millis = Millis(50)
-    """How long followers may not know what is applied, if no entries come that tell them in passing."""
+    """How long followers may not know what is applied, if no entries come that tell them in passing,"""
+    news_entries: int = 100
+    """unless it is so much: what takes long to apply is best done while nothing else is to do."""
     follower_read_wait_ms: Millis = Millis(100)
     """How long a read at a follower waits for the leader's word, or for what it must see."""
     resign_timeout_ms: Millis = Millis(10_000)

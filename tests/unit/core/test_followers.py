@@ -140,6 +140,15 @@ def test_a_new_apply_offset_is_told_when_there_is_nothing_else_to_send() -> None
     assert sent(subject.tick(after=NEWS_MS), messages.Entries, to=W1) == []
 
 
+def test_a_large_part_of_the_log_is_told_as_soon_as_it_is_applied() -> None:
+    subject = serving_leader((W0, W1), replicas=(W0, W1))
+    subject.sent(subject.append(1, count=SETTINGS.news_entries))
+    subject.persisted()
+    subject.confirm(W1)
+    (news,) = sent(subject.applied(), messages.Entries, to=W1)
+    assert news.apply_offset == subject.replica.applied
+
+
 def test_entries_tell_what_is_applied_and_no_other_message_does() -> None:
     subject = serving_leader((W0, W1), replicas=(W0, W1))
     subject.sent(subject.append(1))
