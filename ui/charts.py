@@ -1,17 +1,19 @@
 """The charts of replication: windows of many replicas become a few lines over time.
 
 Each chart is for a module or for one worker, over all task groups concerned, as points of equal steps. A
-point at which nobody was heard has no value, so that a gap is seen as one.
+point at which nobody was heard has no value, so that a gap is seen as one. Each point is made for itself
+(:func:`point_of`), so that who shows the same hour again and again makes only the newest anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from stretto.telemetry.histogram import Distribution, Histogram
-from stretto.telemetry.windows import NO_LOOKS, GroupWindow, KindWindow, Looks, TopologyWindow, Window
+from stretto.telemetry.histogram import Distribution, merged
+from stretto.telemetry.windows import NO_LOOKS, GroupWindow, Looks, TopologyWindow
 
 Line = tuple[float | None, ...]
 
@@ -75,177 +77,195 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     """Of calls, by function, and of all."""
 
 
-def charts_of(
-    windows: Iterable[Window], wanted: Callable[[Window, GroupWindow], bool], step_ms: int
-) -> Charts:
-    by_start: dict[int, list[GroupWindow]] = {}
-    for window in windows:
-        found = by_start.setdefault(window.start_ms, [])
-        found += [each for each in window.groups if wanted(window, each)]
-    first, last = min(by_start, default=0), max(by_start, default=-step_ms)
+EVENTS = ("elections", "shrinks", "expands", "stalls")
+ALL = "all"
+"""Of every kind of entry, or every function."""
+
+Numbers = Mapping[str, float]
+Percentiles = tuple[float, float, float]
+"""Median, 99th and maximum, in milliseconds."""
+
+
+class ReplogPoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    size: Looks = NO_LOOKS
+    unapplied: Looks = NO_LOOKS
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """All charts at one time, over the replicas that were heard then."""
+
+    leaders: ReplogPoint
+    followers: ReplogPoint
+    replicate: Mapping[str, Percentiles]
+    apply: Mapping[str, Percentiles]
+    entries: Numbers
+    bytes: Numbers
+    failures: Numbers
+    isr: float | None
+    min_isr: float | None
+    busy_ms: float
+    events: Numbers
+    lease_left: float | None
+    catchup_left: float
+    topology_lag: Numbers
+    topology_records: Numbers
+    topology_batches: Numbers
+    topology_failures: Numbers
+    functions: Mapping[str, Percentiles]
+
+
+def point_of(groups: Sequence[GroupWindow]) -> Point | None:
+    """None if nobody was heard."""
+    if not groups:
+        return None
+    kinds = [(name, kind) for each in groups for name, kind in each.kinds.items()]
+    topologies = [(name, topology) for each in groups for name, topology in each.topologies.items()]
+    worst = min(
+        (each for each in groups if each.isr.count),
+        key=lambda each: each.isr.min - each.min_isr,
+        default=None,
+    )
+    events = _sums((name, each.events.get(name, 0)) for each in groups for name in EVENTS)
+    return Point(
+        leaders=_replogs(each for each in groups if each.role == "leader"),
+        followers=_replogs(each for each in groups if each.role != "leader" and each.in_isr),
+        replicate=_percentiles((name, kind.replicate) for name, kind in kinds),
+        apply=_percentiles((name, kind.apply) for name, kind in kinds),
+        entries=_sums((name, kind.entries) for name, kind in kinds),
+        bytes=_sums((name, kind.bytes) for name, kind in kinds),
+        failures=_sums(each for _, kind in kinds for each in kind.failures.items()),
+        isr=worst.isr.min if worst is not None else None,
+        min_isr=worst.min_isr if worst is not None else None,
+        busy_ms=max(each.busy_ms for each in groups),
+        events=events,
+        lease_left=min((each.lease_left_ms.min for each in groups if each.lease_left_ms.count), default=None),
+        catchup_left=sum(each.catchup_left_bytes for each in groups),
+        topology_lag=_sums((name, each.lag.average) for name, each in topologies if each.lag.count),
+        topology_records=_sums((name, each.records) for name, each in topologies),
+        topology_batches=_sums((name, each.batches) for name, each in topologies),
+        topology_failures=_sums(
+            (name, failing) for name, each in topologies if (failing := _failing(each)) is not None
+        ),
+        functions=_percentiles(told for each in groups for told in each.functions.items()),
+    )
+
+
+def _replogs(groups: Iterable[GroupWindow]) -> ReplogPoint:
+    size = unapplied = NO_LOOKS
+    for each in groups:
+        size = size.merged(each.replog_entries)
+        unapplied = unapplied.merged(each.unapplied)
+    return ReplogPoint(size, unapplied)
+
+
+def _sums(numbers: Iterable[tuple[str, float]]) -> Numbers:
+    found: Counter[str] = Counter()
+    for name, number in numbers:
+        found[name] += number  # type: ignore[assignment]
+    return dict(found)
+
+
+def _failing(each: TopologyWindow) -> float | None:
+    known = [looks.max for looks in (each.retrying, each.parked) if looks.count]
+    return sum(known) if known else None
+
+
+def _percentiles(told: Iterable[tuple[str, Distribution | None]]) -> Mapping[str, Percentiles]:
+    by_name: dict[str, list[Distribution]] = {}
+    for name, each in told:
+        if each is not None and each.bins:
+            by_name.setdefault(name, []).append(each)
+    found = {name: merged(parts) for name, parts in by_name.items()}
+    if found:
+        found[ALL] = merged(list(found.values()))
+    return {
+        name: ((each.quantile(0.5) or 0) * 1_000, (each.quantile(0.99) or 0) * 1_000, each.max * 1_000)
+        for name, each in found.items()
+    }
+
+
+def charts_of(points: Mapping[int, Point | None], step_ms: int) -> Charts:
+    """``points`` by the time at which each begins; a time that is not there is one at which nobody spoke."""
+    first, last = min(points, default=0), max(points, default=-step_ms)
     starts = tuple(range(first, last + step_ms, step_ms))
-    points = [by_start.get(start, []) for start in starts]
-    kinds = sorted({kind for point in points for each in point for kind in each.kinds})
-    worst = [_worst(point) for point in points]
+    line = [points.get(start) for start in starts]
+
+    def rates(of: Callable[[Point], Numbers]) -> dict[str, Line]:
+        found = _lines(line, of, absent=0.0, scale=1_000 / step_ms)
+        return {name: each for name, each in found.items() if any(each)}
+
     return Charts(
         step_ms=step_ms,
         start_ms=starts,
         replog_entries={
-            "leaders": _replogs(points, lambda each: each.role == "leader"),
-            "isr_followers": _replogs(points, lambda each: each.role != "leader" and each.in_isr),
+            "leaders": _replog_lines(line, lambda point: point.leaders),
+            "isr_followers": _replog_lines(line, lambda point: point.followers),
         },
-        replicate_duration=_durations(points, kinds, lambda kind: kind.replicate),
-        replicate_throughput=_rates(points, kinds, lambda kind: kind.entries, step_ms),
-        replicate_bytes=_rates(points, kinds, lambda kind: kind.bytes, step_ms),
-        replicate_failures=_failures(points),
-        apply_duration=_durations(points, kinds, lambda kind: kind.apply),
-        isr=tuple(each.isr.min if each else None for each in worst),
-        min_isr=tuple(each.min_isr if each else None for each in worst),
-        busy=tuple(max((each.busy_ms / step_ms for each in point), default=None) for point in points),
-        events=_events(points),
-        lease_left=tuple(
-            min((each.lease_left_ms.min for each in point if each.lease_left_ms.count), default=None)
-            for point in points
-        ),
-        catchup_left=tuple(sum(e.catchup_left_bytes for e in point) if point else None for point in points),
-        **_topologies(points, step_ms),
-        function_duration=_functions(points),
+        replicate_duration=_durations(line, lambda point: point.replicate),
+        replicate_throughput=rates(lambda point: point.entries),
+        replicate_bytes=rates(lambda point: point.bytes),
+        replicate_failures=_lines(line, lambda point: point.failures, absent=0.0),
+        apply_duration=_durations(line, lambda point: point.apply),
+        isr=_line(line, lambda point: point.isr),
+        min_isr=_line(line, lambda point: point.min_isr),
+        busy=_line(line, lambda point: point.busy_ms / step_ms),
+        events=_lines(line, lambda point: point.events, absent=0.0, names=EVENTS),
+        lease_left=_line(line, lambda point: point.lease_left),
+        catchup_left=_line(line, lambda point: point.catchup_left),
+        topology_lag=_lines(line, lambda point: point.topology_lag),
+        topology_records=_lines(line, lambda point: point.topology_records, scale=1_000 / step_ms),
+        topology_batches=_lines(line, lambda point: point.topology_batches, scale=1_000 / step_ms),
+        topology_failures=_lines(line, lambda point: point.topology_failures),
+        function_duration=_durations(line, lambda point: point.functions),
     )
 
 
-Points = Sequence[Sequence[GroupWindow]]
+Points = Sequence[Point | None]
 
 
-def _worst(point: Sequence[GroupWindow]) -> GroupWindow | None:
-    led = [each for each in point if each.isr.count]
-    return min(led, key=lambda each: each.isr.min - each.min_isr, default=None)
+def _line(points: Points, of: Callable[[Point], float | None]) -> Line:
+    return tuple(None if point is None else of(point) for point in points)
 
 
-def _replogs(points: Points, wanted: Callable[[GroupWindow], bool]) -> ReplogEntries:
-    chosen = [[each for each in point if wanted(each)] for point in points]
-    return ReplogEntries(
-        size=_size([[each.replog_entries for each in point] for point in chosen]),
-        unapplied=_size([[each.unapplied for each in point] for point in chosen]),
-    )
+def _names(points: Points, of: Callable[[Point], Iterable[str]]) -> list[str]:
+    return sorted({name for point in points if point is not None for name in of(point)})
 
 
-def _size(points: Sequence[Sequence[Looks]]) -> Size:
-    merged = []
-    for point in points:
-        all_ = NO_LOOKS
-        for each in point:
-            all_ = all_.merged(each)
-        merged.append(all_)
-    return Size(
-        average=tuple(each.average if each.count else None for each in merged),
-        max=tuple(each.max if each.count else None for each in merged),
-    )
-
-
-def _durations(
-    points: Points, kinds: Sequence[str], of: Callable[[KindWindow], Distribution | None]
-) -> dict[str, Duration]:
-    found = {}
-    for name in ("all", *kinds):
-        histograms = [
-            Histogram(
-                told
-                for each in point
-                for kind, window in each.kinds.items()
-                if name in ("all", kind) and (told := of(window)) is not None
-            )
-            for point in points
-        ]
-        if any(each.count for each in histograms):
-            found[name] = _duration(histograms)
-    return found
-
-
-def _duration(histograms: Sequence[Histogram]) -> Duration:
-    return Duration(
-        p50=tuple(_ms(each.quantile(0.5)) for each in histograms),
-        p99=tuple(_ms(each.quantile(0.99)) for each in histograms),
-        max=tuple(_ms(each.max) if each.count else None for each in histograms),
-    )
-
-
-def _functions(points: Points) -> dict[str, Duration]:
-    names = sorted({name for point in points for each in point for name in each.functions})
-    return {
-        name: _duration(
-            [
-                Histogram(
-                    told
-                    for each in point
-                    for function, told in each.functions.items()
-                    if name in ("all", function)
-                )
-                for point in points
-            ]
-        )
-        for name in (["all", *names] if names else ())
-    }
-
-
-def _topologies(points: Points, step_ms: int) -> dict[str, dict[str, Line]]:
-    names = sorted({name for point in points for each in point for name in each.topologies})
-
-    def lines(of: Callable[[TopologyWindow], float | None]) -> dict[str, Line]:
-        def at(point: Sequence[GroupWindow], name: str) -> float | None:
-            told = [of(each.topologies[name]) for each in point if name in each.topologies]
-            known = [each for each in told if each is not None]
-            return sum(known) if known else None
-
-        return {name: tuple(at(point, name) for point in points) for name in names}
-
-    def failing(each: TopologyWindow) -> float | None:
-        known = [looks.max for looks in (each.retrying, each.parked) if looks.count]
-        return sum(known) if known else None
-
-    return {
-        "topology_lag": lines(lambda each: each.lag.average if each.lag.count else None),
-        "topology_records": lines(lambda each: each.records * 1_000 / step_ms),
-        "topology_batches": lines(lambda each: each.batches * 1_000 / step_ms),
-        "topology_failures": lines(failing),
-    }
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1_000
-
-
-def _rates(
-    points: Points, kinds: Sequence[str], of: Callable[[KindWindow], int], step_ms: int
+def _lines(
+    points: Points,
+    of: Callable[[Point], Numbers],
+    *,
+    absent: float | None = None,
+    scale: float = 1,
+    names: Sequence[str] = (),
 ) -> dict[str, Line]:
-    def rate(point: Sequence[GroupWindow], name: str) -> float | None:
-        if not point:
-            return None
-        return sum(of(each.kinds[name]) for each in point if name in each.kinds) * 1_000 / step_ms
+    """``absent`` is what a name counts as where others were heard and it was not."""
 
-    lines = {name: tuple(rate(point, name) for point in points) for name in kinds}
-    return {name: line for name, line in lines.items() if any(line)}
+    def at(point: Point, name: str) -> float | None:
+        found = of(point).get(name, absent)
+        return None if found is None else found * scale
 
-
-def _failures(points: Points) -> dict[str, Line]:
-    def counts(point: Sequence[GroupWindow], reason: str) -> float | None:
-        if not point:
-            return None
-        return sum(kind.failures.get(reason, 0) for each in point for kind in each.kinds.values())
-
-    reasons = sorted(
-        {
-            reason
-            for point in points
-            for each in point
-            for kind in each.kinds.values()
-            for reason in kind.failures
-        }
-    )
-    return {reason: tuple(counts(point, reason) for point in points) for reason in reasons}
-
-
-def _events(points: Points) -> dict[str, Line]:
     return {
-        name: tuple(sum(each.events.get(name, 0) for each in point) if point else None for point in points)
-        for name in ("elections", "shrinks", "expands", "stalls")
+        name: tuple(None if point is None else at(point, name) for point in points)
+        for name in names or _names(points, of)
     }
+
+
+def _replog_lines(points: Points, of: Callable[[Point], ReplogPoint]) -> ReplogEntries:
+    def size(looks: Callable[[ReplogPoint], Looks]) -> Size:
+        found = [NO_LOOKS if point is None else looks(of(point)) for point in points]
+        return Size(
+            average=tuple(each.average if each.count else None for each in found),
+            max=tuple(each.max if each.count else None for each in found),
+        )
+
+    return ReplogEntries(size=size(lambda each: each.size), unapplied=size(lambda each: each.unapplied))
+
+
+def _durations(points: Points, of: Callable[[Point], Mapping[str, Percentiles]]) -> dict[str, Duration]:
+    def duration(name: str) -> Duration:
+        told = [None if point is None else of(point).get(name) for point in points]
+        p50, p99, most = (tuple(None if each is None else each[i] for each in told) for i in range(3))
+        return Duration(p50=p50, p99=p99, max=most)
+
+    return {name: duration(name) for name in _names(points, of)}

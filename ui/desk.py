@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
-from stretto import admin
+from stretto import admin, wire
 from stretto.client.api import Client
 from stretto.client.calls import ask
 from stretto.client.cluster import Cluster
 from stretto.client.status import GroupStatus, group_statuses
-from stretto.errors import RetriableError, StrettoError
+from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.types import WorkerId
-from stretto.ui.charts import Charts, charts_of
-from stretto.ui.store import Store, tier_for
-from stretto.ui.views import ClusterView, Health, problems_of, sentence_of
+from stretto.ui.views import PROBLEMS_MAX, ClusterView, Health, Problem, problems_of, sentence_of
 
 FRESH_SECONDS = 0.8
 SUPERVISOR_SECONDS = 5.0
@@ -30,15 +29,28 @@ SUPERVISOR_SECONDS = 5.0
 T = TypeVar("T")
 
 
+class _Plan(NamedTuple):
+    """What a conductor told last."""
+
+    nodes: tuple[admin.NodeView, ...] = ()
+    modules: tuple[admin.ModuleView, ...] = ()
+    at_ms: int | None = None
+
+
 class Desk:
     """May be used from many threads."""
 
-    def __init__(self, cluster: Cluster, store: Store) -> None:
+    def __init__(self, cluster: Cluster, parked: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        """``parked`` tells how many records are, by module and topology."""
         self.cluster = cluster
         self.client = Client(cluster.network)
-        self._store = store
+        self._parked = parked
         self._answers: dict[Any, tuple[float, Future[Any]]] = {}
         self._lock = threading.Lock()
+        self._plan = _Plan()
+        self._nodes: dict[WorkerId, str] = {}
+        #: Where workers were when somebody last told: they are asked also if ZooKeeper is lost.
+        self._metadata: wire.Metadata | None = None
 
     def shared(self, key: Any, look: Callable[[], T]) -> T:
         with self._lock:
@@ -76,85 +88,118 @@ class Desk:
             raise RetriableError(f"the supervisor of node {node.node} is down; start it, or go there to look")
         return ask(self.cluster.network, node.address, call, timeout=SUPERVISOR_SECONDS)
 
-    def groups(self, module: str) -> list[GroupStatus]:
-        def look() -> list[GroupStatus]:
-            found = group_statuses(self.cluster.network, self.cluster.metadata(), module)
+    def metadata(self) -> wire.Metadata:
+        def look() -> wire.Metadata:
             try:
-                [view] = self.ask(admin.Modules(module=module))
-            except StrettoError:
-                return found
-            nodes = {process.worker: process.node for process in view.processes}
+                self._metadata = self.cluster.metadata()
+            except RetriableError:
+                if self._metadata is None:
+                    raise
+            return self._metadata
+
+        return self.shared("metadata", look)
+
+    def groups(self, module: str) -> list[GroupStatus]:
+        """By their replicas' word; no conductor is needed."""
+
+        def look() -> list[GroupStatus]:
+            found = group_statuses(self.cluster.network, self.metadata(), module)
+            nodes = self._places(found)
             return [status.placed_on(nodes) for status in found]
 
         return self.shared(("groups", module), look)
+
+    def _places(self, statuses: list[GroupStatus]) -> Mapping[WorkerId, str]:
+        """The nodes of workers. One has the same for life, so it is asked for once."""
+        if not all(each.worker in self._nodes for status in statuses for each in status.replicas):
+            with suppress(StrettoError):
+                self._remember(self.ask(admin.Modules()))
+        return self._nodes
+
+    def _remember(self, modules: tuple[admin.ModuleView, ...]) -> None:
+        self._nodes = self._nodes | {each.worker: each.node for view in modules for each in view.processes}
 
     def cluster_view(self) -> ClusterView:
         return self.shared("cluster", self._look_at_all)
 
     def _look_at_all(self) -> ClusterView:
         at_ms = time.time_ns() // 1_000_000
+        conductor, trouble = None, ""
+        problems: tuple[Problem, ...] = ()
         try:
             conductor = self.cluster.find_conductor()
-            nodes = self.ask(admin.Nodes())
-            modules = self.ask(admin.Modules())
+            if conductor is None:
+                trouble = "no conductor is active; start one with 'stretto conductor', or wait a moment"
+            else:
+                self._plan = _Plan(self.ask(admin.Nodes()), self.ask(admin.Modules()), at_ms)
+                self._remember(self._plan.modules)
+        except StrettoError as error:
+            trouble = str(error)
+        plan = self._plan
+        try:
+            groups = self._all_groups(plan)
         except RetriableError as error:
-            return ClusterView(
-                health=Health.UNKNOWN,
-                sentence=str(error),
-                problems=(),
-                conductor=None,
-                nodes=(),
-                modules=(),
-                at_ms=at_ms,
-            )
-        groups = [status for view in modules for status in self._groups_if_any(view)]
-        problems = problems_of(nodes, groups, modules)
-        health, sentence = sentence_of(problems, nodes, modules)
+            health, sentence = Health.UNKNOWN, str(error)
+        else:
+            # What a conductor told of nodes and modules earlier is shown, and judged no more.
+            nodes, modules = ((), ()) if trouble else (plan.nodes, plan.modules)
+            problems = problems_of(nodes, groups, modules, self._parked())
+            if trouble:
+                problems = _with_trouble(problems, trouble)
+            health, sentence = sentence_of(problems, plan.nodes, plan.modules)
         return ClusterView(
             health=health,
             sentence=sentence,
-            problems=problems,
+            problems=problems[:PROBLEMS_MAX],
             conductor=conductor,
-            nodes=nodes,
-            modules=modules,
+            nodes=plan.nodes,
+            modules=plan.modules,
+            planned_at_ms=plan.at_ms,
             at_ms=at_ms,
         )
 
-    def _groups_if_any(self, view: admin.ModuleView) -> list[GroupStatus]:
-        try:
-            return self.groups(view.module)
-        except StrettoError:
-            # A module that is being made or destroyed has none; its own problems say so.
-            return []
+    def _all_groups(self, plan: _Plan) -> list[GroupStatus]:
+        """Of the modules that somebody knows of. One that is being made or destroyed may have none."""
+        planned = {view.module for view in plan.modules}
+        known = (
+            {view.key.module for view in self.metadata().groups} if planned or plan.at_ms is None else set()
+        )
+        found = []
+        for module in sorted(known & planned if plan.at_ms is not None else known):
+            try:
+                found += self.groups(module)
+            except UsageError:
+                continue
+        return found
 
-    def worker_address(self, worker: str) -> str | None:
-        return self.shared("metadata", self.cluster.metadata).addresses.get(WorkerId(worker))
-
-    def story(self, module: str, group: int) -> list[tuple[str, admin.StoryLine]]:
+    def story(self, status: GroupStatus) -> list[tuple[WorkerId, admin.StoryLine]]:
         """Of all replicas of a group, by time."""
-        [status] = [each for each in self.groups(module) if each.group.group == group]
-        lines = []
-        for replica in status.replicas:
-            address = self.worker_address(replica.worker)
-            if address is not None:
-                try:
-                    told = self.cluster.ask_worker(address, admin.Story(group=status.group))
-                except StrettoError:
-                    continue
-                lines += [(replica.worker, line) for line in told]
+        told = self._of_replicas(status, admin.Story(group=status.group))
+        lines = [(worker, line) for worker, story in told.items() for line in story]
         return sorted(lines, key=lambda each: each[1].at_ms)
 
-    def charts(self, *, minutes: int, module: str | None, worker: str | None, group: int | None) -> Charts:
-        span_ms = minutes * 60_000
-        tier = tier_for(span_ms)
-        now_ms = time.time_ns() // 1_000_000
-        windows = self._store.between(now_ms - span_ms, now_ms + tier.step_ms, tier.step_ms)
-        return charts_of(
-            windows,
-            lambda window, each: (
-                worker in (None, window.worker)
-                and module in (None, each.group.module)
-                and group in (None, each.group.group)
-            ),
-            tier.step_ms,
-        )
+    def epochs(self, status: GroupStatus) -> tuple[admin.EpochView, ...]:
+        """By the leader's log; without one, by that which goes furthest."""
+        told = self._of_replicas(status, admin.Epochs(group=status.group))
+        if status.leader in told:
+            return told[status.leader]
+        return max(told.values(), key=lambda each: each[-1].epoch if each else 0, default=())
+
+    def _of_replicas(
+        self, status: GroupStatus, call: admin.Call[admin.Result]
+    ) -> dict[WorkerId, admin.Result]:
+        """By who answers."""
+        addresses = self.metadata().addresses
+        found = {}
+        for replica in status.replicas:
+            if replica.worker in addresses:
+                with suppress(StrettoError):
+                    found[replica.worker] = self.cluster.ask_worker(addresses[replica.worker], call)
+        return found
+
+
+def _with_trouble(problems: tuple[Problem, ...], trouble: str) -> tuple[Problem, ...]:
+    """Groups elect and serve without a conductor: that there is none comes after what is not served."""
+    mine = Problem(health=Health.DEGRADED, sentence=f"nothing is planned or changed: {trouble}")
+    worse = [each for each in problems if each.health is not Health.DEGRADED]
+    return (*worse, mine, *problems[len(worse) :])

@@ -13,11 +13,17 @@ import msgspec
 from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 
+from stretto.ui.security import SAFE_METHODS
+
 _REFERENCE = "#/components/schemas/{name}"
 
 
-def document_of(app: Litestar) -> dict[str, Any]:
+def document_of(app: Litestar, *, needs_token: bool) -> dict[str, Any]:
     document = app.openapi_schema.to_schema()
+    for operations in document["paths"].values():
+        for method, operation in operations.items():
+            if needs_token and method.upper() not in SAFE_METHODS:
+                operation["security"] = [{"token": []}]
     found = [type_ for route in app.routes for type_ in _types(getattr(route, "route_handlers", ()))]
     _, components = msgspec.json.schema_components(found, ref_template=_REFERENCE)
     document["components"]["schemas"] |= components

@@ -1,20 +1,31 @@
 """``/metrics``: the cluster's measures for Prometheus, by its conventions of names, units and labels.
 
-Counters go on from window to window as long as the server runs; a scrape that misses windows misses nothing.
+Counters go on from window to window while the server runs; a scrape that misses windows misses nothing.
+Gauges are of the last window of each worker, and gone once it has been silent for a while: what was true of a
+dead leader must not go on to say that its group is led. Who leads and who runs is told for every group and
+worker that the cluster names, also for those that can tell nothing themselves.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
-from stretto.telemetry.histogram import Distribution, Histogram, counts_up_to
-from stretto.telemetry.windows import GroupWindow, Window
+from stretto import wire
+from stretto.telemetry.histogram import Distribution, counts_up_to, merged
+from stretto.telemetry.windows import WINDOW_MS, GroupWindow, Window
 
 Labels = tuple[tuple[str, str], ...]
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Seconds."""
+STALE_SECONDS = 3.5 * WINDOW_MS / 1_000
+"""Three windows that a worker did not tell: what it was is no longer what it is."""
+FORGOTTEN_SECONDS = 3_600.0
+"""After so long a silence the counters of a worker go too, so that their number is bounded."""
 
 COUNTERS = {
     "stretto_replicated_entries_total": "Entries that leaders created and applied, by kind.",
@@ -32,14 +43,19 @@ COUNTERS = {
     "stretto_topology_records_total": "Records in these; one that is tried again counts again.",
 }
 GAUGES = {
+    "stretto_group_led": "1 if the worker that leads the group by its record is registered.",
+    "stretto_worker_up": "1 if the worker told its measures when it was last asked.",
     "stretto_replog_entries": "Entries in the log of a replica, on average over the last window.",
-    "stretto_replog_unapplied_entries": "Of these, how many are not applied.",
+    "stretto_replog_max_entries": "Entries in the log of a replica, at most in the last window.",
+    "stretto_replog_unapplied_entries": "Entries that are not applied, on average over the last window.",
+    "stretto_replog_unapplied_max_entries": "Entries that are not applied, at most in the last window.",
     "stretto_isr_members": "Fewest members of the ISR in the last window, as its leader knows them.",
     "stretto_min_isr": "Members that must hold an entry before it is applied.",
     "stretto_stalled": "1 if appends were refused for lack of replicas in the last window.",
     "stretto_lease_left_seconds": "Shortest time that a leader's lease had left.",
     "stretto_replica_in_isr": "1 if the replica is a member of the ISR.",
     "stretto_replica_leads": "1 if the replica leads its group.",
+    "stretto_replica_catching_up": "1 if it catches up, by mode: near, from the log; far, from the state.",
     "stretto_catchup_left_bytes": "Bytes of the round under way that a replica has not received.",
     "stretto_topology_lag_records": "Records that are visible and that a topology has not processed.",
     "stretto_topology_retrying_records": "Records that a topology failed to process and tries again.",
@@ -64,11 +80,15 @@ _EVENTS = {
 class Metrics:
     """Fed by the collector, read by scrapes."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._counters: dict[str, dict[Labels, float]] = {name: {} for name in COUNTERS}
-        self._histograms: dict[str, dict[Labels, Histogram]] = {name: {} for name in HISTOGRAMS}
+        self._histograms: dict[str, dict[Labels, Distribution]] = {name: {} for name in HISTOGRAMS}
         self._latest: dict[str, Window] = {}
+        self._heard_at: dict[str, float] = {}
+        self._standing: list[tuple[str, Labels, float]] = []
+        self._stood_at = float("-inf")
 
     def add(self, windows: Iterable[Window]) -> None:
         with self._lock:
@@ -77,8 +97,60 @@ class Metrics:
                 if latest is not None and latest.start_ms >= window.start_ms:
                     continue
                 self._latest[window.worker] = window
+                self._heard_at[window.worker] = self._clock()
                 for group in window.groups:
                     self._count(window.worker, group)
+
+    def saw(
+        self, groups: Iterable[wire.GroupView], registered: Collection[str], told: Collection[str]
+    ) -> None:
+        """Which groups and workers there are, by the metastore, and which of these told their measures."""
+        newest = {(each.key.module, each.key.group): each for each in sorted(groups, key=lambda g: g.key)}
+        led = [
+            ("stretto_group_led", _group_labels(each), float(each.leader in registered))
+            for each in newest.values()
+        ]
+        places = {worker: each.key.module for each in newest.values() for worker in each.replicas}
+        up = [
+            ("stretto_worker_up", (("module", module), ("worker", worker)), float(worker in told))
+            for worker, module in sorted(places.items())
+        ]
+        with self._lock:
+            self._standing = [*led, *up]
+            self._stood_at = self._clock()
+            self._forget()
+
+    def _forget(self) -> None:
+        now = self._clock()
+        silent = [worker for worker, at in self._heard_at.items() if now - at > FORGOTTEN_SECONDS]
+        for worker in silent:
+            del self._latest[worker], self._heard_at[worker]
+        if silent:
+            gone = {("worker", worker) for worker in silent}
+            tables: list[dict[Labels, Any]] = [*self._counters.values(), *self._histograms.values()]
+            for table in tables:
+                for labels in [each for each in table if gone.intersection(each)]:
+                    del table[labels]
+
+    def parked(self) -> dict[tuple[str, str], int]:
+        """How many records are parked, by module and topology."""
+        found: Counter[tuple[str, str]] = Counter()
+        with self._lock:
+            for _, group in self._fresh():
+                for topology, progress in group.topologies.items():
+                    if group.role == "leader" and progress.parked.count:
+                        found[group.group.module, topology] += int(progress.parked.max)
+        return {key: count for key, count in found.items() if count}
+
+    def _fresh(self) -> Iterator[tuple[str, GroupWindow]]:
+        """Of workers that were heard lately, and of each group the newest grouping only."""
+        now = self._clock()
+        for worker, window in self._latest.items():
+            if now - self._heard_at[worker] <= STALE_SECONDS:
+                ordered = sorted(window.groups, key=lambda each: each.group)
+                newest = {(each.group.module, each.group.group): each for each in ordered}
+                for each in newest.values():
+                    yield worker, each
 
     def _count(self, worker: str, group: GroupWindow) -> None:
         labels = _labels(worker, group)
@@ -105,7 +177,8 @@ class Metrics:
 
     def _merge(self, name: str, labels: Labels, part: Distribution | None) -> None:
         if part is not None:
-            self._histograms[name].setdefault(labels, Histogram()).merge(part)
+            before = self._histograms[name].get(labels)
+            self._histograms[name][labels] = part if before is None else merged((before, part))
 
     def exposition(self) -> str:
         with self._lock:
@@ -117,11 +190,10 @@ class Metrics:
             for labels, value in self._counters[name].items():
                 yield f"{name}{_shown(labels)} {value:.15g}"
         gauges = [
-            each
-            for window in self._latest.values()
-            for group in window.groups
-            for each in _all_gauges(_labels(window.worker, group), group)
+            each for worker, group in self._fresh() for each in _all_gauges(_labels(worker, group), group)
         ]
+        if self._clock() - self._stood_at <= STALE_SECONDS:
+            gauges += [(labels, {name: value}) for name, labels, value in self._standing]
         for name, doc in GAUGES.items():
             yield from (f"# HELP {name} {doc}", f"# TYPE {name} gauge")
             for labels, values in gauges:
@@ -133,8 +205,8 @@ class Metrics:
                 yield from _histogram(name, labels, histogram)
 
 
-def _histogram(name: str, labels: Labels, histogram: Histogram) -> Iterator[str]:
-    for bound, count in zip(BOUNDS, counts_up_to(histogram.told(), BOUNDS), strict=True):
+def _histogram(name: str, labels: Labels, histogram: Distribution) -> Iterator[str]:
+    for bound, count in zip(BOUNDS, counts_up_to(histogram, BOUNDS), strict=True):
         yield f"{name}_bucket{_shown((*labels, ('le', f'{bound:g}')))} {count}"
     yield f"{name}_bucket{_shown((*labels, ('le', '+Inf')))} {histogram.count}"
     yield f"{name}_sum{_shown(labels)} {histogram.sum:.15g}"
@@ -145,8 +217,14 @@ def _labels(worker: str, group: GroupWindow) -> Labels:
     return (("module", group.group.module), ("group", str(group.group.group)), ("worker", worker))
 
 
+def _group_labels(group: wire.GroupView) -> Labels:
+    return (("module", group.key.module), ("group", str(group.key.group)))
+
+
 def _all_gauges(labels: Labels, group: GroupWindow) -> Iterator[tuple[Labels, dict[str, float]]]:
     yield labels, _gauges(group)
+    for mode in ("near", "far"):
+        yield (*labels, ("mode", mode)), {"stretto_replica_catching_up": float(group.role == mode)}
     for topology, progress in group.topologies.items():
         looks = {"lag": progress.lag, "retrying": progress.retrying, "parked": progress.parked}
         yield (
@@ -158,10 +236,12 @@ def _all_gauges(labels: Labels, group: GroupWindow) -> Iterator[tuple[Labels, di
 def _gauges(group: GroupWindow) -> dict[str, float]:
     found: dict[str, float] = {
         "stretto_replog_entries": group.replog_entries.average,
+        "stretto_replog_max_entries": group.replog_entries.max,
         "stretto_replog_unapplied_entries": group.unapplied.average,
         "stretto_min_isr": group.min_isr,
         "stretto_replica_in_isr": group.in_isr,
         "stretto_replica_leads": group.role == "leader",
+        "stretto_replog_unapplied_max_entries": group.unapplied.max,
         "stretto_catchup_left_bytes": group.catchup_left_bytes,
     }
     if group.isr.count:

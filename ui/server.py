@@ -33,6 +33,7 @@ from stretto.ui.api import ROUTES
 from stretto.ui.collector import Collector
 from stretto.ui.desk import Desk
 from stretto.ui.document import document_of
+from stretto.ui.history import History
 from stretto.ui.metrics import Metrics
 from stretto.ui.security import Gate, check_listening
 from stretto.ui.store import Store
@@ -49,14 +50,14 @@ HEADERS = {
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def application(desk: Desk, metrics: Metrics, token: str | None) -> Litestar:
+def application(desk: Desk, history: History, metrics: Metrics, token: str | None) -> Litestar:
     @get("/", include_in_schema=False, sync_to_thread=False)
     def index() -> File:
         return File(STATIC / "index.html", media_type=MediaType.HTML, content_disposition_type="inline")
 
     @get("/openapi.json", include_in_schema=False, sync_to_thread=True)
     def openapi(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        return document_of(request.app)
+        return document_of(request.app, needs_token=token is not None)
 
     @get("/metrics", include_in_schema=False, sync_to_thread=True)
     def exposition() -> Response[str]:
@@ -64,7 +65,10 @@ def application(desk: Desk, metrics: Metrics, token: str | None) -> Litestar:
 
     return Litestar(
         [ROUTES, index, openapi, exposition, create_static_files_router("/static", [STATIC])],
-        dependencies={"desk": Provide(lambda: desk, sync_to_thread=False)},
+        dependencies={
+            "desk": Provide(lambda: desk, sync_to_thread=False),
+            "history": Provide(lambda: history, sync_to_thread=False),
+        },
         guards=[Gate(token)],
         exception_handlers={StrettoError: _refused, HTTPException: _wrong},
         response_headers=HEADERS,
@@ -94,7 +98,13 @@ def _wrong(request: Request[Any, Any, Any], error: HTTPException) -> Response[An
 
 
 class _Server(uvicorn.Server):
-    """Says where it listens, and leaves signals alone: raised again, they would cut its end short."""
+    """Says where it listens and for whom, and leaves signals alone: raised again, they cut its end short."""
+
+    def __init__(self, config: uvicorn.Config, token: str | None) -> None:
+        super().__init__(config)
+        self._serves = (
+            "all, and lets who has the token change things" if token else "this machine only: no token"
+        )
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -105,7 +115,7 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             for each in server.sockets:
                 host, port = each.getsockname()[:2]
-                log.info("ui_started", address=f"http://{host}:{port}")
+                log.info("ui_started", address=f"http://{host}:{port}", serves=self._serves)
 
 
 def serve(cluster: Cluster, *, host: str, port: int, data_dir: Path, token: str | None) -> None:
@@ -113,17 +123,18 @@ def serve(cluster: Cluster, *, host: str, port: int, data_dir: Path, token: str 
     check_listening(host, token)
     store = Store(data_dir / "telemetry.sqlite")
     metrics = Metrics()
-    collector = Collector(cluster, store, metrics)
-    desk = Desk(cluster, store)
+    history = History(store)
+    collector = Collector(cluster, store, metrics, history)
+    desk = Desk(cluster, metrics.parked)
     config = uvicorn.Config(
-        application(desk, metrics, token),
+        application(desk, history, metrics, token),
         host=host,
         port=port,
         log_config=None,
         access_log=False,
         server_header=False,
     )
-    server = _Server(config)
+    server = _Server(config, token)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
     collector.start()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,8 @@ class Store:
                 f"{path} cannot be used ({error}); move it away, and its history begins anew"
             ) from None
         self._pages_max = bytes_max // page
+        #: How often what began at a time was changed by this process.
+        self._changes: Counter[tuple[int, int]] = Counter()
 
     def close(self) -> None:
         with self._lock:
@@ -97,15 +100,24 @@ class Store:
             ).fetchone()[0]
         return None if found is None else int(found)
 
-    def between(self, start_ms: int, end_ms: int, step_ms: int) -> list[Window]:
+    def between(self, start_ms: int, end_ms: int, step_ms: int, *, worker: str | None = None) -> list[Window]:
         """Of one tier, by start and worker."""
         with self._lock:
             rows = self._database.execute(
-                "SELECT data FROM windows WHERE step_ms = ? AND start_ms >= ? AND start_ms < ? "
-                "ORDER BY start_ms, worker",
-                (step_ms, start_ms, end_ms),
+                "SELECT data FROM windows WHERE step_ms = ?1 AND start_ms >= ?2 AND start_ms < ?3 "
+                "AND (?4 IS NULL OR worker = ?4) ORDER BY start_ms, worker",
+                (step_ms, start_ms, end_ms, worker),
             ).fetchall()
         return [_decode(zlib.decompress(data)) for (data,) in rows]
+
+    def starts(self, start_ms: int, end_ms: int, step_ms: int) -> dict[int, int]:
+        """When windows of a tier begin, each with a number that is another one once they have changed."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT DISTINCT start_ms FROM windows WHERE step_ms = ? AND start_ms >= ? AND start_ms < ?",
+                (step_ms, start_ms, end_ms),
+            ).fetchall()
+            return {start: self._changes[step_ms, start] for (start,) in rows}
 
     def expire(self, now_ms: int) -> None:
         """Forget what is too old, and more if there is too much."""
@@ -115,6 +127,10 @@ class Store:
                     self._forget(tier.step_ms, now_ms - (tier.kept_ms >> halvings))
                 if self._pages() <= self._pages_max:
                     break
+            oldest_ms = {tier.step_ms: now_ms - tier.kept_ms for tier in TIERS}
+            self._changes = Counter(
+                {key: count for key, count in self._changes.items() if key[1] >= oldest_ms[key[0]]}
+            )
 
     def _pages(self) -> int:
         # Each step of this statement frees a page; a script runs to its end, a query does not.
@@ -138,6 +154,7 @@ class Store:
         return None if found is None else _decode(zlib.decompress(found[0]))
 
     def _put(self, step_ms: int, window: Window) -> None:
+        self._changes[step_ms, window.start_ms] += 1
         self._database.execute(
             "INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?)",
             (step_ms, window.start_ms, window.worker, zlib.compress(_encode(window), 1)),

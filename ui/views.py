@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from stretto import admin
-from stretto.client.status import GroupState, GroupStatus
+from stretto.client.status import ABSENT, SILENT, GroupState, GroupStatus
+from stretto.zk.records import ModuleState
 
 PROBLEMS_MAX = 100
+NAMED_MAX = 8
+"""Groups of a kind that are named one by one."""
 
 
 class Health(enum.StrEnum):
@@ -27,8 +30,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     health: Health
     sentence: str
     module: str | None = None
-    group: int | None = None
+    groups: tuple[int, ...] = ()
+    """Of the module: all that have this problem."""
     node: str | None = None
+    topology: str | None = None
+    """Of the module, if it parked records."""
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,62 +42,126 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     """The health in one line."""
     problems: tuple[Problem, ...]
-    """Worst first."""
+    """Worst first, and what may be the cause of others before these."""
     conductor: str | None
     nodes: tuple[admin.NodeView, ...]
     modules: tuple[admin.ModuleView, ...]
+    planned_at_ms: int | None
+    """When a conductor told of these nodes and modules; None if none ever did."""
     at_ms: int
     """When it was looked at, by the server's clock, in milliseconds of the Unix epoch."""
 
 
 _OF_STATE = {
     GroupState.RUNNING: Health.GOOD,
+    GroupState.PAUSED: Health.GOOD,
     GroupState.CATCHING_UP: Health.DEGRADED,
     GroupState.LAUNCHING: Health.DEGRADED,
-    GroupState.PAUSED: Health.DEGRADED,
 }
 _ORDER = (Health.BAD, Health.UNKNOWN, Health.DEGRADED, Health.GOOD)
 
 
-def health_of(status: GroupStatus) -> Health:
-    found = _OF_STATE.get(status.state, Health.BAD)
-    if found is Health.GOOD and status.osr:
-        return Health.DEGRADED
+def problems_of(
+    nodes: Iterable[admin.NodeView],
+    groups: Iterable[GroupStatus],
+    modules: Iterable[admin.ModuleView],
+    parked: Mapping[tuple[str, str], int],
+) -> tuple[Problem, ...]:
+    of_nodes = [problem for node in nodes for problem in _of_node(node)]
+    of_groups = _of_groups(groups)
+    told = {problem.module for problem in of_groups}
+    down = {problem.node for problem in of_nodes}
+    of_modules = [
+        Problem(health=Health.DEGRADED, sentence=sentence, module=view.module)
+        for view in modules
+        for sentence in _of_module(
+            view,
+            is_told=view.module in told or any(each.node in down for each in view.processes),
+        )
+    ]
+    of_records = [
+        Problem(
+            health=Health.DEGRADED,
+            sentence=f"{_many(count, 'record')} of {topology} of {module} {'is' if count == 1 else 'are'} "
+            "parked: not processed until somebody decides",
+            module=module,
+            topology=topology,
+        )
+        for (module, topology), count in sorted(parked.items())
+    ]
+    found = [*of_nodes, *of_groups, *of_modules, *of_records]
+    return tuple(sorted(found, key=lambda each: _ORDER.index(each.health)))
+
+
+def _of_node(node: admin.NodeView) -> list[Problem]:
+    ran = f"{node.running} of {_many(node.workers, 'worker')}"
+    if node.address is None and node.running < node.workers:
+        sentence = (
+            f"node {node.node} is down: no supervisor, {ran}; start 'stretto supervisor' there, "
+            "or move its replicas with 'stretto deploy reassign'"
+        )
+    elif node.address is None and node.workers:
+        sentence = (
+            f"the supervisor of node {node.node} is down: its {_many(node.workers, 'worker')} "
+            "would not be restarted; start 'stretto supervisor' there"
+        )
+    elif node.running < node.workers:
+        sentence = f"node {node.node} runs {ran}; the log of its supervisor may tell why"
+    else:
+        return []
+    return [Problem(health=Health.DEGRADED, sentence=sentence, node=node.node)]
+
+
+def _of_groups(groups: Iterable[GroupStatus]) -> list[Problem]:
+    """Groups of a module that have the same to say say it together."""
+    alike: dict[tuple[str, Health, str], list[int]] = {}
+    for status in groups:
+        health, words = _judged(status)
+        if health is not Health.GOOD:
+            alike.setdefault((status.group.module, health, words), []).append(status.group.group)
+    found = []
+    for (module, health, words), numbers in alike.items():
+        named = ", ".join(map(str, numbers[:NAMED_MAX]))
+        more = f" and {len(numbers) - NAMED_MAX} more" if len(numbers) > NAMED_MAX else ""
+        which = f"group {named}" if len(numbers) == 1 else f"groups {named}{more}"
+        sentence = f"{which} of {module}: {words}"
+        found.append(Problem(health=health, sentence=sentence, module=module, groups=tuple(numbers)))
     return found
 
 
-def problems_of(
-    nodes: Iterable[admin.NodeView], groups: Iterable[GroupStatus], modules: Iterable[admin.ModuleView]
-) -> tuple[Problem, ...]:
-    found = []
-    for node in nodes:
-        if node.address is None and node.workers:
-            sentence = f"the supervisor of node {node.node} is down: its workers are not restarted"
-            found.append(Problem(health=Health.DEGRADED, sentence=sentence, node=node.node))
-        if node.running < node.workers:
-            sentence = f"node {node.node} runs {node.running} of {node.workers} workers"
-            found.append(Problem(health=Health.DEGRADED, sentence=sentence, node=node.node))
-    for status in groups:
-        health = health_of(status)
-        if health is not Health.GOOD:
-            found.append(_problem(status, health))
-    named = {problem.module for problem in found}
-    found += [
-        Problem(health=Health.DEGRADED, sentence=sentence, module=view.module)
-        for view in modules
-        if view.module not in named
-        for sentence in view.problems
+def _judged(status: GroupStatus) -> tuple[Health, str]:
+    health = _OF_STATE.get(status.state, Health.BAD)
+    in_isr = f"{len(status.isr)} of {_many(len(status.isr) + len(status.osr), 'replica')} in the ISR"
+    if status.min_isr is not None:
+        in_isr += f", min-ISR {status.min_isr}"
+    if health is not Health.GOOD:
+        said = f"{status.state.value}: {status.why}" if status.why else status.state.value
+        return health, f"{said} ({in_isr})" if status.state is GroupState.CATCHING_UP else said
+    lost = [
+        each.worker for each in status.replicas if each.in_isr and each.role in (ABSENT, SILENT, "stopped")
     ]
-    return tuple(sorted(found, key=lambda each: _ORDER.index(each.health))[:PROBLEMS_MAX])
+    if lost:
+        return Health.DEGRADED, f"{', '.join(lost)} of the ISR cannot take entries ({in_isr})"
+    if status.osr:
+        return Health.DEGRADED, in_isr
+    return Health.GOOD, ""
 
 
-def _problem(status: GroupStatus, health: Health) -> Problem:
-    where = f"group {status.group.group} of {status.group.module}"
-    if status.state is GroupState.RUNNING:
-        sentence = f"{where} has {len(status.isr)} of {len(status.isr) + len(status.osr)} replicas in its ISR"
-    else:
-        sentence = f"{where} is {status.state.value}" + (f": {status.why}" if status.why else "")
-    return Problem(health=health, sentence=sentence, module=status.group.module, group=status.group.group)
+def _of_module(view: admin.ModuleView, *, is_told: bool) -> list[str]:
+    """``is_told``: what its conductor says of workers and replicas is told of nodes and groups already."""
+    found = []
+    if view.state == ModuleState.PAUSED:
+        found.append(
+            f"{view.module} is paused: it takes no records until 'stretto deploy resume {view.module}'"
+        )
+    if view.next_threads:
+        many = _many(view.next_threads, "thread")
+        found.append(f"{view.module} is being scaled to {many} and takes no records meanwhile")
+    if view.failed_update is not None:
+        found.append(f"the latest update of {view.module} was rolled back: {view.failed_update.why}")
+    if not found and not is_told:
+        found += [f"{view.module}: {sentence}" for sentence in view.problems]
+    return found
 
 
 def sentence_of(
@@ -99,14 +169,16 @@ def sentence_of(
 ) -> tuple[Health, str]:
     """The health of all in one line."""
     if problems:
-        worst = problems[0].health
-        same = sum(each.health is worst for each in problems)
-        others = f", and {same - 1} more" if same > 1 else ""
-        return worst, problems[0].sentence + others
+        more = f" (and {_many(len(problems) - 1, 'more problem')})" if len(problems) > 1 else ""
+        return problems[0].health, problems[0].sentence + more
     if not nodes:
-        return Health.DEGRADED, "no node has joined yet"
+        return Health.DEGRADED, "no node has joined yet; start 'stretto supervisor' on each machine"
+    many = _many(len(nodes), "node")
     if not modules:
-        return Health.GOOD, f"{len(nodes)} nodes run, and no module is launched"
+        return Health.GOOD, f"{many} {'runs' if len(nodes) == 1 else 'run'}, and no module is launched"
     groups = sum(view.groups for view in modules)
-    many = f"{groups} task groups" if groups != 1 else "1 task group"
-    return Health.GOOD, f"{many} on {len(nodes)} nodes, all led, all replicas in sync"
+    return Health.GOOD, f"{_many(groups, 'task group')} on {many}, all led, all replicas in sync"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

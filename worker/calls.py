@@ -51,6 +51,8 @@ class CallDesk:
                 self._answer(sender, message, self._worker.telemetry.since(since_ms))
             case admin.Story(group=group):
                 self._answer(sender, message, self._worker.telemetry.story(group))
+            case admin.Epochs(group=group):
+                self._answer(sender, message, self._epochs(group))
             case admin.Failures(group=group):
                 self._failures(sender, message, group)
             case admin.SettleFailures():
@@ -84,6 +86,11 @@ class CallDesk:
         views = [group.view() for group in self._worker.groups.values()]
         views += [stopped.view(self._worker.loop.now) for stopped in self._worker.stopped.values()]
         return sorted((each for each in views if module in (None, each.group.module)), key=lambda v: v.group)
+
+    def _epochs(self, key: GroupKey) -> list[admin.EpochView]:
+        group = self._worker.groups.get(key)
+        history = group.replica.history if group is not None else ()
+        return [admin.EpochView(epoch=each.epoch, start=each.start) for each in history]
 
     def _failures(self, sender: Connection, message: wire.Ask, group: GroupKey) -> None:
         def found(view: admin.FailuresView | Exception) -> None:

@@ -28,7 +28,7 @@ from stretto.admin.modules import (
 )
 from stretto.admin.options import Options, SetOption, UnsetOption
 from stretto.admin.pins import PinGroup, Pins
-from stretto.admin.replicas import Digests, Replicas, Story, Windows
+from stretto.admin.replicas import Digests, Epochs, Replicas, Story, Windows
 from stretto.admin.snapshots import (
     BeginSnapshot,
     CopyCut,
@@ -86,6 +86,7 @@ AnyCall: TypeAlias = (
     | DropCut
     | Windows
     | Story
+    | Epochs
     | Failures
     | SettleFailures
     | PinGroup

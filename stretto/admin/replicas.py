@@ -123,3 +123,17 @@ class Story(Call[tuple[StoryLine, ...]], frozen=True, kw_only=True):
     """What a worker's replica of a group went through lately, oldest first."""
 
     group: GroupKey
+
+
+class EpochView(msgspec.Struct, frozen=True, kw_only=True):
+    """An epoch of a group, by the log of a replica."""
+
+    epoch: Epoch
+    start: Offset
+    """Of its first entry."""
+
+
+class Epochs(Call[tuple[EpochView, ...]], frozen=True, kw_only=True):
+    """The epochs that a worker's replica of a group still has entries of, oldest first."""
+
+    group: GroupKey

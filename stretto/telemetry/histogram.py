@@ -7,9 +7,11 @@ is off by at most :data:`ACCURACY` of itself. Mapping and store are the library'
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
+from operator import add
 
 import msgspec
 from ddsketch.mapping import LogarithmicMapping
@@ -36,18 +38,47 @@ class Distribution(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def count(self) -> int:
         return sum(self.bins)
 
+    def quantile(self, fraction: float) -> float | None:
+        """The value that so large a part of all is not above; None if there is none."""
+        if not self.bins:
+            return None
+        if fraction >= 1:
+            return self.max
+        running = list(accumulate(self.bins))
+        key = self.first + bisect_right(running, fraction * (running[-1] - 1))
+        return min(float(_MAPPING.value(key)), self.max)
+
+
+NOTHING = Distribution(0, (), 0.0, 0.0)
+
+
+def merged(parts: Sequence[Distribution]) -> Distribution:
+    """One of all their values. Charts merge hundreds for each point, so bins are added run by run."""
+    parts = [part for part in parts if part.bins]
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    first = min(part.first for part in parts)
+    bins = [0] * (max(part.first + len(part.bins) for part in parts) - first)
+    for part in parts:
+        low = part.first - first
+        high = low + len(part.bins)
+        bins[low:high] = map(add, bins[low:high], part.bins)
+    if len(bins) > BINS_MAX:
+        surplus = len(bins) - BINS_MAX
+        first += surplus
+        bins[: surplus + 1] = [sum(bins[: surplus + 1])]
+    return Distribution(first, tuple(bins), sum(part.sum for part in parts), max(part.max for part in parts))
+
 
 class Histogram:
-    """Of durations, in seconds."""
+    """Of durations, in seconds: filled value by value, and told as a :class:`Distribution`."""
 
     __slots__ = ("_store", "max", "sum")
 
-    def __init__(self, parts: Iterable[Distribution] = ()) -> None:
+    def __init__(self) -> None:
         self._store = CollapsingLowestDenseStore(BINS_MAX)
         self.sum = 0.0
         self.max = 0.0
-        for part in parts:
-            self.merge(part)
 
     @property
     def count(self) -> int:
@@ -64,29 +95,13 @@ class Histogram:
         self.sum += seconds
         self.max = max(self.max, seconds / count)
 
-    def merge(self, part: Distribution) -> None:
-        for key, count in enumerate(part.bins, start=part.first):
-            if count:
-                self._store.add(key, count)
-        self.sum += part.sum
-        self.max = max(self.max, part.max)
-
     def told(self) -> Distribution:
         store = self._store
         if not store.count:
-            return Distribution(0, (), 0.0, 0.0)
+            return NOTHING
         low, high = store.min_key - store.offset, store.max_key - store.offset
         bins = tuple(int(count) for count in store.bins[low : high + 1])
         return Distribution(store.min_key, bins, self.sum, self.max)
-
-    def quantile(self, fraction: float) -> float | None:
-        """The value that so large a part of all is not above; None if there is none."""
-        if not self._store.count:
-            return None
-        if fraction >= 1:
-            return self.max
-        key = self._store.key_at_rank(fraction * (self._store.count - 1))
-        return min(float(_MAPPING.value(key)), self.max)
 
 
 def counts_up_to(part: Distribution, bounds: tuple[float, ...]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from collections import Counter
 import msgspec
 from msgspec.structs import replace
 
-from stretto.telemetry.histogram import Distribution, Histogram
+from stretto.telemetry.histogram import Distribution, merged
 from stretto.types import Epoch, WorkerId
 from stretto.zk.paths import GroupKey
 
@@ -134,9 +134,9 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         topologies = dict(self.topologies)
         for name, topology in later.topologies.items():
             topologies[name] = topologies[name].merged(topology) if name in topologies else topology
-        functions = {name: Histogram((each,)) for name, each in self.functions.items()}
+        functions = dict(self.functions)
         for name, told in later.functions.items():
-            functions.setdefault(name, Histogram()).merge(told)
+            functions[name] = merged((functions[name], told)) if name in functions else told
         return replace(
             later,
             replog_entries=self.replog_entries.merged(later.replog_entries),
@@ -148,7 +148,7 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             kinds=kinds,
             events=dict(Counter(self.events) + Counter(later.events)),
             topologies=topologies,
-            functions={name: each.told() for name, each in functions.items()},
+            functions=functions,
         )
 
 
@@ -169,4 +169,4 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 def _merged(first: Distribution | None, second: Distribution | None) -> Distribution | None:
     if first is None or second is None:
         return first or second
-    return Histogram((first, second)).told()
+    return merged((first, second))

@@ -1,6 +1,14 @@
 // Which page is shown, and when it is refreshed.
 import { ask } from "./dom.js";
-import * as pages from "./pages.js";
+import * as clusters from "./pages/cluster.js";
+import * as data from "./pages/data.js";
+import * as groups from "./pages/group.js";
+import * as logs from "./pages/logs.js";
+import * as modules from "./pages/module.js";
+import * as options from "./pages/options.js";
+import { showHealth } from "./pages/shared.js";
+
+const pages = { ...clusters, ...data, ...groups, ...logs, ...modules, ...options };
 
 const REFRESH_MS = 2000;
 
@@ -38,7 +46,8 @@ function show() {
   shown += 1;
   refresh = null;
   for (const link of document.querySelectorAll("header nav a"))
-    link.toggleAttribute("aria-current", link.getAttribute("href") === `#${where}`);
+    if (link.getAttribute("href") === `#${where}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
   for (const [pattern, page] of ROUTES) {
     const found = where.match(pattern);
     if (found) {
@@ -51,22 +60,32 @@ function show() {
   turn();
 }
 
+const clock = (date) => `${date.toISOString().slice(11, 19)} UTC`;
+let heard = null; // When the server last told the health.
+
+// The health is asked for itself: whatever is wrong with a page, the line above it is true or says that it is not.
+async function look() {
+  try {
+    const view = await ask("/cluster");
+    heard = new Date();
+    showHealth(view.health, view.sentence);
+    return null;
+  } catch (error) {
+    const since = heard ? `since ${clock(heard)}, and what is below is as old` : "";
+    showHealth("unknown", `The server of this page does not tell how the cluster is ${since} (${error.message})`);
+    return error;
+  }
+}
+
 async function turn() {
   clearTimeout(timer);
   const mine = shown;
-  const looksAtCluster = [pages.cluster, pages.node, pages.worker];
-  try {
-    if (refresh) await refresh();
-    const where = location.hash.slice(1) || "/";
-    if (!ROUTES.some(([pattern, page]) => pattern.test(where) && looksAtCluster.includes(page)))
-      pages.showHealth(await ask("/cluster"));
-    freshness.textContent = `As of ${new Date().toLocaleTimeString()}`;
-    freshness.className = "";
-  } catch (error) {
-    freshness.textContent = `Not refreshed since: ${error.message}`;
-    freshness.className = "error";
-  }
-  if (mine === shown && pause.getAttribute("aria-pressed") === "false") timer = setTimeout(turn, REFRESH_MS);
+  const told = await Promise.allSettled([refresh ? refresh() : null, look()]);
+  if (mine !== shown) return;
+  const error = told[0].reason || told[1].value;
+  freshness.textContent = error ? `Not refreshed: ${error.message}` : `As of ${clock(new Date())}`;
+  freshness.className = error ? "error" : "";
+  if (pause.getAttribute("aria-pressed") === "false") timer = setTimeout(turn, REFRESH_MS);
 }
 
 pause.addEventListener("click", () => {

@@ -38,6 +38,14 @@ function durations(field) {
   };
 }
 
+// Points that have no neighbour, of which no line would be seen.
+const isSparse = (line) => line.some((value, index) => value !== null && (line[index - 1] ?? null) === null && (line[index + 1] ?? null) === null);
+
+// Of what is shown: the only one that has to follow the window and the theme.
+let drawn = [];
+window.addEventListener("resize", () => drawn.forEach((chart) => chart.fit()));
+window.addEventListener("themechange", () => drawn.forEach((chart) => chart.redraw()));
+
 class Chart {
   constructor(kind) {
     this.kind = kind;
@@ -53,8 +61,9 @@ class Chart {
       h("header", {}, h("h3", {}, kind.name, " ", h("span", { class: "unit" }, kind.unit)), this.choices), this.box);
   }
 
-  show(told) {
+  show(told, asked) {
     this.told = told;
+    this.asked = asked;
     if (this.kindChoice) {
       const kinds = Object.keys(told[this.kind.kinds]).filter((kind) => kind !== "all");
       const known = [...this.kindChoice.options].map((option) => option.value);
@@ -75,7 +84,7 @@ class Chart {
       return;
     }
     const data = [this.told.start_ms.map((ms) => ms / 1000), ...names.map((name) => lines[name])];
-    const key = names.join("|");
+    const key = [...names, ...names.filter((name) => data[0].length < 40 || isSparse(lines[name])), data[0].length < 40].join("|");
     if (this.plot && this.names === key) {
       this.plot.setData(data);
       return;
@@ -88,14 +97,27 @@ class Chart {
     const format = this.kind.format;
     this.plot = new uPlot({
       width: Math.max(240, this.box.clientWidth), height: 200,
-      scales: { y: { range: (_, low, high) => [this.kind.zero ? 0 : Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+      legend: { live: true },
+      scales: { x: { range: () => this.window() }, y: { range: (_, low, high) => [this.kind.zero ? 0 : Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
       axes: [{ stroke: ink, grid }, { stroke: ink, grid, size: 70, values: (_, splits) => splits.map((value) => format(value)) }],
-      series: [{}, ...names.map((name, index) => ({
+      series: [{ value: (_, seconds) => (seconds ? `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "latest") }, ...names.map((name, index) => ({
         label: name, stroke: COLOURS[index % COLOURS.length], width: 2, dash: DASHES[index % DASHES.length],
-        points: { show: data[0].length < 40 },
-        value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
+        points: { show: data[0].length < 40 || isSparse(lines[name]) },
+        // Where the pointer is; else the latest.
+        value: (plot, value, series, index) => {
+          const shown = index === null ? plot.data[series].findLast((each) => each !== null) : value;
+          return shown === null || shown === undefined ? "–" : format(shown);
+        },
       }))],
     }, data, this.box);
+  }
+
+  // The whole time that was asked for, so that what is missing is seen; a gap at its end as well.
+  window() {
+    const end = Math.max(this.told.start_ms.at(-1) || 0, this.asked.end_ms - 2 * this.told.step_ms);
+    const start = Math.max(this.asked.end_ms - this.asked.minutes * 60000, this.told.start_ms[0] - this.told.step_ms);
+    return [start / 1000, end / 1000];
   }
 
   fit() {
@@ -112,14 +134,13 @@ class Chart {
 export function charts(wanted) {
   const all = CHARTS.map((kind) => new Chart(kind));
   const element = h("div", { class: "charts" }, all.map((chart) => chart.element));
-  window.addEventListener("resize", () => all.forEach((chart) => chart.fit()));
-  window.addEventListener("themechange", () => all.forEach((chart) => chart.redraw()));
+  drawn = all;
   return {
     element,
     async refresh() {
       const minutes = document.getElementById("minutes").value;
       const told = await ask(`/charts?${new URLSearchParams({ ...wanted, minutes })}`);
-      all.forEach((chart) => chart.show(told));
+      all.forEach((chart) => chart.show(told, { minutes: Number(minutes), end_ms: Date.now() }));
     },
   };
 }

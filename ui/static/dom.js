@@ -56,6 +56,9 @@ export function duration(ms) {
   return hours < 48 ? `${hours} h ${Math.floor((seconds % 3600) / 60)} min` : `${Math.floor(hours / 24)} days`;
 }
 
+export const many = (number, what, plural = "s") => `${count(number)} ${what}${number === 1 ? "" : plural}`;
+
+// UTC, as everything that stretto logs.
 export const moment = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 23);
 
 export async function ask(path, options = {}) {
@@ -72,6 +75,16 @@ export async function ask(path, options = {}) {
   let problem = {};
   try { problem = await response.json(); } catch { /* no body */ }
   throw new Error(problem.detail || problem.title || `the server answered ${response.status}`);
+}
+
+// The choices of a <select>: changed only if they differ, and never under somebody's hands.
+export function offered(select, choices) {
+  const told = JSON.stringify(choices);
+  if (document.activeElement === select && select.options.length || select.dataset.offered === told && select.options.length) return;
+  const chosen = select.value;
+  select.dataset.offered = told;
+  select.replaceChildren(...choices.map(([value, label]) => h("option", { value }, label)));
+  if (choices.some(([value]) => String(value) === chosen)) select.value = chosen;
 }
 
 // A button whose work may fail, in words beside it.

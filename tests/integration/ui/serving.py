@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,21 @@ class Served:
             method, f"{self.url}/api/v1{path}", content=content, headers=headers, timeout=REQUEST_SECONDS
         )
 
-    def kill_worker(self, worker: str) -> None:
-        """As a machine would lose it: with no word to anybody."""
+    @contextmanager
+    def killed(self, worker: str) -> Iterator[None]:
+        """With no word to anybody, as a machine would lose it; nobody starts it again before the end."""
         [file] = self.cluster.folder.glob(f"node-*/run/{worker}.json")
-        os.kill(msgspec.json.decode(file.read_bytes(), type=RunFile).pid, signal.SIGKILL)
+        supervisor = self.cluster.folder / "run" / f"{file.parents[1].name}.json"
+        os.kill(_pid(supervisor), signal.SIGSTOP)
+        try:
+            os.kill(_pid(file), signal.SIGKILL)
+            yield
+        finally:
+            os.kill(_pid(supervisor), signal.SIGCONT)
+
+
+def _pid(file: Path) -> int:
+    return msgspec.json.decode(file.read_bytes(), type=RunFile).pid
 
 
 @pytest.fixture(scope="session")
@@ -104,6 +116,6 @@ def served(whole_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 def _answers(served: Served, process: subprocess.Popen[bytes], log: Path) -> bool:
     assert process.poll() is None, log.read_text()
     try:
-        return bool(served.get("/cluster")["health"] == "good")
+        return {each["state"] for each in served.get(f"/modules/{MODULE}/groups")} == {"running"}
     except httpx.HTTPError:
         return False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +13,11 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.integration.ui.serving import GROUPS, MODULE, Served
+from tests.integration.zk.waiting import wait_until
 
 CHROMIUM = shutil.which("chromium")
 PATIENCE_MS = 60_000
+KNOWN = re.compile("good|degraded")
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no browser: install the distribution's package chromium to run these tests"
@@ -44,7 +48,7 @@ def page(browser: Browser, served: Served) -> Iterator[Page]:
 
 def _is_error(message: ConsoleMessage) -> bool:
     """What the server refuses in words is shown there, and browsers log it as well."""
-    return message.type == "error" and "status of 400" not in message.text
+    return message.type == "error" and not re.search("status of (400|503)", message.text)
 
 
 def picture(page: Page, name: str) -> None:
@@ -86,18 +90,48 @@ def test_a_killed_leader_shows_its_successor_and_the_dip_of_the_isr(page: Page, 
     expect(page.get_by_text(f"{GROUPS - 1} of {GROUPS - 1} replicas; min-ISR 2")).to_be_visible(
         timeout=PATIENCE_MS
     )
-    # From here on the page is not loaded again.
-    served.kill_worker(victim)
-    row = page.locator("tr", has_text=victim)
-    expect(row).not_to_contain_text("leader", timeout=PATIENCE_MS)
-    expect(page.locator("dd", has=page.get_by_role("link", name=victim))).to_have_count(
-        0, timeout=PATIENCE_MS
-    )
-    expect(page.locator("ol.story")).to_contain_text("leads", timeout=PATIENCE_MS)
-    expect(page.locator("ol.story")).to_contain_text(f"leader {victim}", timeout=PATIENCE_MS)
-    picture(page, "group")
+    expect(page.get_by_role("heading", name="Epochs")).to_be_visible()
+    page.evaluate("window.stayed = true")
+    with served.killed(victim):
+        expect(page.get_by_text("2 of 3 replicas; min-ISR 2")).to_be_visible(timeout=PATIENCE_MS)
+        leader = page.locator("dl dt:text-is('Leader') + dd")
+        expect(leader).not_to_have_text(victim, timeout=PATIENCE_MS)
+        successor = leader.inner_text()
+        assert successor in served.get(f"/modules/{MODULE}/groups/0")["isr"]
+        expect(page.locator("tr", has_text=successor).first).to_contain_text("leader", timeout=PATIENCE_MS)
+        expect(page.locator("tr", has_text=victim).first).to_contain_text("○ out", timeout=PATIENCE_MS)
+        expect(page.locator("#health")).to_have_attribute("data-health", "degraded", timeout=PATIENCE_MS)
+        story = page.locator("ol.story li", has_text=successor)
+        expect(story.filter(has_text="leads").first).to_be_visible(timeout=PATIENCE_MS)
+        picture(page, "group")
     # The supervisor brings it back, and it returns to the ISR.
     expect(page.get_by_text("3 of 3 replicas; min-ISR 2")).to_be_visible(timeout=PATIENCE_MS)
+    assert page.evaluate("window.stayed"), "the page was loaded again"
+
+
+def test_leadership_is_handed_over_from_the_map(page: Page, served: Served) -> None:
+    go(page, served, f"/modules/{MODULE}/leadership")
+    expect(page.locator("a.cell.leader")).to_have_count(GROUPS, timeout=PATIENCE_MS)
+    page.get_by_label("Group to hand over").select_option("2")
+    target = page.get_by_label("Hand over to")
+    expect(target.locator("option")).to_have_count(2, timeout=PATIENCE_MS)
+    successor = target.locator("option").first.get_attribute("value")
+    page.get_by_role("button", name="Resign").click()
+    expect(page.locator("form [role=status]")).to_contain_text("asked to go to", timeout=PATIENCE_MS)
+    node = served.get(f"/modules/{MODULE}/groups/2")["replicas"]
+    place = next(each["node"] for each in node if each["worker"] == successor)
+    column = page.locator(".map section", has=page.get_by_role("link", name=place))
+    expect(column.get_by_role("link", name="group 2, leads")).to_be_visible(timeout=PATIENCE_MS)
+
+
+def test_a_server_that_is_gone_leaves_no_good_health_on_the_page(page: Page, served: Served) -> None:
+    expect(page.locator("#health")).to_have_attribute("data-health", KNOWN, timeout=PATIENCE_MS)
+    page.route("**/api/v1/**", lambda route: route.fulfill(status=503, json={"detail": "gone away"}))
+    expect(page.locator("#health")).to_have_attribute("data-health", "unknown", timeout=PATIENCE_MS)
+    expect(page.locator("#health")).to_contain_text("what is below is as old")
+    expect(page.locator("#freshness")).to_contain_text("Not refreshed: gone away")
+    page.unroute("**/api/v1/**")
+    expect(page.locator("#health")).to_have_attribute("data-health", KNOWN, timeout=PATIENCE_MS)
 
 
 def test_charts_have_data(page: Page, served: Served) -> None:
@@ -161,8 +195,33 @@ def test_records_are_browsed_on_a_narrow_screen(page: Page, served: Served) -> N
     assert served.send("POST", f"/modules/{MODULE}/depots/events/records", body).status_code == 201
     go(page, served, f"/modules/{MODULE}/data")
     expect(page.get_by_label("Depot or PState")).to_be_visible()
-    expect(page.locator("main")).to_contain_text("has offsets", timeout=PATIENCE_MS)
+    expect(page.locator("main")).to_contain_text("offsets", timeout=PATIENCE_MS)
+    expect(page.get_by_text("From offset")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_pstate_is_paged_without_a_key_twice(page: Page, served: Served) -> None:
+    records = [{"user": f"paged-{number:03}"} for number in range(120)]
+    path = f"/modules/{MODULE}/depots/events/records"
+    assert served.send("POST", path, {"records": records}).status_code == 201
+    query = f"/modules/{MODULE}/queries/seen?argument=paged-119"
+    wait_until("all are counted", lambda: served.get(query)["answer"] > 0, 60)
+    go(page, served, f"/modules/{MODULE}/data")
+    page.get_by_label("Depot or PState").select_option("pstate:counts")
+    expect(page.locator("main")).to_contain_text("Type dict[str, int]", timeout=PATIENCE_MS)
+    seen: list[str] = []
+    rows = page.locator("tbody tr td:first-child")
+    while True:
+        expect(rows.first).to_be_visible(timeout=PATIENCE_MS)
+        shown = rows.all_inner_texts()
+        seen += shown
+        following = page.get_by_role("button", name="Next page")
+        if not following.count():
+            break
+        following.click()
+        expect(rows.first).not_to_have_text(shown[0], timeout=PATIENCE_MS)
+    assert len(seen) == len(set(seen))
+    assert {json.dumps(each["user"]) for each in records} <= set(seen)
 
 
 def test_a_parked_record_that_was_opened_stays_open(page: Page, served: Served) -> None:
@@ -178,6 +237,13 @@ def test_a_parked_record_that_was_opened_stays_open(page: Page, served: Served) 
     assert served.send("POST", where, body).status_code == 201
     expect(parked).to_have_count(before + 1, timeout=PATIENCE_MS)
     expect(page.locator("details[open]")).to_have_count(1)
+    go(page, served, "/")
+    problem = page.locator("ul.problems li", has_text=f"of count of {MODULE}")
+    expect(problem).to_contain_text("parked", timeout=PATIENCE_MS)
+    problem.get_by_role("link").click()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Forget all").click()
+    expect(page.locator("main")).to_contain_text("None.", timeout=PATIENCE_MS)
 
 
 def test_the_log_of_a_worker_is_read_page_by_page_and_by_level(page: Page, served: Served) -> None:

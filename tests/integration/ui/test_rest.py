@@ -9,27 +9,103 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from schemathesis import Case
 from schemathesis.core.result import Ok
+from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from stretto.ui.api import ROUTES
 from tests.integration.ui.serving import GROUPS, MODULE, Served
 from tests.integration.zk.waiting import wait_until
 
 
-def test_every_answer_is_as_the_document_says(served: Served) -> None:
+def operations_of(served: Served) -> dict[str, APIOperation[Any, Any, Any, Any]]:
     document = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
-    operations = [each.ok() for each in document.get_all_operations() if isinstance(each, Ok)]
-    assert len(operations) > 15
-    for operation in operations:
+    found = [each.ok() for each in document.get_all_operations() if isinstance(each, Ok)]
+    handlers = [handler for route in ROUTES.routes for handler in getattr(route, "route_handlers", ())]
+    assert len(found) == len(handlers), "an operation is missing in the document"
+    return {each.label: each for each in found}
 
-        @given(case=operation.as_strategy())
-        @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
-        def check(case: Case[Any]) -> None:
+
+def test_no_answer_is_other_than_the_document_says(served: Served) -> None:
+    for operation in operations_of(served).values():
+
+        @given(case=operation.as_strategy(), is_there=st.booleans())
+        @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+        def check(case: Case[Any], is_there: bool) -> None:
+            if is_there and "module" in (case.path_parameters or {}):
+                case.path_parameters["module"] = MODULE
             # Bounds of options and types of keys are not in the document, and refused all the same.
             case.call_and_validate(timeout=30, excluded_checks=[positive_data_acceptance])
 
         check()
+
+
+def test_every_operation_does_what_it_is_for_and_answers_as_the_document_says(
+    served: Served, tmp_path: Path
+) -> None:
+    group = served.get(f"/modules/{MODULE}/groups/1")
+    successor = next(worker for worker in group["isr"] if worker != group["leader"])
+    [*_, node] = (each["node"] for each in served.get("/nodes") if each["address"])
+    module: dict[str, Any] = {"module": MODULE}
+    one_group = module | {"group": 1}
+    option = {"name": "replication.max.time.lag.millis"}
+    snapshot = module | {"name": "examined"}
+    counts, events = module | {"pstate": "counts"}, module | {"depot": "events"}
+    of_module = "/api/v1/modules/{module}"
+    # What the path says, the query and the body; in an order in which each has what it needs.
+    examples: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
+        ("GET /api/v1/cluster", {}, {}, None),
+        ("GET /api/v1/nodes", {}, {}, None),
+        ("PUT /api/v1/nodes/{node}/leadership", {"node": node}, {}, {"allowed": True}),
+        ("GET /api/v1/operations", {}, {"module": MODULE, "limit": 5}, None),
+        ("GET /api/v1/conductor/log", {}, {"level": "info", "limit": 5}, None),
+        ("GET /api/v1/nodes/{node}/log", {"node": node}, {"limit": 5}, None),
+        ("GET /api/v1/workers/{worker}/log", {"worker": successor}, {"limit": 5}, None),
+        ("GET /api/v1/modules", {}, {}, None),
+        (f"GET {of_module}", module, {}, None),
+        (f"GET {of_module}/groups", module, {}, None),
+        (f"GET {of_module}/groups/{{group}}", one_group, {}, None),
+        (f"GET {of_module}/groups/{{group}}/story", one_group, {}, None),
+        (f"GET {of_module}/groups/{{group}}/epochs", one_group, {}, None),
+        (f"POST {of_module}/depots/{{depot}}/records", events, {}, {"records": [{"user": "examined"}]}),
+        (f"GET {of_module}/depots/{{depot}}/records", events, {"task": 3, "limit": 5}, None),
+        (f"GET {of_module}/pstates/{{pstate}}", counts, {"limit": 5}, None),
+        (f"GET {of_module}/queries/{{name}}", module | {"name": "seen"}, {"argument": "examined"}, None),
+        (f"GET {of_module}/failures", module, {}, None),
+        (f"POST {of_module}/failures", module, {}, {"again": False, "topology": "nobody"}),
+        ("GET /api/v1/charts", {}, {"module": MODULE, "minutes": 10}, None),
+        ("GET /api/v1/options", {}, {"module": MODULE}, None),
+        ("PUT /api/v1/options/{name}", option, {"module": MODULE}, {"value": 9_000}),
+        ("DELETE /api/v1/options/{name}", option, {"module": MODULE}, None),
+        (f"POST {of_module}/snapshots", module, {}, {"to": str(tmp_path), "name": "examined"}),
+        ("GET /api/v1/snapshots", {}, {"module": MODULE}, None),
+        (f"POST {of_module}/snapshots/{{name}}/verify", snapshot, {}, None),
+        (f"DELETE {of_module}/snapshots/{{name}}", snapshot, {}, None),
+        (f"GET {of_module}/leadership", module, {}, None),
+        (f"POST {of_module}/groups/{{group}}/resign", one_group, {}, {"to": successor}),
+        (f"POST {of_module}/leadership/balance", module, {}, None),
+    ]
+    operations = operations_of(served)
+    assert {label for label, *_ in examples} == set(operations)
+    for label, path, query, body in examples:
+        given_body = {} if body is None else {"body": body, "media_type": "application/json"}
+        case = operations[label].Case(path_parameters=path, query=query, **given_body)
+        answer = case.call_and_validate(timeout=60)
+        assert 200 <= answer.status_code < 300, (label, answer.text)
+
+
+def test_the_epochs_of_a_group_tell_who_led_and_from_where_on(served: Served) -> None:
+    def latest() -> Any:
+        group = served.get(f"/modules/{MODULE}/groups/0")
+        [*earlier, last] = served.get(f"/modules/{MODULE}/groups/0/epochs")
+        assert [each["end"] for each in earlier] == [each["start"] for each in (*earlier[1:], last)]
+        return last if (last["epoch"], last["leader"]) == (group["epoch"], group["leader"]) else None
+
+    told = wait_until("the leader of the record is that of the latest epoch", latest, 60)
+    assert told["end"] is None
+    assert told["at_ms"] > 0
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
@@ -168,6 +244,8 @@ def test_progress_and_failures_of_topologies_are_in_charts_and_metrics(served: S
     text = httpx.get(f"{served.url}/metrics").text
     assert 'stretto_topology_parked_records{module="Shown"' in text
     assert "stretto_function_duration_seconds_bucket" in text
+    forgotten = served.send("POST", f"/modules/{MODULE}/failures", {"again": False})
+    assert forgotten.json()["records"] >= 1
 
 
 def test_a_snapshot_is_made_listed_verified_and_deleted(served: Served, tmp_path: Path) -> None:

@@ -7,16 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.telemetry.histogram import ACCURACY, Distribution, Histogram, counts_up_to
+from stretto.telemetry.histogram import (
+    ACCURACY,
+    BINS_MAX,
+    NOTHING,
+    Distribution,
+    Histogram,
+    counts_up_to,
+    merged,
+)
 
 durations = st.floats(min_value=1e-6, max_value=3_600)
 
 
-def of(values: list[float]) -> Histogram:
+def of(values: list[float]) -> Distribution:
     histogram = Histogram()
     for value in values:
         histogram.add(value)
-    return histogram
+    return histogram.told()
 
 
 def sent(told: Distribution) -> Distribution:
@@ -32,19 +40,23 @@ def test_a_percentile_is_off_by_the_accuracy_at_most(values: list[float], fracti
 @given(st.lists(st.lists(durations, max_size=30), max_size=8))
 def test_merged_parts_are_the_whole(parts: list[list[float]]) -> None:
     whole = of([value for part in parts for value in part])
-    sent = [
-        msgspec.msgpack.decode(msgspec.msgpack.encode(of(part).told()), type=Distribution) for part in parts
-    ]
-    merged = Histogram(sent)
-    assert merged.count == whole.count
-    assert merged.told().bins == whole.told().bins
-    assert merged.sum == pytest.approx(whole.sum)
-    assert merged.max == whole.max
+    together = merged([sent(of(part)) for part in parts])
+    assert together.count == whole.count
+    assert together.bins == whole.bins
+    assert together.sum == pytest.approx(whole.sum)
+    assert together.max == whole.max
 
 
 def test_an_empty_one_has_no_percentiles() -> None:
-    assert Histogram().quantile(0.5) is None
-    assert Histogram([Histogram().told()]).count == 0
+    assert Histogram().told().quantile(0.5) is None
+    assert merged([NOTHING]).count == 0
+
+
+def test_merged_parts_have_no_more_bins_than_one_and_lose_no_value() -> None:
+    far = [Distribution(first, (1,), 1.0, 1.0) for first in (-5_000, 0, 700)]
+    together = merged(far)
+    assert (len(together.bins), together.count, together.bins[-1]) == (BINS_MAX, 3, 1)
+    assert together.first + len(together.bins) == 701
 
 
 @given(st.lists(durations, min_size=1, max_size=5), st.floats(min_value=0, max_value=1))
@@ -62,7 +74,7 @@ def test_what_took_no_time_counts() -> None:
 
 @given(st.lists(durations, max_size=100), st.lists(durations, min_size=1, max_size=10))
 def test_counts_up_to_bounds_rise_to_the_whole(values: list[float], bounds: list[float]) -> None:
-    told = of(values).told()
+    told = of(values)
     ascending = tuple(sorted(bounds))
     counts = counts_up_to(told, ascending)
     assert list(counts) == sorted(counts)

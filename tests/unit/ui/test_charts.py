@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from stretto.telemetry.windows import GroupWindow, TopologyWindow, Window
-from stretto.ui.charts import Charts, charts_of
+from stretto.ui.charts import Charts, charts_of, point_of
 from tests.unit.ui.windows import distribution, group, kind, looks, window
 
 STEP = 10_000
 
 
 def drawn(*windows: Window) -> Charts:
-    return charts_of(windows, lambda _, __: True, STEP)
+    heard: dict[int, list[GroupWindow]] = {}
+    for each in windows:
+        heard.setdefault(each.start_ms, []).extend(each.groups)
+    return charts_of({start: point_of(groups) for start, groups in heard.items()}, STEP)
 
 
 def test_leaders_and_isr_followers_are_told_apart() -> None:
@@ -56,16 +59,6 @@ def test_failures_are_counted_by_reason() -> None:
     )
     charts = drawn(window(0, failing), window(STEP))
     assert {reason: list(line) for reason, line in charts.replicate_failures.items()} == {"stalled": [3, 0]}
-
-
-def test_only_what_is_wanted_is_drawn() -> None:
-    def wanted(window: Window, each: GroupWindow) -> bool:
-        return window.worker == "a" and each.group.group == 1
-
-    charts = charts_of(
-        [window(0, group(0), group(1, busy_ms=1_000), worker="a"), window(0, worker="b")], wanted, STEP
-    )
-    assert charts.busy == (0.1,)
 
 
 def test_nothing_makes_empty_charts() -> None:

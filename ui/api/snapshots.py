@@ -1,4 +1,4 @@
-"""Snapshots over REST: what ``stretto snapshot`` does, with the folders as this machine sees them."""
+"""Snapshots: what ``stretto snapshot`` does, with the folders as this machine sees them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from stretto.nearest import did_you_mean
 from stretto.snapshot.checking import Verdict, check
 from stretto.snapshot.creating import create, default_name
 from stretto.snapshot.keeping import delete_files, too_many
+from stretto.ui.api.common import delete, get, module_named, post
 from stretto.ui.desk import Desk
 
 
@@ -32,7 +33,34 @@ class Created(msgspec.Struct, frozen=True):
     """Of the module's snapshots, those that were too many."""
 
 
+@get("/snapshots", summary="The snapshots that the cluster knows of, oldest first")
+def list_snapshots(desk: Desk, module: str | None = None) -> tuple[admin.SnapshotView, ...]:
+    return desk.cluster.ask(admin.Snapshots(module=module))
+
+
+@post("/modules/{module:str}/snapshots", summary="Make a snapshot; answered when it is complete")
 def create_snapshot(desk: Desk, module: str, data: Creation) -> Created:
+    module_named(desk, module)
+    return _create(desk, module, data)
+
+
+@post(
+    "/modules/{module:str}/snapshots/{name:str}/verify",
+    status_code=200,
+    summary="Read a snapshot again, and tell what is not as it was",
+)
+def verify_snapshot(desk: Desk, module: str, name: str) -> Verdict:
+    return _verify(desk, module, name)
+
+
+@delete(
+    "/modules/{module:str}/snapshots/{name:str}", summary="Delete a snapshot with its files, or forget it"
+)
+def delete_snapshot(desk: Desk, module: str, name: str, *, forget: bool = False) -> None:
+    _delete(desk, _named_snapshot(desk, module, name), forget=forget)
+
+
+def _create(desk: Desk, module: str, data: Creation) -> Created:
     to = Path(data.to)
     if not to.is_absolute():
         raise UsageError(f"{data.to!r} is relative, and nobody knows to what; name the folder from its root")
@@ -41,7 +69,7 @@ def create_snapshot(desk: Desk, module: str, data: Creation) -> Created:
     deleted = []
     for each in too_many(known, keep):
         try:
-            delete(desk, each, forget=False)
+            _delete(desk, each, forget=False)
         except StrettoError:
             # What cannot be deleted from here stays on the list.
             continue
@@ -49,17 +77,17 @@ def create_snapshot(desk: Desk, module: str, data: Creation) -> Created:
     return Created(str(folder), len(manifest.tasks), manifest.size_bytes, deleted)
 
 
-def verify(desk: Desk, module: str, name: str) -> Verdict:
-    return check(Path(named(desk, module, name).folder))
+def _verify(desk: Desk, module: str, name: str) -> Verdict:
+    return check(Path(_named_snapshot(desk, module, name).folder))
 
 
-def delete(desk: Desk, snapshot: admin.SnapshotView, *, forget: bool) -> None:
+def _delete(desk: Desk, snapshot: admin.SnapshotView, *, forget: bool) -> None:
     if not forget:
         delete_files(snapshot)
     desk.act(admin.ForgetSnapshot(module=snapshot.module, name=snapshot.name))
 
 
-def named(desk: Desk, module: str, name: str) -> admin.SnapshotView:
+def _named_snapshot(desk: Desk, module: str, name: str) -> admin.SnapshotView:
     """Also of a module that is gone."""
     known = {each.name: each for each in desk.cluster.ask(admin.Snapshots(module=module))}
     if name not in known:
@@ -67,3 +95,11 @@ def named(desk: Desk, module: str, name: str) -> admin.SnapshotView:
             detail=f"there is no snapshot {name} of {module}; {did_you_mean(name, known)}"
         )
     return known[name]
+
+
+HANDLERS = (
+    list_snapshots,
+    create_snapshot,
+    verify_snapshot,
+    delete_snapshot,
+)

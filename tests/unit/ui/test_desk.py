@@ -1,0 +1,112 @@
+"""What the pages are told while parts of the cluster are gone."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from stretto import admin, wire
+from stretto.client.cluster import Cluster
+from stretto.client.status import GroupState, GroupStatus
+from stretto.errors import RetriableError
+from stretto.types import WorkerId
+from stretto.ui import desk as desks
+from stretto.ui.desk import Desk
+from stretto.ui.views import Health
+from stretto.zk.paths import GroupKey
+from tests.unit.ui.test_metrics import record
+from tests.unit.ui.test_views import module, node, status
+
+SILENCE = "nothing answers"
+
+
+class FakeCluster:
+    """With switches for what is gone."""
+
+    network: Any = None
+    conductor: str | None = "c:1"
+    conductor_answers = True
+    workers_answer = True
+
+    def find_conductor(self) -> str | None:
+        return self.conductor
+
+    def ask(self, call: admin.Call[Any]) -> Any:
+        if not self.conductor_answers:
+            raise RetriableError("the conductor has no connection to ZooKeeper")
+        match call:
+            case admin.Nodes():
+                return (node(),)
+            case _:
+                return (module(),)
+
+    def metadata(self) -> wire.Metadata:
+        if not self.workers_answer:
+            raise RetriableError(SILENCE)
+        return wire.Metadata(1, {WorkerId("w0"): "a:1"}, (record(),))
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[GroupStatus]:
+    found = [status(group=0)]
+    monkeypatch.setattr(desks, "group_statuses", lambda *_: found)
+    monkeypatch.setattr(desks, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(desks, "Client", lambda _: None)
+    return found
+
+
+@pytest.fixture
+def desk(cluster: FakeCluster, groups: list[GroupStatus]) -> Desk:
+    return Desk(cast(Cluster, cluster), dict)
+
+
+def test_all_is_well(desk: Desk) -> None:
+    view = desk.cluster_view()
+    assert (view.health, view.conductor) == (Health.GOOD, "c:1")
+    assert view.planned_at_ms == view.at_ms
+
+
+def test_without_a_conductor_groups_are_judged_and_what_it_told_is_kept(
+    desk: Desk, cluster: FakeCluster
+) -> None:
+    before = desk.cluster_view()
+    cluster.conductor = None
+    view = desk.cluster_view()
+    assert view.health is Health.DEGRADED
+    assert view.sentence.startswith("nothing is planned or changed: no conductor is active; start one")
+    assert (view.nodes, view.modules) == (before.nodes, before.modules)
+    assert view.planned_at_ms == before.planned_at_ms
+
+
+def test_if_zookeeper_is_lost_what_is_not_served_comes_first(
+    desk: Desk, cluster: FakeCluster, groups: list[GroupStatus]
+) -> None:
+    desk.cluster_view()
+    cluster.conductor_answers = cluster.workers_answer = False
+    groups[:] = [status(GroupState.NO_LEASE, group=0, why="worker w0: ZooKeeper does not answer it")]
+    view = desk.cluster_view()
+    assert view.health is Health.BAD
+    assert view.sentence.startswith("group 0 of M: no lease: worker w0: ZooKeeper does not answer it")
+    assert "no connection to ZooKeeper" in view.problems[1].sentence
+
+
+def test_if_nobody_ever_answered_nothing_is_known(desk: Desk, cluster: FakeCluster) -> None:
+    cluster.conductor = None
+    cluster.workers_answer = False
+    view = desk.cluster_view()
+    assert (view.health, view.sentence, view.planned_at_ms) == (Health.UNKNOWN, SILENCE, None)
+
+
+def test_without_a_conductor_from_the_beginning_groups_are_known_all_the_same(
+    desk: Desk, cluster: FakeCluster, groups: list[GroupStatus]
+) -> None:
+    cluster.conductor = None
+    groups[:] = [status(GroupState.OFFLINE, group=0)]
+    assert desk.cluster_view().health is Health.BAD
+    assert desk.groups("M")[0].group == GroupKey("M", 1, 0)

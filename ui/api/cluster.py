@@ -1,0 +1,83 @@
+"""The cluster as a whole: health, nodes, operations and logs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from litestar.params import Parameter
+
+from stretto import admin
+from stretto.types import WorkerId
+from stretto.ui.api.common import Limit, find_named, get, node_named, put
+from stretto.ui.desk import Desk
+from stretto.ui.views import ClusterView
+from stretto.zk.records import Operation
+
+
+@get("/cluster", summary="Health, problems, nodes and modules")
+def cluster(desk: Desk) -> ClusterView:
+    return desk.cluster_view()
+
+
+@get("/nodes", summary="The machines")
+def nodes(desk: Desk) -> tuple[admin.NodeView, ...]:
+    return desk.ask(admin.Nodes())
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    allowed: bool
+
+
+@put("/nodes/{node:str}/leadership", status_code=204, summary="Allow or drain a node")
+def allow_leadership(desk: Desk, node: str, data: Allowed) -> None:
+    node_named(desk, node)
+    desk.act(admin.AllowLeadership(node=node) if data.allowed else admin.DisallowLeadership(node=node))
+
+
+@get("/operations", summary="What was done to the cluster, newest last")
+def operations(desk: Desk, module: str | None = None, limit: Limit = 100) -> tuple[Operation, ...]:
+    return desk.ask(admin.Operations(module=module, limit=limit))
+
+
+# Logs.
+
+Before = Annotated[
+    int | None, Parameter(ge=0, le=2**63 - 1, description="Only lines before this position of the log.")
+]
+Level = Annotated[admin.LogLevel, Parameter(description="The least level that is shown.")]
+
+
+@get("/conductor/log", summary="What the active conductor said, newest page first")
+def conductor_log(
+    desk: Desk, before: Before = None, level: Level = admin.LogLevel.DEBUG, limit: Limit = 200
+) -> admin.LogPage:
+    return desk.cluster.ask(admin.Log(before=before, level=level, lines_max=limit))
+
+
+@get("/nodes/{node:str}/log", summary="What the supervisor of a node said, newest page first")
+def node_log(
+    desk: Desk, node: str, before: Before = None, level: Level = admin.LogLevel.DEBUG, limit: Limit = 200
+) -> admin.LogPage:
+    return desk.ask_supervisor(node_named(desk, node), admin.Log(before=before, level=level, lines_max=limit))
+
+
+@get("/workers/{worker:str}/log", summary="What a worker said, alive or not, newest page first")
+def worker_log(
+    desk: Desk, worker: str, before: Before = None, level: Level = admin.LogLevel.DEBUG, limit: Limit = 200
+) -> admin.LogPage:
+    placed = {str(each.worker): each.node for view in desk.ask(admin.Modules()) for each in view.processes}
+    node = find_named("there is no worker", worker, placed)
+    call = admin.Log(worker=WorkerId(worker), before=before, level=level, lines_max=limit)
+    return desk.ask_supervisor(node_named(desk, node), call)
+
+
+HANDLERS = (
+    cluster,
+    nodes,
+    allow_leadership,
+    operations,
+    conductor_log,
+    node_log,
+    worker_log,
+)

@@ -1,0 +1,75 @@
+"""What all handlers share: how they are declared, and how they find what a request names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, TypeVar
+
+import litestar
+import msgspec
+from litestar.exceptions import NotFoundException
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Parameter
+
+from stretto import admin
+from stretto.client.status import GroupStatus
+from stretto.errors import UsageError
+from stretto.nearest import did_you_mean
+from stretto.ui.desk import Desk
+
+T = TypeVar("T")
+
+ENTRIES_MAX = 1_000
+
+
+class ProblemDetails(msgspec.Struct, frozen=True):
+    """RFC 9457: why something was not done."""
+
+    status: int
+    detail: str
+    """One sentence that says what to do."""
+
+
+_PROBLEM = ResponseSpec(ProblemDetails, media_type="application/problem+json", description="Refused.")
+_PROBLEMS = dict.fromkeys((400, 401, 403, 404, 409, 413, 503), _PROBLEM)
+
+# Handlers wait for the cluster, so each runs on a thread.
+get = partial(litestar.get, sync_to_thread=True, responses=_PROBLEMS)
+post = partial(litestar.post, sync_to_thread=True, responses=_PROBLEMS)
+put = partial(litestar.put, sync_to_thread=True, responses=_PROBLEMS)
+delete = partial(litestar.delete, sync_to_thread=True, responses=_PROBLEMS)
+
+Limit = Annotated[int, Parameter(ge=1, le=ENTRIES_MAX, description="No more than so many.")]
+Group = Annotated[int, Parameter(ge=0)]
+
+
+def module_named(desk: Desk, module: str) -> admin.ModuleView:
+    return find_named("there is no module", module, {each.module: each for each in desk.ask(admin.Modules())})
+
+
+def node_named(desk: Desk, node: str) -> admin.NodeView:
+    return find_named("there is no node", node, {each.node: each for each in desk.ask(admin.Nodes())})
+
+
+def groups_of(desk: Desk, module: str) -> list[GroupStatus]:
+    """No conductor is needed, unless nobody else knows the module."""
+    try:
+        return desk.groups(module)
+    except UsageError:
+        module_named(desk, module)
+        return []
+
+
+def group_named(desk: Desk, module: str, group: int) -> GroupStatus:
+    found = groups_of(desk, module)
+    for status in found:
+        if status.group.group == group:
+            return status
+    raise NotFoundException(detail=f"{module} has no group {group}; its groups are 0 to {len(found) - 1}")
+
+
+def find_named(lack: str, name: str, there: Mapping[str, T]) -> T:
+    if name not in there:
+        raise NotFoundException(detail=f"{lack} {name}; {did_you_mean(name, there)}")
+    return there[name]

@@ -1,0 +1,164 @@
+"""Data of modules: append, read depots and PStates, ask queries."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar.exceptions import NotFoundException
+from litestar.params import Parameter
+
+from stretto.client import queries
+from stretto.client.selection import KeyRange, entries, find, plain
+from stretto.partition import Partitioner
+from stretto.ui.api.common import Limit, find_named, get, module_named, post
+from stretto.ui.desk import Desk
+
+RECORDS_MAX = 10_000
+READ_SECONDS = 10.0
+QUERY_MS_MAX = 60_000
+
+
+class Records(msgspec.Struct, frozen=True):
+    records: Annotated[list[Any], msgspec.Meta(max_length=RECORDS_MAX)]
+
+
+class AppendedRecords(msgspec.Struct, frozen=True):
+    appended: int
+
+
+@post(
+    "/modules/{module:str}/depots/{depot:str}/records",
+    summary="Append records; answered when all are visible",
+)
+def append(desk: Desk, module: str, depot: str, data: Records) -> AppendedRecords:
+    view = module_named(desk, module)
+    spec = find_named(f"module {module} has no depot", depot, {each.name: each for each in view.depots})
+    partitioner = Partitioner(spec, view.tasks)
+    placed = [partitioner.place(record) for record in data.records]
+    producer = desk.client.producer(module, depot, linger_ms=0)
+    try:
+        acks = [producer.append(each.record, task=each.task) for each in placed]
+        for ack in acks:
+            ack.result()
+    finally:
+        producer.close()
+    return AppendedRecords(len(placed))
+
+
+class DepotRecord(msgspec.Struct, frozen=True):
+    offset: int
+    timestamp_ms: int
+    value: Any
+    """As JSON; text that is none, as it is."""
+
+
+class DepotPage(msgspec.Struct, frozen=True):
+    task: int
+    start: int
+    """The first offset that can be read."""
+    end: int
+    records: list[DepotRecord]
+    next: int
+
+
+@get("/modules/{module:str}/depots/{depot:str}/records", summary="Records of one task")
+def read_depot(
+    desk: Desk,
+    module: str,
+    depot: str,
+    *,
+    task: Annotated[int, Parameter(ge=0)] = 0,
+    offset: Annotated[int, Parameter(ge=0)] = 0,
+    limit: Limit = 100,
+) -> DepotPage:
+    view = module_named(desk, module)
+    find_named(f"module {module} has no depot", depot, {each.name: each for each in view.depots})
+    if task >= view.tasks:
+        raise NotFoundException(detail=f"module {module} has no task {task}; it has {view.tasks}")
+    reader = desk.client.reader(module, depot, timeout=READ_SECONDS)
+    start, end = reader.bounds(task)
+    at = max(start, offset)
+    records = reader.read(task, at).records[:limit] if at < end else []
+    shown = [DepotRecord(each.offset, each.timestamp_ms, _shown(each.data)) for each in records]
+    return DepotPage(task, start, end, shown, shown[-1].offset + 1 if shown else at)
+
+
+class PStateEntry(msgspec.Struct, frozen=True):
+    key: Any
+    value: Any = None
+
+
+class PStatePage(msgspec.Struct, frozen=True):
+    type: str
+    path: list[Any]
+    value: Any
+    """If the path leads to a value."""
+    entries: list[PStateEntry]
+    """If it leads to a collection: the first of them."""
+    more: bool
+
+
+@get("/modules/{module:str}/pstates/{pstate:str}", summary="What a PState holds")
+def read_pstate(
+    desk: Desk,
+    module: str,
+    pstate: str,
+    *,
+    key: Annotated[list[str] | None, Parameter(description="A key, then keys inside what is there.")] = None,
+    prefix: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    limit: Limit = 100,
+) -> PStatePage:
+    view = module_named(desk, module)
+    find_named(f"module {module} has no PState", pstate, {each.name: each for each in view.pstates})
+    reader = desk.client.pstate(module, pstate, timeout=READ_SECONDS)
+    found = find(reader.type, key or [])
+    shown = [plain(each) for each in found.path]
+    if found.collection is None:
+        value = reader.contains(*found.path) if found.is_member else reader.get(*found.path)
+        return PStatePage(str(reader.type), shown, plain(value), [], more=False)
+    wanted = KeyRange(found.collection, prefix, start, end)
+    rows = [
+        PStateEntry(*map(plain, row))
+        for row in entries(reader, found.path, found.collection, wanted, limit + 1)
+    ]
+    return PStatePage(str(reader.type), shown, None, rows[:limit], more=len(rows) > limit)
+
+
+class QueryAnswer(msgspec.Struct, frozen=True):
+    answer: Any
+
+
+@get("/modules/{module:str}/queries/{name:str}", summary="Ask a query of the module")
+def ask_query(
+    desk: Desk,
+    module: str,
+    name: str,
+    *,
+    argument: Annotated[list[str] | None, Parameter(description="In their order: JSON, or text.")] = None,
+    named: Annotated[list[str] | None, Parameter(description="By their names: NAME=JSON.")] = None,
+    timeout_ms: Annotated[int, Parameter(ge=1, le=QUERY_MS_MAX)] = 10_000,
+) -> QueryAnswer:
+    view = module_named(desk, module)
+    find_named(f"module {module} has no query", name, {each.name: each for each in view.queries})
+    args = [queries.argument(each) for each in argument or ()]
+    given = dict(queries.named_argument(each) for each in named or ())
+    answer = desk.client.asking(module, name, args, given, timeout=timeout_ms / 1_000).wait()
+    return QueryAnswer(plain(answer))
+
+
+def _shown(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return data.decode(errors="replace")
+
+
+HANDLERS = (
+    append,
+    read_depot,
+    read_pstate,
+    ask_query,
+)

@@ -1,0 +1,173 @@
+"""Modules: their task groups, leadership, charts, and what their functions did not manage."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar.params import Parameter
+
+from stretto import admin
+from stretto.client.failures import ModuleFailures, find_failures, settle_failures
+from stretto.client.status import GroupStatus
+from stretto.types import Epoch, WorkerId
+from stretto.ui.api.common import Group, get, group_named, groups_of, module_named, post
+from stretto.ui.charts import Charts
+from stretto.ui.desk import Desk
+from stretto.ui.history import CHARTED_MINUTES, History, Scope
+
+MINUTES_MAX = 7 * 24 * 60
+
+
+@get("/modules", summary="The modules")
+def modules(desk: Desk) -> tuple[admin.ModuleView, ...]:
+    return desk.ask(admin.Modules())
+
+
+@get("/modules/{module:str}", summary="One module")
+def one_module(desk: Desk, module: str) -> admin.ModuleView:
+    return module_named(desk, module)
+
+
+@get("/modules/{module:str}/groups", summary="The task groups, by their replicas' word")
+def groups(desk: Desk, module: str) -> list[GroupStatus]:
+    return groups_of(desk, module)
+
+
+@get("/modules/{module:str}/groups/{group:int}", summary="One task group")
+def one_group(desk: Desk, module: str, group: Group) -> GroupStatus:
+    return group_named(desk, module, group)
+
+
+class StoryEntry(msgspec.Struct, frozen=True):
+    worker: WorkerId
+    at_ms: int
+    event: str
+    fields: dict[str, Any]
+
+
+@get("/modules/{module:str}/groups/{group:int}/story", summary="Recent transitions")
+def story(desk: Desk, module: str, group: Group) -> list[StoryEntry]:
+    status = group_named(desk, module, group)
+    return [StoryEntry(worker, line.at_ms, line.event, line.fields) for worker, line in desk.story(status)]
+
+
+class EpochEntry(msgspec.Struct, frozen=True, kw_only=True):
+    epoch: Epoch
+    start: int
+    """Offset of its first entry."""
+    end: int | None
+    """Where the next epoch begins; None of the latest."""
+    leader: WorkerId | None
+    """If it, or who is left, remembers."""
+    at_ms: int | None
+    """When that leader was elected."""
+
+
+@get("/modules/{module:str}/groups/{group:int}/epochs", summary="The epochs that its log has, newest last")
+def epochs(desk: Desk, module: str, group: Group) -> list[EpochEntry]:
+    status = group_named(desk, module, group)
+    found = desk.epochs(status)
+    leads = {
+        line.fields.get("epoch"): (worker, line.at_ms)
+        for worker, line in desk.story(status)
+        if line.event == "leads"
+    }
+    follows = {
+        line.fields.get("epoch"): WorkerId(str(line.fields["leader"]))
+        for _, line in desk.story(status)
+        if line.event == "follows"
+    }
+    ends = [each.start for each in found[1:]]
+    entries = []
+    for each, end in zip(found, (*ends, None), strict=True):
+        leader, at_ms = leads.get(each.epoch, (follows.get(each.epoch), None))
+        entries.append(EpochEntry(epoch=each.epoch, start=each.start, end=end, leader=leader, at_ms=at_ms))
+    return entries
+
+
+class Successor(msgspec.Struct, frozen=True):
+    to: WorkerId
+
+
+class EndingEpoch(msgspec.Struct, frozen=True):
+    epoch: Epoch
+
+
+@post(
+    "/modules/{module:str}/groups/{group:int}/resign",
+    status_code=202,
+    summary="Ask the leader to hand over",
+)
+def resign(desk: Desk, module: str, group: Group, data: Successor) -> EndingEpoch:
+    group_named(desk, module, group)
+    return EndingEpoch(desk.act(admin.ResignLeader(module=module, group=group, to=data.to)))
+
+
+@get("/modules/{module:str}/leadership", summary="The balance of leaders")
+def leadership(desk: Desk, module: str) -> admin.LeadershipView:
+    module_named(desk, module)
+    return desk.ask(admin.Leadership(module=module))
+
+
+@post("/modules/{module:str}/leadership/balance", status_code=202, summary="Balance now")
+def balance(desk: Desk, module: str) -> admin.LeadershipView:
+    module_named(desk, module)
+    return desk.act(admin.Balance(module=module))
+
+
+@get("/charts", summary="Replication over time")
+def charts(
+    history: History,
+    minutes: Annotated[int, Parameter(ge=1, le=MINUTES_MAX)] = CHARTED_MINUTES,
+    module: str | None = None,
+    worker: str | None = None,
+    group: Annotated[int | None, Parameter(ge=0)] = None,
+) -> Charts:
+    return history.charts(Scope(module, worker, group), minutes)
+
+
+@get("/modules/{module:str}/failures", summary="Records that functions did not manage, and streams' progress")
+def failures(desk: Desk, module: str, topology: str | None = None) -> ModuleFailures:
+    module_named(desk, module)
+    return desk.shared(
+        ("failures", module, topology),
+        lambda: find_failures(desk.cluster, module, lambda each: topology in (None, each.topology)),
+    )
+
+
+class Settling(msgspec.Struct, frozen=True):
+    again: bool
+    """Try them again; else forget them."""
+    topology: str | None = None
+    offset: int | None = None
+
+
+class Settled(msgspec.Struct, frozen=True):
+    records: int
+
+
+@post("/modules/{module:str}/failures", status_code=200, summary="Try parked records again, or forget them")
+def settle(desk: Desk, module: str, data: Settling) -> Settled:
+    module_named(desk, module)
+
+    def is_wanted(each: admin.FailureView) -> bool:
+        return data.topology in (None, each.topology) and data.offset in (None, each.offset)
+
+    return Settled(settle_failures(desk.cluster, module, is_wanted, again=data.again))
+
+
+HANDLERS = (
+    modules,
+    one_module,
+    groups,
+    one_group,
+    story,
+    epochs,
+    resign,
+    leadership,
+    balance,
+    charts,
+    failures,
+    settle,
+)

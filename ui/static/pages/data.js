@@ -1,0 +1,96 @@
+// What a module holds: depots and PStates, and records that its functions did not manage.
+import { action, ask, count, fill, h, moment, path, table } from "../dom.js";
+import { moduleHead } from "./shared.js";
+
+const PAGE = 50;
+const text = (key) => (typeof key === "string" ? key : JSON.stringify(key));
+
+export function data(root, [name]) {
+  moduleHead(root, name, "/data");
+  const what = h("select", { "aria-label": "Depot or PState" });
+  const task = h("input", { type: "number", min: 0, value: 0, style: "width: 5em" });
+  const offset = h("input", { type: "number", min: 0, value: 0, style: "width: 9em" });
+  const keys = h("input", { placeholder: "all of them" });
+  const ofDepot = [h("label", {}, "Task ", task), h("label", {}, "From offset ", offset)];
+  const ofPState = [h("label", {}, "Keys, separated by / ", keys)];
+  const box = h("div", {});
+  const more = h("p", { class: "inline" });
+  const button = (label, work) => h("button", { type: "button", onclick: () => guarded(work) }, label);
+  let inside = []; // Keys that lead to what is shown; they may have a / in them.
+
+  const guarded = async (work) => {
+    try {
+      await work();
+    } catch (error) {
+      fill(box, h("p", { class: "error" }, error.message));
+      more.replaceChildren();
+    }
+  };
+
+  async function depot(object, start) {
+    const page = await ask(`/modules/${path(name)}/depots/${path(object)}/records?${new URLSearchParams({ task: task.value, offset: start, limit: PAGE })}`);
+    fill(box, h("p", { class: "soft" }, page.end > page.start ? `Task ${page.task} has offsets ${count(page.start)} to ${count(page.end)} (exclusive).` : `Task ${page.task} has no records; it has offsets from ${count(page.end)} on.`),
+      page.records.length ? table([["offset", "number"], "time (UTC)", "record"], page.records.map((each) => [count(each.offset), moment(each.timestamp_ms), h("code", {}, JSON.stringify(each.value))])) : null);
+    more.replaceChildren(...(start > page.start ? [button("First", () => depot(object, page.start))] : []),
+      ...(page.next < page.end ? [button("Next page", () => depot(object, page.next)), button("Newest", () => depot(object, Math.max(page.start, page.end - PAGE)))] : []));
+  }
+
+  async function pstate(object, after) {
+    const query = new URLSearchParams({ limit: PAGE + (after === undefined ? 0 : 1) });
+    for (const key of inside) query.append("key", key);
+    if (after !== undefined) query.set("start", after);
+    const page = await ask(`/modules/${path(name)}/pstates/${path(object)}?${query}`);
+    // A page begins with the key that the one before it ended with.
+    const entries = after === undefined ? page.entries : page.entries.filter((each) => text(each.key) !== after);
+    const into = (key) => h("button", { type: "button", class: "key", onclick: () => guarded(() => { inside = [...inside, text(key)]; keys.value = inside.join(" / "); return pstate(object); }) }, h("code", {}, JSON.stringify(key)));
+    const isNested = (value) => value !== null && typeof value === "object";
+    fill(box, h("p", { class: "soft" }, "Type ", h("code", {}, page.type), inside.length ? `, inside ${inside.join(" / ")}` : ""),
+      entries.length ? table(["key", "value"], entries.map((each) => [isNested(each.value) ? into(each.key) : h("code", {}, JSON.stringify(each.key)), h("code", {}, JSON.stringify(each.value))]))
+        : page.value === null ? h("p", { class: "soft" }, "Nothing is there.") : h("pre", {}, JSON.stringify(page.value, null, 2)));
+    const last = entries.at(-1);
+    more.replaceChildren(...(after === undefined ? [] : [button("First", () => pstate(object))]), ...(page.more && last ? [button("Next page", () => pstate(object, text(last.key)))] : []));
+  }
+
+  const look = () => guarded(() => {
+    const [kind, object] = what.value.split(":");
+    for (const each of ofDepot) each.hidden = kind !== "depot";
+    for (const each of ofPState) each.hidden = kind !== "pstate";
+    if (kind === "depot") return depot(object, Number(offset.value));
+    inside = keys.value.split("/").map((each) => each.trim()).filter(Boolean);
+    return pstate(object);
+  });
+  const form = h("form", { class: "inline", onsubmit: (event) => { event.preventDefault(); look(); } }, what, ofDepot, ofPState, h("button", {}, "Show"));
+  what.addEventListener("change", () => { keys.value = ""; look(); });
+  root.append(form, box, more);
+  let known = false;
+  return async () => {
+    if (known) return;
+    const view = await ask(`/modules/${path(name)}`);
+    what.replaceChildren(...view.depots.map((each) => h("option", { value: `depot:${each.name}` }, `depot ${each.name}`)), ...view.pstates.map((each) => h("option", { value: `pstate:${each.name}` }, `PState ${each.name}`)));
+    known = true;
+    if (what.options.length) await look();
+    else fill(box, h("p", { class: "soft" }, "It has neither depots nor PStates."));
+  };
+}
+
+export function failures(root, [name]) {
+  moduleHead(root, name, "/failures");
+  const box = h("div", {});
+  const settle = (again) => async () => {
+    const done = await ask(`/modules/${path(name)}/failures`, { method: "POST", body: { again } });
+    return `${count(done.records)} records ${again ? "will be tried again" : "forgotten"}`;
+  };
+  root.append(box, h("p", {}, action("Try all again", settle(true)), " ", action("Forget all", settle(false), "Forget all parked records? Their depot still has them, but nobody will process them.")));
+  return async () => {
+    const told = await ask(`/modules/${path(name)}/failures`);
+    const by = new Map();
+    for (const each of told.streams) {
+      const sum = by.get(each.topology) || { lag: 0, retrying: 0 };
+      by.set(each.topology, { lag: sum.lag + each.lag, retrying: sum.retrying + each.retrying });
+    }
+    fill(box, told.problems.length ? h("ul", { class: "problems" }, told.problems.map((problem) => h("li", {}, problem))) : null,
+      h("h2", {}, "Streams"), by.size ? table(["topology", ["records to process", "number"], ["records tried again", "number"]], [...by].map(([topology, sum]) => [topology, count(sum.lag), count(sum.retrying)])) : h("p", { class: "soft" }, "No stream runs."),
+      h("h2", {}, "Parked records"), told.parked.length ? told.parked.map((each) => h("details", {}, h("summary", {}, `${each.topology}: record ${count(each.offset)} of ${each.depot} on task ${each.task}, after ${each.attempts} attempts, ${moment(each.at_ms)} UTC: ${each.error}`),
+        h("pre", {}, each.record, "\n\n", each.traceback || each.error))) : h("p", { class: "soft" }, "None."));
+  };
+}
