@@ -135,6 +135,9 @@ class Meter:
                 self._events["stalls"] += 1
             case "steps_down":
                 self._underway.clear()
+            case "proposes_isr":
+                # The first change of a new leader is one of what it inherited.
+                self._isr = frozenset(fields["was"])
             case "isr":
                 now = frozenset(fields["isr"])
                 if self._isr - now:

@@ -10,4 +10,5 @@ from litestar import Router
 from stretto.ui.api import cluster, data, modules, options, snapshots
 
 _PARTS = (cluster, modules, options, data, snapshots)
-ROUTES = Router("/api/v1", route_handlers=[handler for part in _PARTS for handler in part.HANDLERS])
+HANDLERS = [handler for part in _PARTS for handler in part.HANDLERS]
+ROUTES = Router("/api/v1", route_handlers=HANDLERS)

@@ -38,6 +38,12 @@ function durations(field) {
   };
 }
 
+// UTC, as fine as the axis is.
+const time = (seconds, step) => {
+  const iso = new Date(seconds * 1000).toISOString();
+  return step >= 86400 ? iso.slice(5, 10) : step >= 60 ? iso.slice(11, 16) : iso.slice(11, 19);
+};
+
 // Points that have no neighbour, of which no line would be seen.
 const isSparse = (line) => line.some((value, index) => value !== null && (line[index - 1] ?? null) === null && (line[index + 1] ?? null) === null);
 
@@ -98,9 +104,8 @@ class Chart {
     this.plot = new uPlot({
       width: Math.max(240, this.box.clientWidth), height: 200,
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-      legend: { live: true },
       scales: { x: { range: () => this.window() }, y: { range: (_, low, high) => [this.kind.zero ? 0 : Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
-      axes: [{ stroke: ink, grid }, { stroke: ink, grid, size: 70, values: (_, splits) => splits.map((value) => format(value)) }],
+      axes: [{ stroke: ink, grid, values: (_, splits, __, ___, step) => splits.map((seconds) => time(seconds, step)) }, { stroke: ink, grid, size: 70, values: (_, splits) => splits.map((value) => format(value)) }],
       series: [{ value: (_, seconds) => (seconds ? `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "latest") }, ...names.map((name, index) => ({
         label: name, stroke: COLOURS[index % COLOURS.length], width: 2, dash: DASHES[index % DASHES.length],
         points: { show: data[0].length < 40 || isSparse(lines[name]) },

@@ -43,7 +43,7 @@ export function bytes(value) {
   const units = ["B", "KB", "MB", "GB", "TB"];
   let unit = 0;
   while (value >= 1000 && unit < units.length - 1) { value /= 1000; unit += 1; }
-  return `${unit ? value.toFixed(1) : value} ${units[unit]}`;
+  return `${unit ? value.toFixed(1) : +value.toFixed(1)} ${units[unit]}`;
 }
 
 export function duration(ms) {

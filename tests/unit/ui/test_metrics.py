@@ -46,7 +46,7 @@ class Clock:
 def record(leader: str | None = "w0", generation: int = 1) -> wire.GroupView:
     workers = (WorkerId("w0"), WorkerId("w1"))
     led_by = None if leader is None else WorkerId(leader)
-    return wire.GroupView(GroupKey("M", generation, 0), (TaskId(0),), workers, Epoch(1), led_by, workers)
+    return wire.GroupView(GroupKey("M", generation, 0), (TaskId(0),), workers, Epoch(1), led_by, workers, 1)
 
 
 LABELS = 'module="M",group="0",worker="w0"'

@@ -67,6 +67,14 @@ def test_changes_of_the_isr_shrink_or_expand_it() -> None:
     assert taken(meter).events == {"elections": 1, "shrinks": 3, "expands": 2, "stalls": 1}
 
 
+def test_the_member_that_a_new_leader_drops_is_a_shrink() -> None:
+    meter = Meter()
+    meter.noted("leads", {"epoch": 2, "start": 7})
+    meter.noted("proposes_isr", {"epoch": 2, "isr": ["b", "c"], "was": ["a", "b", "c"]})
+    meter.noted("isr", {"epoch": 2, "isr": ["b", "c"]})
+    assert taken(meter).events == {"elections": 1, "shrinks": 1}
+
+
 def test_looks_keep_average_and_extremes() -> None:
     meter = Meter()
     for value in (3, 1, 8):

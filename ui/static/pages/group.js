@@ -43,7 +43,7 @@ export function group(root, [name, number]) {
       past.length > EPOCHS_MAX ? h("p", { class: "soft" }, `and ${count(past.length - EPOCHS_MAX)} earlier ones`) : null);
     fill(story, lines.length ? h("ol", { class: "story" }, lines.reverse().map((line) => h("li", { class: WEIGHTY.includes(line.event) ? "weighty" : null },
       h("time", { datetime: new Date(line.at_ms).toISOString() }, moment(line.at_ms)), h("span", {}, line.worker),
-      h("span", {}, line.event.replaceAll("_", " "), " ", h("span", { class: "soft" }, Object.entries(line.fields).map(([key, value]) => `${key} ${Array.isArray(value) ? value.join(", ") : value}`).join(" · ")))))) : h("p", { class: "soft" }, "Nobody remembers anything."));
+      h("span", {}, line.event.replaceAll("_", " "), " ", h("span", { class: "soft" }, Object.entries(line.fields).map(([key, value]) => `${key} ${Array.isArray(value) ? value.join(", ") : value ?? "none"}`).join(" · ")))))) : h("p", { class: "soft" }, "Nobody remembers anything."));
     await drawn.refresh();
   };
 }
