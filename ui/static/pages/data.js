@@ -16,19 +16,25 @@ export function data(root, [name]) {
   const box = h("div", {});
   const more = h("p", { class: "inline" });
   const button = (label, work) => h("button", { type: "button", onclick: () => guarded(work) }, label);
+  let asked = 0; // An answer to what nobody waits for any more is not shown.
   let inside = []; // Keys that lead to what is shown; they may have a / in them.
 
   const guarded = async (work) => {
+    asked += 1;
+    const mine = asked;
     try {
       await work();
     } catch (error) {
+      if (mine !== asked) return;
       fill(box, h("p", { class: "error" }, error.message));
       more.replaceChildren();
     }
   };
 
   async function depot(object, start) {
+    const mine = asked;
     const page = await ask(`/modules/${path(name)}/depots/${path(object)}/records?${new URLSearchParams({ task: task.value, offset: start, limit: PAGE })}`);
+    if (mine !== asked) return;
     fill(box, h("p", { class: "soft" }, page.end > page.start ? `Task ${page.task} has offsets ${count(page.start)} to ${count(page.end)} (exclusive).` : `Task ${page.task} has no records; it has offsets from ${count(page.end)} on.`),
       page.records.length ? table([["offset", "number"], "time (UTC)", "record"], page.records.map((each) => [count(each.offset), moment(each.timestamp_ms), h("code", {}, JSON.stringify(each.value))])) : null);
     more.replaceChildren(...(start > page.start ? [button("First", () => depot(object, page.start))] : []),
@@ -36,10 +42,12 @@ export function data(root, [name]) {
   }
 
   async function pstate(object, after) {
+    const mine = asked;
     const query = new URLSearchParams({ limit: PAGE + (after === undefined ? 0 : 1) });
     for (const key of inside) query.append("key", key);
     if (after !== undefined) query.set("start", after);
     const page = await ask(`/modules/${path(name)}/pstates/${path(object)}?${query}`);
+    if (mine !== asked) return;
     // A page begins with the key that the one before it ended with.
     const entries = after === undefined ? page.entries : page.entries.filter((each) => text(each.key) !== after);
     const into = (key) => h("button", { type: "button", class: "key", onclick: () => guarded(() => { inside = [...inside, text(key)]; keys.value = inside.join(" / "); return pstate(object); }) }, h("code", {}, JSON.stringify(key)));

@@ -8,8 +8,12 @@ function log(root, title, route) {
   const box = h("div", {});
   const at = h("p", {});
   let before = null; // The newest page, unless somebody went further back.
+  let asked = 0; // Of two answers the one to the later question counts.
   const show = async () => {
+    asked += 1;
+    const mine = asked;
     const page = await ask(`${route}?${new URLSearchParams({ level: level.value, ...(before === null ? {} : { before }) })}`);
+    if (mine !== asked) return;
     fill(box, page.lines.length ? h("ol", { class: "log" }, page.lines.map((line) => h("li", { class: line.level || "plain" },
       h("time", {}, line.at.replace("T", " ").slice(0, 23)), h("span", { class: "level" }, line.level || ""), h("span", {}, h("strong", {}, line.event), " ", line.text))))
       : h("p", { class: "soft" }, "No such lines on this page of the log."));
