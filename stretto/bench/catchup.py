@@ -29,7 +29,7 @@ from stretto.worker.state import AppliedState
 
 PAGE_BYTES = 4_096
 TRANSFER_BYTES = 2_000_000_000
-TRANSFERS = 5
+TRANSFERS = 3
 SERVINGS = 3
 STREAMINGS = 3
 SERVED_BYTES = 1_000_000_000
@@ -47,9 +47,10 @@ STREAMING_TARGET = 0.80
 def transfer(folder: Path) -> Result:
     """A far-horizon transfer, from its first question to the installed state, with nothing else to do.
 
-    It and its floor take turns at going first, and each begins when the disk has nothing left to do for the
-    other: files that are removed and pages that wait to be written would be told as the speed of whoever
-    comes next.
+    It and its floor begin alike: after a pass of the floor that does not count, when the disk has nothing
+    left to do. What came before decides otherwise: files that are removed and pages that wait to be written
+    cost whoever comes next; and memory that a pass has just freed is, on a virtual machine, worth three times
+    the speed to a floor that goes through the page cache.
     """
     ours, floors = [], []
     with Replicas(folder) as cluster:
@@ -57,8 +58,12 @@ def transfer(folder: Path) -> Result:
         source = cluster.state_file(cluster.leader)
         size_bytes = source.stat().st_size
 
+        def floor() -> float:
+            return size_bytes / pipeline(source, folder / "floor") / 1e6
+
         def measure_ours(number: int) -> None:
             cluster.wipe(cluster.follower)
+            floor()
             os.sync()
             cluster.start(cluster.follower)
             ours.append(size_bytes * 1_000 / cluster.ended(number)["took_ms"] / 1e6)
@@ -67,8 +72,9 @@ def transfer(folder: Path) -> Result:
             cluster.without_follower()
 
         def measure_floor(_: int) -> None:
+            floor()
             os.sync()
-            floors.append(size_bytes / pipeline(source, folder / "floor") / 1e6)
+            floors.append(floor())
 
         for number in range(1, TRANSFERS + 1):
             for measure in (measure_ours, measure_floor) if number % 2 else (measure_floor, measure_ours):
