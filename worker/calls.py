@@ -84,7 +84,7 @@ class CallDesk:
 
     def _replicas(self, module: str | None) -> list[admin.ReplicaView]:
         views = [group.view() for group in self._worker.groups.values()]
-        views += [stopped.view(self._worker.loop.now) for stopped in self._worker.stopped.values()]
+        views += [stopped.view(self._worker.loop.now) for stopped in self._worker.replicas.stopped.values()]
         return sorted((each for each in views if module in (None, each.group.module)), key=lambda v: v.group)
 
     def _epochs(self, key: GroupKey) -> list[admin.EpochView]:

@@ -93,7 +93,7 @@ class Hosting:
         if group is not None:
             group.plan = plan
             group.step(events.ReplicasChanged(plan=plan.number, replicas=plan.replicas))
-        stopped = self._worker.stopped.get(plan.key)
+        stopped = self._worker.replicas.stopped.get(plan.key)
         if stopped is not None:
             stopped.plan = plan
         self.consider(plan.key)
@@ -106,8 +106,8 @@ class Hosting:
         plan = self.plans[key]
         self._opening.add(key)
         worker = self._worker
-        worker.stopped[key] = views.Stopped(plan, worker.worker, worker.loop.now, views.NOT_BEGUN)
-        worker.applier.read(worker.folder(plan).open, lambda result: self._opened(key, result))
+        worker.replicas.stopped[key] = views.Stopped(plan, worker.worker, worker.loop.now, views.NOT_BEGUN)
+        worker.applier.read(worker.replicas.folder(plan).open, lambda result: self._opened(key, result))
 
     def _opened(self, key: GroupKey, result: ReplicaStorage | Exception) -> None:
         self._opening.discard(key)
@@ -115,12 +115,12 @@ class Hosting:
         if isinstance(result, Exception):
             if not isinstance(result, OSError | StrettoError):
                 raise result
-            worker.stopped[key].why = str(result)
+            worker.replicas.stopped[key].why = str(result)
             log.error("replica_cannot_be_opened", group=str(key), why=str(result), retry_ms=RETRY_MS)
             worker.loop.call_after(RETRY_MS, self._take_on, key)
             return
         log.info("replica_taken_on", group=str(key), worker=worker.worker)
-        worker.took_on(self.plans[key], result)
+        worker.replicas.took_on(self.plans[key], result)
         worker.regrouping.opened()
 
     # A replica less.
@@ -138,7 +138,9 @@ class Hosting:
             return
         log.info("replica_given_up", group=str(key), worker=self._worker.worker, plan=record.plan)
         del self.plans[key]
-        self._worker.gave_up(group, "its replica moved to another worker", lambda: self._delete(group))
+        self._worker.replicas.gave_up(
+            group, "its replica moved to another worker", lambda: self._delete(group)
+        )
 
     def _delete(self, group: Group) -> None:
         folder = folder_of(self._worker.config.data_dir, group.key)

@@ -21,7 +21,7 @@ import structlog
 from stretto import wire
 from stretto.admin import ModuleDescription, describe
 from stretto.endpoint import advertised
-from stretto.errors import PeerError, StorageError, StrettoError
+from stretto.errors import PeerError
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
 from stretto.options import Level, OptionSet, settings_of
@@ -29,31 +29,28 @@ from stretto.records import DepotOffset
 from stretto.replog.commit import GroupCommit
 from stretto.replog.core import effects, events
 from stretto.replog.core.guards import GUARDS
-from stretto.replog.core.settings import Identity, Settings
+from stretto.replog.core.settings import Settings
 from stretto.replog.frame import Frame, decode
-from stretto.replog.identity import Identity as StoredIdentity
-from stretto.replog.log import Replog
 from stretto.types import Incarnation, Millis, Offset, TaskId, WorkerId
-from stretto.worker import views
 from stretto.worker.applier import Applier
 from stretto.worker.calls import CallDesk
 from stretto.worker.catchup import CatchupDesk
 from stretto.worker.clients import Clients
 from stretto.worker.digests import Digests
 from stretto.worker.executors.pool import Code, Executors
-from stretto.worker.fsync import FsyncSwitch
 from stretto.worker.group import Group
 from stretto.worker.holding import Holding
-from stretto.worker.hosting import Hosting, folder_of
+from stretto.worker.hosting import Hosting
 from stretto.worker.metadata import MetadataDesk
 from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.plan import GroupPlan
 from stretto.worker.regrouping import RegroupingDesk
 from stretto.worker.repeating import Repeating
+from stretto.worker.replicas import REOPEN_MS, Replicas
 from stretto.worker.retention import RetentionDesk
 from stretto.worker.scans.desk import ScanDesk
 from stretto.worker.snapshots import SnapshotDesk, is_snapshot
-from stretto.worker.storage import ReplicaFolder, ReplicaStorage, lock_folder
+from stretto.worker.storage import lock_folder
 from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
 from stretto.worker.topology.queries import QueryDesk
@@ -64,7 +61,6 @@ from stretto.zk.records import Assignment, ModuleSpec, ModuleState, RestoredFrom
 
 log = structlog.get_logger()
 
-REOPEN_MS = 1_000
 COMMIT_THREADS = 8
 LEASE_TICK_MS = Millis(500)
 LEASE_MARGIN = 0.1
@@ -109,9 +105,12 @@ class Worker:
         self.config = config
         self.worker = config.worker
         self._lock = lock_folder(config.data_dir)
-        self._pool = ThreadPoolExecutor(COMMIT_THREADS, "commit")
+        self.pool = ThreadPoolExecutor(COMMIT_THREADS, "commit")
         self.loop = Loop()
-        self.commit = GroupCommit(self._committed, deliver=self.loop.call_in_passing, wake=self.loop.wake)
+        self.replicas = Replicas(self)
+        self.commit = GroupCommit(
+            self.replicas.committed, deliver=self.loop.call_in_passing, wake=self.loop.wake
+        )
         self.digests = Digests()
         self.snapshots = SnapshotDesk(self)
         self.applier = Applier(self.loop, self._marked)
@@ -128,7 +127,7 @@ class Worker:
         #: What the module is, and whether it takes records: as the spec says. Read as the options are.
         self.description = config.description
         self.is_paused = False
-        self._restored = config.restored
+        self.restored = config.restored
         self._artifact = config.artifact
         self._entry = config.entry
         self._spec: ModuleSpec | None = None
@@ -143,7 +142,6 @@ class Worker:
         self.retention = RetentionDesk(self)
         self.queries = QueryDesk(self)
         self.scans = ScanDesk(self)
-        self._storages: dict[GroupKey, ReplicaStorage] = {}
         self.groups: dict[GroupKey, Group] = {}
         self.telemetry = Telemetry(
             self.loop,
@@ -152,28 +150,18 @@ class Worker:
             streams=self.streams,
             microbatches=self.microbatches,
         )
-        #: Every plan has its group, or is here.
-        self.stopped = {
-            plan.key: views.Stopped(plan, config.worker, self.loop.now, views.NOT_BEGUN)
-            for plan in config.plans
-        }
         self.hosting = Hosting(self, config.plans)
         self.regrouping = RegroupingDesk(self)
         self._registrations: dict[WorkerId, WorkerRegistration] = {}
-        self._by_log: dict[Replog, Group] = {}
-        self._fsync: dict[GroupKey, FsyncSwitch] = {}
-        self._incarnation: Incarnation | None = None
-        #: Under which incarnation a reopened replica must not begin.
-        self._barred: dict[GroupKey, Incarnation] = {}
-        #: Stopped replicas whose files are being closed.
-        self._closing: set[GroupKey] = set()
+        #: Of the session that lasts.
+        self.incarnation: Incarnation | None = None
         self._checkpoints = self._repeating("replication.checkpoint.interval.millis", self._checkpoint)
         self._flushes = self._repeating("replication.fsync.interval.millis", self._flush)
         #: Granted by the ensemble at last; before that, what we ask for.
         self._session_ms = Millis(config.session_timeout_ms)
         self._stopping_at: int | None = None
         for plan in config.plans:
-            self._open(plan)
+            self.replicas.open(plan)
         self.metastore = Metastore(
             config.zookeeper,
             paths=Paths(config.root),
@@ -183,6 +171,10 @@ class Worker:
             listener=self,
             options_of=config.module,
         )
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping_at is not None
 
     @property
     def address(self) -> str:
@@ -213,18 +205,6 @@ class Worker:
 
     # Storage.
 
-    def replica_path(self, plan: GroupPlan) -> Path:
-        return folder_of(self.config.data_dir, plan.key)
-
-    def folder(self, plan: GroupPlan) -> ReplicaFolder:
-        path = self.replica_path(plan)
-        return ReplicaFolder(
-            path, plan, cluster=self.config.cluster, pool=self._pool, restored=self._restored
-        )
-
-    def _open(self, plan: GroupPlan) -> None:
-        self._storages[plan.key] = self.folder(plan).open()
-
     def _registration(self, incarnation: Incarnation) -> WorkerRegistration:
         """Called from the metastore's threads."""
         return WorkerRegistration(
@@ -233,118 +213,23 @@ class Worker:
             node=self.config.node,
             address=advertised(self.transport.address, self.config.advertise),
             launch=self.config.launch,
-            members={str(key): storage_id for key, storage_id in self.regrouping.prepared.items()}
-            | {str(key): storage.storage_id for key, storage in self._storages.copy().items()},
+            members={
+                str(key): storage_id
+                for key, storage_id in (self.regrouping.prepared | self.replicas.storage_ids()).items()
+            },
             artifact=self._artifact,
             paused=self.is_paused,
             dropped=self.retention.dropped,
             closed=self.regrouping.closed,
         )
 
-    def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
-        """A replica must not go on. Close it, and try again later, renewed if its folder is suspect."""
-        log.error("replica_stopped", group=str(group.key), why=why, renew=renew)
-        group.closed = True
-        self.stopped[group.key] = views.Stopped(group.plan, self.worker, self.loop.now, why, group.view())
-        del self.groups[group.key]
-        self.scans.forget(group.key, f"its replica was stopped ({why})")
-        self.catchup.group_closed(group.key)
-        self.streams.closed(group.key)
-        self.microbatches.closed(group.key)
-        del self._storages[group.key]
-        del self._fsync[group.key]
-        self.clients.reads.parked.group_changed(group.key)
-        if renew:
-            self.regrouping.lost(group)
-        if self._incarnation is not None:
-            # Reopened, it has forgotten what it did in this incarnation: which epoch it led, which Hello it
-            # sent. So it comes back as another one, and the others need not wait for this one.
-            self._barred[group.key] = self._incarnation
-            # The leases of its neighbours end first: once the registration is gone others lead, at once.
-            self._session_expired()
-            self.metastore.reincarnate()
-        self._closing.add(group.key)
-        self.commit.when_quiet(group.log, lambda: self._close_stopped(group, why, renew=renew))
-
-    def _close_stopped(self, group: Group, why: str, *, renew: bool) -> None:
-        self._by_log.pop(group.log, None)
-        self.applier.read(group.close, lambda _: self._reopen(group.plan, why, renew=renew))
-
-    def _reopen(self, plan: GroupPlan, why: str, *, renew: bool) -> None:
-        self._closing.discard(plan.key)
-        if self._stopping_at is not None or plan.key not in self.hosting.plans:
-            return
-        try:
-            self.folder(plan).check_room()
-            if renew:
-                self._storages[plan.key] = self.folder(plan).renew(why)
-            else:
-                self._open(plan)
-        except (StrettoError, OSError) as error:
-            self.stopped[plan.key].why = str(error)
-            log.error("replica_cannot_be_opened", group=str(plan.key), why=str(error), retry_ms=REOPEN_MS)
-            self.loop.call_after(REOPEN_MS, lambda: self._reopen(plan, why, renew=renew))
-            return
-        self.metastore.update_registration()
-        if self._incarnation is not None:
-            # The assignment may have changed while it was closed.
-            self._begin(self.hosting.plans[plan.key], self._incarnation)
-
     def _assignment_read(self, assignment: Assignment) -> None:
         """From the metastore's threads."""
         self.loop.call_soon(self._assigned, assignment)
 
     def _assigned(self, assignment: Assignment) -> None:
-        if self._stopping_at is None:
+        if not self.is_stopping:
             self.hosting.assigned(assignment)
-
-    def took_on(self, plan: GroupPlan, storage: ReplicaStorage) -> None:
-        """A replica that this worker did not have before."""
-        self._storages[plan.key] = storage
-        self.metastore.update_registration()
-        self.metastore.follow(plan.key)
-        if self._incarnation is not None:
-            self._begin(plan, self._incarnation)
-
-    def gave_up(self, group: Group, why: str, then: Callable[[], None]) -> None:
-        """A replica that nobody counts on any more; ``then`` when its files are closed. ``why`` is for those
-        who read from it still."""
-        key = group.key
-        group.closed = True
-        self.metastore.unfollow(key)
-        del self.groups[key]
-        self.scans.forget(key, why)
-        self.metadata.group_closed(key)
-        self.catchup.group_closed(key)
-        self.streams.closed(key)
-        self.microbatches.closed(key)
-        del self._storages[key]
-        del self._fsync[key]
-        self.clients.reads.parked.group_changed(key)
-        self.metastore.update_registration()
-
-        def close() -> None:
-            self._by_log.pop(group.log, None)
-            self.applier.after_applied(lambda: self.applier.read(group.close, lambda _: then()))
-
-        self.commit.when_quiet(group.log, close)
-
-    def is_closing(self, key: GroupKey) -> bool:
-        """It was stopped, and its files may still be open."""
-        return key in self._closing
-
-    def has_storage(self, key: GroupKey) -> bool:
-        return key in self._storages
-
-    def forget_stopped(self, key: GroupKey, then: Callable[[], None]) -> None:
-        """One that nobody counts on any more and that has not begun; ``then`` when its files are closed."""
-        self.metastore.unfollow(key)
-        self.stopped.pop(key, None)
-        storage = self._storages.pop(key, None)
-        if storage is None:
-            self.loop.call_soon(then)
-        else:
-            self.applier.read(storage.close, lambda _: then())
 
     def regrouped(self) -> None:
         """All replicas are of another grouping than before."""
@@ -352,25 +237,10 @@ class Worker:
         if self.executors.count not in (0, self.executors.wanted):
             self.code_changed(self._code(self._artifact, self._entry))
 
-    def identity_of(self, key: GroupKey) -> StoredIdentity:
-        return self._storages[key].identity
-
-    def replica_replaced(self, group: Group, storage: ReplicaStorage) -> None:
-        """By a leader's state; the group has not taken over its new log yet."""
-        self.scans.forget(group.key, "a leader's state took the place of its replica's")
-        self._by_log.pop(group.log, None)
-        self._storages[group.key] = storage
-        self._by_log[storage.log] = group
-
     def clear_readers(self) -> None:
         """An executor was killed, perhaps in the middle of a read: no page that was freed since is lost."""
         for group in self.groups.values():
             self.applier.read(group.state.clear_readers, lambda _: None)
-
-    def _committed(self, replog: Replog, end: Offset | StorageError) -> None:
-        group = self._by_log.get(replog)
-        if group is not None:
-            group.committed(end)
 
     def _marked(self, group: Group, frame: Frame) -> None:
         """On the applying thread."""
@@ -392,7 +262,7 @@ class Worker:
         self.loop.call_soon(self._session_started, incarnation)
 
     def session_expired(self) -> None:
-        self.loop.call_soon(self._session_expired)
+        self.loop.call_soon(self.lose_session)
 
     def lease_renewed(self, sent_at_ms: Millis) -> None:
         self.loop.call_soon(self._lease_renewed, sent_at_ms)
@@ -415,10 +285,9 @@ class Worker:
         self.microbatches.settings_changed()
         set_here = {str(level): dict(values) for level, values in options.levels.items()}
         log.info("options_in_force", worker=self.worker, options=set_here)
-        for switch in self._fsync.values():
-            switch.want(self.option("replication.fsync"))
+        self.replicas.options_changed()
         for group in list(self.groups.values()):
-            group.step(events.OptionsChanged(settings=self._settings()))
+            group.step(events.OptionsChanged(settings=self.settings()))
 
     def _spec_changed(self, spec: ModuleSpec | None) -> None:
         """Nothing to go by if the module was made by hand, or is gone."""
@@ -428,12 +297,12 @@ class Worker:
             self.is_paused = spec.is_paused
             log.info("module_paused" if self.is_paused else "module_resumed", worker=self.worker)
             for group in list(self.groups.values()):
-                group.step(events.OptionsChanged(settings=self._settings()))
+                group.step(events.OptionsChanged(settings=self.settings()))
             self.streams.settings_changed()
             self.microbatches.settings_changed()
             self.metastore.update_registration()
         self._spec = spec
-        self._restored = spec.restored
+        self.restored = spec.restored
         self._take_code(spec)
         self.retention.deleted(spec.deleted)
 
@@ -482,47 +351,27 @@ class Worker:
         return self.options.value(name, Level.of(self.config.module))
 
     def _session_started(self, incarnation: Incarnation) -> None:
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self.transport.incarnation = incarnation
         for key, plan in self.hosting.plans.items():
             group = self.groups.get(key)
             if group is None:
-                self._begin(plan, incarnation)
+                self.replicas.begin(plan, incarnation)
             else:
                 group.session_started(incarnation)
-                group.step(events.OptionsChanged(settings=self._settings()))
+                group.step(events.OptionsChanged(settings=self.settings()))
 
-    def _begin(self, plan: GroupPlan, incarnation: Incarnation) -> None:
-        storage = self._storages.get(plan.key)
-        if storage is None or self._barred.get(plan.key) == incarnation:
-            return
-        identity = Identity(
-            worker=self.worker,
-            storage=storage.storage_id,
-            incarnation=incarnation,
-            replicas=plan.replicas,
-            plan=plan.number,
-        )
-        group = Group(self, plan, identity, self._settings(), log=storage.log, state=storage.state)
-        self.groups[plan.key] = group
-        del self.stopped[plan.key]
-        self._by_log[storage.log] = group
-        self._fsync[plan.key] = switch = FsyncSwitch(self, group, storage.identity)
-        switch.want(self.option("replication.fsync"))
-        group.step(events.Tick())
-        self.regrouping.begun(group)
-
-    def _settings(self) -> Settings:
+    def settings(self) -> Settings:
         self._session_ms = self.metastore.negotiated_timeout_ms or self._session_ms
         margin_ms = Millis(int(self._session_ms * LEASE_MARGIN))
         lease_ms = GUARDS.lease_duration(self._session_ms, LEASE_TICK_MS, margin_ms)
         settings = settings_of(self.options, self.config.module)
         return settings.with_lease(lease_ms).with_paused(self.is_paused)
 
-    def _session_expired(self) -> None:
-        if self._incarnation is None:
+    def lose_session(self) -> None:
+        if self.incarnation is None:
             return
-        self._incarnation = None
+        self.incarnation = None
         for group in list(self.groups.values()):
             group.step(events.SessionExpired())
             self.clients.reads.parked.group_changed(group.key)
@@ -592,6 +441,9 @@ class Worker:
     def send(self, to: WorkerId, message: wire.Replicate, blob: bytes) -> None:
         self.transport.send(to, message, (blob,) if blob else ())
 
+    def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
+        self.replicas.stop(group, why, renew=renew)
+
     def replied(self, request: int, result: effects.Result) -> None:
         if request < 0:
             self.streams.entries.replied(request, result)
@@ -656,18 +508,6 @@ class Worker:
             group.step(events.Resign(epoch=leader.epoch, target=ready[0]))
         return bool(ready)
 
-    def _close_cleanly(self, group: Group, storage: ReplicaStorage) -> None:
-        """Clean means synced, also what was confirmed before it was."""
-        try:
-            group.state.checkpoint()
-            group.log.sync()
-        except StorageError as error:
-            log.error("replica_not_closed_cleanly", group=str(group.key), why=str(error))
-            group.close()
-        else:
-            group.close()
-            storage.identity.mark_clean()
-
     def _close(self) -> None:
         self.metastore.close()
         self.microbatches.close()
@@ -679,10 +519,8 @@ class Worker:
         self.digests.close()
         self.snapshots.close()
         self.commit.close()
-        for key, group in self.groups.items():
-            if not group.installing:
-                self._close_cleanly(group, self._storages[key])
-        self._pool.shutdown()
+        self.replicas.close()
+        self.pool.shutdown()
         self.transport.close()
         self.loop.close()
         os.close(self._lock)

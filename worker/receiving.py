@@ -104,7 +104,7 @@ class StateReceiving:
             retry_ms=replica.settings.retry_ms,
         )
         staging = Staging(
-            self._worker.replica_path(group.plan), group.plan.tasks, self._stagings.get(group.key)
+            self._worker.replicas.path(group.plan), group.plan.tasks, self._stagings.get(group.key)
         )
         self._stagings[group.key] = staging
         now = Millis(self._loop.now)
@@ -305,7 +305,8 @@ class StateReceiving:
         if receiving is None or receiving.end != end:
             group.install_failed()
             return
-        folder, identity = self._worker.folder(group.plan), self._worker.identity_of(group.key)
+        replicas = self._worker.replicas
+        folder, identity = replicas.folder(group.plan), replicas.identity_of(group.key)
         install = Install(
             storage_id=group.replica.storage,
             end=end,
@@ -336,7 +337,7 @@ class StateReceiving:
                     took_ms=self._loop.now - receiving.begun_at,
                 )
                 group.meter.counted("received_states")
-                self._worker.replica_replaced(group, result)
+                self._worker.replicas.replaced(group, result)
                 group.installed(result, receiving.history)
 
         self._worker.applier.after_applied(lambda: self._desk.on_thread(work, then))

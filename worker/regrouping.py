@@ -131,10 +131,10 @@ class RegroupingDesk:
             seal = group.state.seal()
             if seal is None or seal.grouping != plan.key.generation:
                 return None
-            folder = self._worker.replica_path(group.plan).name
+            folder = self._worker.replicas.path(group.plan).name
             seals.update({task: (folder, seal) for task in plan.tasks if task in group.plan.tasks})
         return takeover.prepare(
-            self._worker.replica_path(plan),
+            self._worker.replicas.path(plan),
             takeover.planned(plan.key.generation, seals),
             cluster=self._worker.config.cluster,
             group=str(plan.key),
@@ -180,16 +180,20 @@ class RegroupingDesk:
         worker, hosting = self._worker, self._worker.hosting
         for key in self._old():
             group = worker.groups.get(key)
-            if hosting.is_opening(key) or worker.is_closing(key) or (group is not None and group.installing):
+            if (
+                hosting.is_opening(key)
+                or worker.replicas.is_closing(key)
+                or (group is not None and group.installing)
+            ):
                 continue
             del hosting.plans[key]
             self._closing.add(key)
             if group is None:
-                worker.forget_stopped(key, partial(self._closed, key))
+                worker.replicas.forget_stopped(key, partial(self._closed, key))
             else:
                 # Who waits for it is told, and asks elsewhere.
                 group.step(events.SessionExpired())
-                worker.gave_up(group, "its tasks were regrouped", partial(self._closed, key))
+                worker.replicas.gave_up(group, "its tasks were regrouped", partial(self._closed, key))
         if self._old():
             worker.loop.call_after(AGAIN_MS, self._close_all)
 
@@ -205,7 +209,7 @@ class RegroupingDesk:
     def opened(self) -> None:
         """A replica was. When all are, nothing of the old grouping is needed any more."""
         worker = self._worker
-        is_whole = all(worker.has_storage(key) for key in worker.hosting.plans)
+        is_whole = all(worker.replicas.has_storage(key) for key in worker.hosting.plans)
         if self._switching is None or self._closing or not is_whole:
             return
         self._switching = None

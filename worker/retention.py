@@ -82,7 +82,7 @@ class RetentionDesk:
         self._worker.loop.call_after(LOOK_MS, self._look)
 
     def _look_at_all(self) -> None:
-        if self._deleted and not self._worker.stopped:
+        if self._deleted and not self._worker.replicas.stopped:
             self._tell_dropped()
         for group in list(self._worker.groups.values()):
             self._look_at(group)

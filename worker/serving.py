@@ -194,7 +194,7 @@ class StateServing:
         if serving is None or serving.attempt != ask.attempt:
             serving = self._serving[key] = Serving(ask.attempt)
         previous = serving.images.get(ask.task)
-        state, folder = group.state, self._worker.replica_path(group.plan)
+        state, folder = group.state, self._worker.replicas.path(group.plan)
         log.info("image_begins", group=str(key[0]), follower=key[1], task=ask.task, round=ask.round)
 
         def grew(image: GrowingImage) -> None:

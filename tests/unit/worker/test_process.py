@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 from stretto.replog.core import events
 from stretto.types import Incarnation, StorageId, WorkerId
 from stretto.worker.process import Worker
+from stretto.worker.replicas import Replicas
 from stretto.zk.paths import GroupKey
 
 
@@ -32,8 +33,11 @@ def test_a_registration_is_written_while_replicas_come_and_go() -> None:
         retention=SimpleNamespace(dropped=0),
         is_paused=False,
         _artifact="",
-        _storages=storages,
+        loop=SimpleNamespace(now=0),
     )
+    worker.config.plans = ()
+    worker.replicas = Replicas(cast(Any, worker))
+    worker.replicas._storages = storages
     registration = Worker._registration(cast(Any, worker), Incarnation("i"))
     assert list(registration.members) == ["m/1/0", "m/1/1"]
 
@@ -43,17 +47,19 @@ def test_a_replica_that_stops_ends_the_leases_of_its_neighbours_before_others_ma
     stopped.key, neighbour.key = GroupKey("m", 1, 0), GroupKey("m", 1, 1)
     worker = MagicMock()
     worker.groups = {stopped.key: stopped, neighbour.key: neighbour}
-    worker._storages = {stopped.key: MagicMock(), neighbour.key: MagicMock()}
-    worker._fsync = {stopped.key: MagicMock(), neighbour.key: MagicMock()}
-    worker._incarnation, worker._barred, worker.stopped = Incarnation("i"), {}, {}
-    worker._session_expired = lambda: Worker._session_expired(worker)
+    worker.config.plans = ()
+    worker.incarnation = Incarnation("i")
+    worker.lose_session = lambda: Worker.lose_session(worker)
+    replicas = Replicas(worker)
+    replicas._storages = {stopped.key: MagicMock(), neighbour.key: MagicMock()}
+    replicas._fsync = {stopped.key: MagicMock(), neighbour.key: MagicMock()}
     expired: list[list[Any]] = []
     worker.metastore.reincarnate.side_effect = lambda: expired.append(
         [call.args[0] for call in neighbour.step.call_args_list]
     )
-    Worker.replica_stopped(worker, stopped, "its disk is broken", renew=False)
+    replicas.stop(stopped, "its disk is broken", renew=False)
     assert expired == [[events.SessionExpired()]]
-    assert worker._barred == {stopped.key: Incarnation("i")}
+    assert replicas._barred == {stopped.key: Incarnation("i")}
 
-    worker._session_expired()
+    worker.lose_session()
     assert len(neighbour.step.call_args_list) == 1, "what the metastore tells of it later is not news"
