@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from stretto.replog.core.lineage import History, divergence
-from stretto.replog.core.producers import index_of, is_lasting, round_of
+from stretto.replog.core.producers import index_of, is_lasting, round_of, silence_ms_of
 from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.types import Epoch, Incarnation, Millis, Offset, ProducerId, WorkerId
 
@@ -448,9 +448,10 @@ def may_claim(claimed: int, sequence: int) -> bool:
     return round_of(sequence) > round_of(claimed)
 
 
-def may_forget(producer: ProducerId) -> bool:
-    """A lasting one comes back, whenever that is, and may repeat what it wrote last."""
-    return not is_lasting(producer)
+def may_forget(producer: ProducerId, silent_ms: int, expiry_ms: Millis) -> bool:
+    """A lasting one comes back, whenever that is, and may repeat what it wrote last; another with a name, for
+    as long as its users were promised."""
+    return not is_lasting(producer) and silent_ms >= silence_ms_of(producer, expiry_ms)
 
 
 # Retention and far horizon.
@@ -566,7 +567,7 @@ class Guards:
     is_young: Callable[[int, Millis], bool] = is_young
     begins_round: Callable[[int, int], bool] = begins_round
     may_claim: Callable[[int, int], bool] = may_claim
-    may_forget: Callable[[ProducerId], bool] = may_forget
+    may_forget: Callable[[ProducerId, int, Millis], bool] = may_forget
     cut_limit: Callable[[Offset, Offset], Offset] = cut_limit
     pin_start: Callable[[Sequence[Offset]], Offset] = pin_start
     first_entry: Callable[[Offset, Offset], Offset] = first_entry

@@ -537,8 +537,8 @@ class Leader:
         self._expiry_at = self._next_expiry_check()
         for producer in replica.producers.open_producers():
             heard = self._producers_heard.get(producer, self._in_office_since)
-            is_silent = replica.now - heard >= replica.settings.producer_expiry_ms
-            if is_silent and replica.guards.may_forget(producer):
+            silent_ms = replica.now - heard
+            if replica.guards.may_forget(producer, silent_ms, replica.settings.producer_expiry_ms):
                 if self._refusal() is not None or self._is_sealed():
                     return
                 self._producers_heard.pop(producer, None)

@@ -46,6 +46,9 @@ _INDEX_MASK = (1 << _INDEX_BITS) - 1
 DIGEST_BITS = 31
 """One less than an index has: what follows a claim is of the same round."""
 ROUNDS_MAX = 1 << 32
+NAMED_SILENCE_MS = 7 * 24 * 3600 * 1000
+"""A named producer is not refused once it is forgotten: what it repeats then is stored again. So no option
+makes that sooner than those who use it were promised."""
 
 _LIFE = (Kind.PRODUCER_OPEN, Kind.PRODUCER_EXPIRE)
 SEALS = (Kind.SEAL, Kind.UNSEAL)
@@ -73,6 +76,11 @@ def is_named(producer: ProducerId) -> bool:
 
 def is_lasting(producer: ProducerId) -> bool:
     return producer & _NAMED != 0 and producer & _LASTING != 0
+
+
+def silence_ms_of(producer: ProducerId, expiry_ms: int) -> int:
+    """How long it may be silent before it is forgotten, if it ever is."""
+    return max(expiry_ms, NAMED_SILENCE_MS) if is_named(producer) else expiry_ms
 
 
 def sequence_in(round_: int, index: int) -> int:

@@ -199,7 +199,8 @@ TABLE: tuple[Option, ...] = (
         low=1_000,
         high=365 * _DAY_MS,
         setting="producer_expiry_ms",
-        doc="A producer silent for so long is forgotten; what it repeats afterwards is refused.",
+        doc="A producer silent for so long is forgotten, and what it repeats afterwards is refused. "
+        "One with a name is kept for seven days at least.",
     ),
     Option(
         name="depot.max.read.bytes",

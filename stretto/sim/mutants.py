@@ -255,7 +255,12 @@ MUTANTS: tuple[Mutant, ...] = (
         lambda claimed, sequence: round_of(sequence) != round_of(claimed),
         "claims_an_earlier_round",
     ),
-    _mutant("producers", "may_forget", "a lasting producer is not forgotten", _always(True)),
+    _mutant(
+        "producers",
+        "may_forget",
+        "a lasting producer is not forgotten",
+        lambda producer, silent_ms, expiry_ms: silent_ms >= expiry_ms,
+    ),
     _mutant(
         "retention",
         "cut_limit",

@@ -6,7 +6,13 @@ import pytest
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.effects import Acked, Refusal
 from stretto.replog.core.messages import RejectReason
-from stretto.replog.core.producers import NO_PRODUCER, named_producer_id, new_producer_id, sequence_in
+from stretto.replog.core.producers import (
+    NAMED_SILENCE_MS,
+    NO_PRODUCER,
+    named_producer_id,
+    new_producer_id,
+    sequence_in,
+)
 from stretto.replog.frame import Kind, payload
 from stretto.types import Millis, Offset
 from tests.unit.core.group import (
@@ -390,12 +396,16 @@ def test_a_round_is_claimed_for_one_content_and_none_before_it_any_more() -> Non
     assert every(claim(subject, 6, 6, 2), effects.Persist)
 
 
-def test_of_silent_named_producers_those_that_last_are_kept() -> None:
+def test_of_silent_named_producers_those_that_last_are_kept_and_the_others_for_a_week() -> None:
+    """Whatever the option says: those who repeat a write within days were promised that it is stored once."""
     subject = serving_leader(options=settings(producer_expiry_ms=Millis(4_000)))
     for request, producer in enumerate((NAMED, LASTING)):
         subject.append(request, producer=producer, sequence=sequence_in(0, 0))
     subject.settle()
     for _ in range(8):
-        subject.tick(after=1_000)
+        subject.tick(after=NAMED_SILENCE_MS // 9)
+    subject.settle()
+    assert set(subject.replica.producers.table.producers) == {NAMED, LASTING}
+    subject.tick(after=NAMED_SILENCE_MS // 8)
     subject.settle()
     assert list(subject.replica.producers.table.producers) == [LASTING]
