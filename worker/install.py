@@ -89,9 +89,11 @@ def _carry_out(replica: Path, install: Install) -> Iterator[None]:
             os.rename(state, outgoing)
             folder.sync()
             yield
+        OsFolder(incoming / "state").sync()
         os.rename(incoming / "state", state)
-        OsFolder(incoming).sync()
+        # Where it is now before where it was: a power loss must not find it in neither.
         folder.sync()
+        OsFolder(incoming).sync()
         yield
     intent = Intent(change=Change.RESET, offset=install.end, before=install.before)
     carry_out_intent(OsFolder(replica / "replog"), intent)

@@ -106,6 +106,8 @@ def take_files(replica: Path, takeover: Takeover) -> None:
             if not there.exists():
                 raise StateCorrupt(f"the files of task {task} are neither in {here} nor in {there}")
             os.rename(there, here)
+            # Where it is now before where it was: a power loss must not find it in neither.
+            OsFolder(state).sync()
             OsFolder(there.parent).sync()
     OsFolder(state).sync()
     OsFolder(replica).sync()

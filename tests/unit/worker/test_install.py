@@ -20,13 +20,14 @@ from stretto.types import Epoch, Incarnation, Offset, StorageId, TaskId, WorkerI
 from stretto.worker import staging as staging_of
 from stretto.worker.environment import NoSpace
 from stretto.worker.images import SpooledImage, make_image, task_folder
-from stretto.worker.install import INSTALL, Install, steps
+from stretto.worker.install import INSTALL, Install, carry_out, steps
 from stretto.worker.plan import GroupPlan
 from stretto.worker.staging import Abandoned, Staging
 from stretto.worker.state import AppliedState
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage
 from stretto.zk.paths import GroupKey
 from tests.unit.worker.entries import TASKS, Log, applied_in_one_go, digests
+from tests.unit.worker.syncing import folders_synced
 
 PLAN = GroupPlan(GroupKey("counts", 0, 0), TASKS, (WorkerId("w0"), WorkerId("w1")))
 LEAF = 0x02
@@ -334,3 +335,16 @@ def test_a_disk_without_room_is_told_before_anything_is_sent(
     assert staging.compare(image.described, (image.listed,))
     staging.close()
     close(leader)
+
+
+def test_a_state_is_durable_where_it_is_before_it_is_gone_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incoming = tmp_path / "incoming"
+    (incoming / "state" / "task-0").mkdir(parents=True)
+    (tmp_path / "replog").mkdir()
+    synced = folders_synced(monkeypatch)
+    carry_out(tmp_path, Install(storage_id=StorageId("disk"), end=Offset(9), before=None))
+    assert (tmp_path / "state" / "task-0").is_dir()
+    # The first time for the file that says what is to be done.
+    assert synced[:4] == [tmp_path, incoming / "state", tmp_path, incoming]

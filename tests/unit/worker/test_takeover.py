@@ -20,6 +20,7 @@ from stretto.worker.storage import ReplicaFolder, ReplicaStorage
 from stretto.worker.taskstate import TaskState
 from stretto.zk.paths import GroupKey
 from tests.unit.worker.entries import Log
+from tests.unit.worker.syncing import folders_synced
 
 WORKERS = (WorkerId("w0"),)
 FIRST = GroupPlan(GroupKey("m", 1, 0), (TaskId(0), TaskId(1)), WORKERS)
@@ -234,3 +235,16 @@ def test_a_state_is_sealed_when_all_its_tasks_are(tmp_path: Path) -> None:
     state.apply(log.frames)
     assert (state.seal(), state.producers().sealed) == (None, 0)
     state.close()
+
+
+def test_files_are_durable_where_they_are_before_they_are_gone_where_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "m-1-0" / "state", tmp_path / "m-2-0" / "state"
+    (there / "task-0").mkdir(parents=True)
+    here.parent.mkdir()
+    plan = takeover.Takeover(grouping=2, start=Offset(9), epoch=Epoch(1), sources={TaskId(0): "m-1-0"})
+    synced = folders_synced(monkeypatch)
+    takeover.take_files(here.parent, plan)
+    assert (here / "task-0").is_dir()
+    assert synced.index(here) < synced.index(there)
