@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from stretto.worker.transport import Connection
 
 DELIVERY_MS = 2_000
+RETRY_MS = 1_000
+"""Until what could not be read of the state is read again."""
 RESTARTS_MAX = 1 << 20
 
 log = structlog.get_logger()
@@ -277,12 +279,14 @@ class MicrobatchDesk:
 
         def then(loaded: machine.Loaded | Exception) -> None:
             if isinstance(loaded, Exception):
-                # The replica is about to be closed for the same reason.
-                log.error("microbatch_not_read", group=str(led.group.key), why=str(loaded))
+                # What lacked may be there again, such as a reader's slot in the file.
+                log.error("microbatch_not_read", group=str(led.group.key), why=str(loaded), retry_ms=RETRY_MS)
+                self._worker.loop.call_after(RETRY_MS, self._load, led, token)
             else:
                 self._put(led, loaded)
 
-        self._worker.applier.read(read, then)
+        if not (led.is_over or led.group.closed):
+            self._worker.applier.read(read, then)
 
     def _append(self, led: _Led, token: int, entry: entries.Entry) -> None:
         is_in = self._worker.streams.entries.append(

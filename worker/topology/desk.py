@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+RETRY_MS = 1_000
+"""Until what could not be read of the state is read again."""
 FAILURES_SHOWN_MAX = 1_000
 """Of a group, in one answer."""
 
@@ -126,13 +128,19 @@ class StreamDesk:
 
         def begun(found: dict[tuple[TaskId, str], work.Stored] | Exception) -> None:
             if isinstance(found, Exception):
-                log.error("streams_not_begun", group=str(group.key), why=str(found))
+                # What lacked may be there again, such as a reader's slot in a file.
+                log.error("streams_not_begun", group=str(group.key), why=str(found), retry_ms=RETRY_MS)
+                self._worker.loop.call_after(RETRY_MS, look)
             elif self._epochs.get(group.key) == epoch:
                 for task in tasks:
                     for spec in specs:
                         self._add(group, epoch, task, spec, found[task, spec.name])
 
-        self._worker.applier.read(read, begun)
+        def look() -> None:
+            if self._epochs.get(group.key) == epoch and not group.closed:
+                self._worker.applier.read(read, begun)
+
+        look()
 
     def _add(self, group: Group, epoch: Epoch, task: TaskId, spec: TopologySpec, stored: work.Stored) -> None:
         stream = Stream(spec.depots, self._settings(spec), stored)
