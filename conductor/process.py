@@ -45,6 +45,7 @@ from stretto.worker.storage import boot_id
 from stretto.zk.client import await_connection, close, new_client
 from stretto.zk.mirror import Mirror, Znode
 from stretto.zk.options import read_all, set_option, unset_option
+from stretto.zk.outcomes import LOST_ANSWER
 from stretto.zk.paths import Paths
 from stretto.zk.records import ConductorRegistration, DrainedNodes, ZnodeDamaged, encode
 
@@ -237,12 +238,19 @@ class Conductor:
         if isinstance(call, admin.Log):
             return logpages.of_memory(RECENT, call)
         with self._acting:
+            has_begun = False
             try:
                 self._look()
                 if not self._is_active():
                     raise RetriableError("this conductor stands by for another; ask that one")
+                has_begun = True
                 return self._answer(call)
             except (KazooException, KazooTimeoutError) as error:
+                if has_begun and isinstance(error, (*LOST_ANSWER, KazooTimeoutError)):
+                    raise RetriableError(
+                        f"ZooKeeper's answer was lost ({error!r}): what was asked for may be done or not; "
+                        "look before you ask again"
+                    ) from error
                 if not self._client.connected:
                     raise RetriableError(
                         f"the conductor cannot reach ZooKeeper at {self._config.zookeeper}; "
