@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stretto import admin, wire
-from stretto.errors import StrettoError
+from stretto.errors import RetriableError, StrettoError
 from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class CallDesk:
 
         if not self._worker.streams.find_failures(group, found):
             why = f"worker {self._worker.worker} does not lead group {group}; ask again"
-            self._refuse(sender, message, why)
+            self._settled(sender, message, RetriableError(why))
 
     def _settle(self, sender: Connection, message: wire.Ask, call: admin.SettleFailures) -> None:
         microbatches = self._worker.microbatches

@@ -1,0 +1,28 @@
+"""What a worker answers people, where that is not what they hope for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from stretto import admin, wire
+from stretto.worker.calls import CallDesk
+from stretto.zk.paths import GroupKey
+
+
+def test_who_no_longer_leads_a_group_says_so_as_what_passes() -> None:
+    """Whoever waits for a module to settle asks again, and does not give up."""
+    replies: list[wire.ToClient] = []
+    worker: Any = SimpleNamespace(
+        worker="w0",
+        streams=SimpleNamespace(find_failures=lambda *_: False),
+        transport=SimpleNamespace(reply=lambda _, reply: replies.append(reply)),
+    )
+    call = admin.Failures(group=GroupKey("m", 1, 0))
+    CallDesk(worker).asked(b"", wire.Ask(7, msgspec.Raw(admin.encode(call))))
+    [failed] = replies
+    assert isinstance(failed, wire.Failed)
+    assert (failed.request, failed.fault) == (7, wire.Fault.PASSING)
+    assert "does not lead group m/1/0; ask again" in failed.why
