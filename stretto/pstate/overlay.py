@@ -122,7 +122,11 @@ class Overlay:
         smallest, largest = INT_MIN, INT_MAX
 
         def increment(*path: Any, by: float = 1) -> Any:
-            row = rows_of_paths.get(path)
+            try:
+                row = rows_of_paths.get(path)
+            except TypeError:
+                # A list, which is no key; there it is told.
+                row = None
             if row is not None:
                 before = rows.get(row)
                 if type(before) is int and type(by) is int:

@@ -114,6 +114,8 @@ class ModuleUnderTest:
         partitions = self._depots.get(name)
         if partitions is None:
             raise UsageError(f"{self._declared.name} has no depot {name}; {did_you_mean(name, self._depots)}")
+        if task is not None and task not in self._tasks:
+            raise UsageError(f"there is no task {task}; they are 0 to {len(self._tasks) - 1}")
         for value in values:
             record, chosen = (
                 (value, None) if isinstance(value, bytes) else self._partitioners[name].place(value)

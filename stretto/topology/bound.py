@@ -229,7 +229,11 @@ class TaskEditor(Editor):
         return after
 
     def _locate(self, path: tuple[Any, ...]) -> Place:
-        place = self._places.get(path)
+        try:
+            place = self._places.get(path)
+        except TypeError:
+            # A list, which is no key, and is refused as such.
+            place = None
         if place is None:
             place = locate(self._root, path)
             if path:

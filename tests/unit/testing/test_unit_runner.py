@@ -390,3 +390,33 @@ def test_what_no_key_begins_with_is_refused_and_what_equals_a_beginning_is_one()
                 list(m.places.keys(prefix=prefix))
         with pytest.raises(UsageError, match="no beginning"):
             list(m.days.keys(prefix="2026"))
+
+
+@pytest.mark.parametrize("task", [-1, 4])
+def test_a_task_that_is_not_there_is_refused(task: int) -> None:
+    with (
+        stretto.testing.module(Calendar, tasks=4) as m,
+        pytest.raises(UsageError, match=r"there is no task .*; they are 0 to 3"),
+    ):
+        m.append("entries", "2026-01-31", task=task)
+
+
+class Listed(Module):
+    records = Depot()
+    pairs = PState(dict[tuple[str, int], int])
+    seen = PState(set[tuple[str, int]])
+
+    @stream(records)
+    def take(self, record: Any) -> None:
+        if record["how"] == "count":
+            self.pairs.increment(record["key"])
+        else:
+            self.seen.add(record["key"])
+
+
+@pytest.mark.parametrize("how", ["count", "add"])
+def test_a_list_that_json_gave_is_told_to_be_no_tuple(how: str) -> None:
+    with stretto.testing.module(Listed, tasks=1) as m:
+        m.append("records", {"how": how, "key": ["de", 7]})
+        [failed] = m.run(failures="keep").failures
+        assert failed.error == "['de', 7] is no key here; give one that is a tuple[str, int]"
