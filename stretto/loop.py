@@ -112,14 +112,22 @@ class Loop:
         """Until :meth:`stop`."""
         self._running = True
         while self._running:
-            ready = self._wait()
-            self.now = boot_time_ms()
-            self._woken = False
-            self._run_calls()
-            for socket in ready:
-                self._receive(socket)
-            self._run_timers()
-            self._end_turn()
+            self.turn()
+
+    def turn(self) -> None:
+        """One, when there is something to do: for who has no thread for it, and waits for an answer."""
+        ready = self._wait()
+        self.look_at_clock()
+        self._woken = False
+        self._run_calls()
+        for socket in ready:
+            self._receive(socket)
+        self._run_timers()
+        self._end_turn()
+
+    def look_at_clock(self) -> None:
+        """For what depends on it after something that took time."""
+        self.now = boot_time_ms()
 
     def stop(self) -> None:
         self._running = False

@@ -67,6 +67,10 @@ class NoSpace(StorageError):
     """The disk is full. Nothing was changed: the same call may succeed once there is space."""
 
 
+class WouldWait(Exception):
+    """A snapshot is not to be had at once. Ask again where one may wait."""
+
+
 class StateCorrupt(StorageError):
     """The file of a task is damaged or is no such file. Never healed by deleting (rule 12)."""
 
@@ -98,19 +102,12 @@ class Environment:
 
     # Transactions.
 
-    @contextmanager
-    def reading(self, *, long: bool = False) -> Iterator[ReadTransaction]:
-        """A snapshot. Its buffers are views of the map: whatever is to outlive the block is copied."""
-        if long:
-            self._reserve()
-        with self._gate:
-            txn = self._begin_read()
-            try:
-                yield txn
-            except lmdb.Error as error:
-                raise self._translated(error, "read") from error
-            finally:
-                txn.abort()
+    def reading(self, *, long: bool = False, wait: bool = True) -> Reading:
+        """A snapshot. Its buffers are views of the map: whatever is to outlive the block is copied.
+
+        Without ``wait``, raises WouldWait if it is not to be had at once.
+        """
+        return Reading(self, long=long, wait=wait)
 
     def write(self, change: Callable[[WriteTransaction], T], *, size_bytes: int = 0) -> T:
         """Run ``change`` in a transaction that writes about ``size_bytes``, and commit it.
@@ -194,18 +191,43 @@ class Environment:
             self._failure = self._failure or StorageError(f"the state in {self.folder} is closed")
             self._env.close()
 
+    def _enter_read(self, *, long: bool, wait: bool) -> ReadTransaction:
+        if long:
+            self._reserve()
+        if wait:
+            self._gate.__enter__()
+        elif not self._gate.enter_at_once():
+            raise WouldWait
+        try:
+            return self._begin_read(wait)
+        except BaseException:
+            self._gate.__exit__()
+            raise
+
+    def _exit_read(self, txn: ReadTransaction, error: BaseException | None) -> None:
+        try:
+            txn.abort()
+        finally:
+            self._gate.__exit__()
+        if isinstance(error, lmdb.Error):
+            raise self._translated(error, "read") from error
+
     # The map.
 
-    def _begin_read(self) -> ReadTransaction:
+    def _begin_read(self, wait: bool) -> ReadTransaction:
         while True:
             self._require_sound()
             try:
                 return self._env.begin(buffers=True)
             except lmdb.MapResizedError:
+                if not wait:
+                    raise WouldWait from None
                 # The gate cannot be changed from inside it.
                 with self._gate.outside():
                     self._resize(0)
             except lmdb.ReadersFullError as error:
+                if not wait:
+                    raise WouldWait from None
                 if self._env.reader_check() == 0:
                     raise self._translated(error, "read") from error
             except lmdb.Error as error:
@@ -282,6 +304,25 @@ class Environment:
                 return failure
 
 
+class Reading:
+    """What :meth:`Environment.reading` returns. A class: a generator takes longer than a short read."""
+
+    __slots__ = ("_environment", "_long", "_txn", "_wait")
+
+    def __init__(self, environment: Environment, *, long: bool, wait: bool) -> None:
+        self._environment = environment
+        self._long = long
+        self._wait = wait
+        self._txn: ReadTransaction
+
+    def __enter__(self) -> ReadTransaction:
+        self._txn = self._environment._enter_read(long=self._long, wait=self._wait)  # noqa: SLF001 - its own
+        return self._txn
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._environment._exit_read(self._txn, error)  # noqa: SLF001 - its own
+
+
 class _Gate:
     """Many inside at a time, or one alone; who wants to be alone is let in before who comes later.
 
@@ -299,6 +340,18 @@ class _Gate:
             if self._alone:
                 self._changed.wait_for(lambda: self._alone == 0)
             self._inside += 1
+
+    def enter_at_once(self) -> bool:
+        """False, and nothing has changed, if somebody is alone inside or wants to be."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._alone:
+                return False
+            self._inside += 1
+            return True
+        finally:
+            self._lock.release()
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

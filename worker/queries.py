@@ -7,8 +7,7 @@ reads behind it for long, whatever it asks for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto import ordered, wire
@@ -16,7 +15,7 @@ from stretto.errors import PeerError
 from stretto.nearest import did_you_mean
 from stretto.ordered import KEY_BYTES_MAX
 from stretto.pstate.overlay import Rows, beginnings
-from stretto.types import Offset, TaskId
+from stretto.types import Offset
 from stretto.worker.pstate import StoredRows
 
 if TYPE_CHECKING:
@@ -107,31 +106,25 @@ Values: TypeAlias = tuple[tuple[bytes | None, ...], Offset]
 """Of rows, and what was applied where they were read."""
 
 
-def look_up(state: AppliedState, queries: Sequence[wire.ReadRows]) -> list[Values]:
-    """Point reads, with one transaction for all that a PState is asked for on a task.
+def look_up(state: AppliedState, query: wire.ReadRows, *, wait: bool = True) -> Values:
+    """Point reads, with one transaction for keys in a row that lie on one task; of the first so many keys, as
+    many as fit an answer.
 
-    Each is answered for its first so many keys, as many as fit.
+    Without ``wait``, raises WouldWait if the state is not to be had at once.
     """
-    answers: list[Values] = []
     applied = state.applied
-    with ExitStack() as reading:
-        places: dict[tuple[TaskId, str], Rows] = {}
-        for query in queries:
-            found: list[bytes | None] = []
-            left_bytes = ANSWER_BYTES_MAX
-            for task, key in zip(query.tasks, query.keys, strict=True):
-                rows = places.get((task, query.pstate))
-                if rows is None:
-                    rows = reading.enter_context(state.reading_pstate(task, query.pstate))
-                    places[(task, query.pstate)] = rows
-                    applied = _seen(applied, rows)
-                value = rows.get(key)
+    found: list[bytes | None] = []
+    left_bytes = ANSWER_BYTES_MAX
+    tasks, keys = query.tasks, query.keys
+    while len(found) < len(keys) and left_bytes > 0:
+        task = tasks[len(found)]
+        with state.reading_pstate(task, query.pstate, wait=wait) as rows:
+            applied = _seen(applied, rows)
+            while len(found) < len(keys) and tasks[len(found)] == task and left_bytes > 0:
+                value = rows.get(keys[len(found)])
                 found.append(value)
                 left_bytes -= len(value or b"")
-                if left_bytes <= 0:
-                    break
-            answers.append((tuple(found), applied))
-    return answers
+    return tuple(found), applied
 
 
 def _page(rows: Rows, query: wire.ScanRows) -> wire.RowPage:

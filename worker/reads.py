@@ -1,10 +1,11 @@
-"""Reads of clients: sampled off the loop between the core's Read and Sampled, so that the lease is checked
-after the state was looked at.
+"""Reads of clients: sampled between the core's Read and Sampled, so that the lease is checked after the state
+was looked at.
 
 What is cheap by itself is done together: the point reads of a group that came in one turn of the loop are one
-read to the core and one visit of the reading thread, with one transaction for each task. Everything else is
-read alone, so that nobody waits for another's long answer. A read at the end of a depot may wait there: see
-:mod:`stretto.worker.parking`.
+read to the core. If they are few and their rows are known to be in memory (:mod:`stretto.worker.residence`),
+the loop looks them up itself: to wake the reading thread and to be woken by it takes longer. Everything else
+is read on that thread, and alone, so that nobody waits for another's long answer. A read at the end of a
+depot may wait there: see :mod:`stretto.worker.parking`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from stretto.replog.frame import payload
 from stretto.types import Epoch, Millis, Offset, TaskId
 from stretto.worker import queries
 from stretto.worker.depot import DepotBatch, DepotSlice
+from stretto.worker.environment import WouldWait
 from stretto.worker.parking import WAIT_MS_MAX, ParkedRead, ParkedReads
+from stretto.worker.residence import Residence
 from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
@@ -37,7 +40,9 @@ if TYPE_CHECKING:
 
 READ_RECORDS_MAX = 100_000
 TOGETHER_KEYS_MAX = 1_000
-"""Beyond it the point reads of a turn are read in several visits."""
+"""Beyond it the point reads of a turn are several to the core."""
+LOOP_KEYS_MAX = 200
+"""As many the loop looks up itself: that takes it less than a millisecond."""
 
 Message: TypeAlias = wire.ReadDepot | wire.FindOffset | queries.Query
 
@@ -60,6 +65,11 @@ class _Together:
 
     reads: list[_Read] = field(default_factory=list)
     keys: int = 0
+    """Of point reads."""
+
+    def fail(self, error: Exception) -> None:
+        for read in self.reads:
+            read.found = error
 
     def event(self, number: int) -> events.Read:
         """What all of them may be answered by."""
@@ -92,6 +102,7 @@ class Reads:
         self._waiting: dict[int, _Together | _Elsewhere] = {}
         #: Point reads of this turn: of one group, and of one age that is accepted.
         self._gathered: dict[tuple[GroupKey, int | None], _Together] = {}
+        self._residence = Residence()
         self.parked = ParkedReads(worker.loop, self._read_again)
         self._module = worker.config.module
         self.described(worker.description)
@@ -194,30 +205,47 @@ class Reads:
     # Looking.
 
     def sample(self, group: Group, request: int) -> None:
-        """Handed over last in the turn: whoever is woken finds the interpreter free."""
+        """What is handed over is so last in the turn: whoever is woken finds the interpreter free."""
         waiting = self._waiting[request]
         if isinstance(waiting, _Elsewhere):
             waiting.look(lambda: group.step(events.Sampled(request=request)))
             return
         together = waiting
+        if 0 < together.keys <= LOOP_KEYS_MAX and self._residence.is_likely and self._glance(group, together):
+            self._worker.loop.look_at_clock()
+            self._sampled(group, request, together)
+            return
 
         def look() -> None:
-            self._look(group, together.reads)
+            self._look(group, together)
 
         def then(failure: Any) -> None:
-            for read in together.reads if isinstance(failure, Exception) else ():
-                read.found = failure
+            if isinstance(failure, Exception):
+                together.fail(failure)
             self._sampled(group, request, together)
 
         self._worker.loop.at_turn_end(lambda: self._worker.applier.read(look, then))
 
-    def _look(self, group: Group, reads: list[_Read]) -> None:
+    def _glance(self, group: Group, together: _Together) -> bool:
+        """Point reads, on the loop; False if that would have to wait."""
+        try:
+            with self._residence.looking_up(together.keys):
+                _look_up(group, together.reads, wait=False)
+        except WouldWait:
+            return False
+        except Exception as error:  # noqa: BLE001 - the reader is told
+            together.fail(error)
+        return True
+
+    def _look(self, group: Group, together: _Together) -> None:
         """On the reading thread."""
+        reads = together.reads
         message = reads[0].message
         reads[0].applied = group.state.applied
         match message:
             case wire.ReadRows():
-                _look_up(group, reads)
+                with self._residence.looking_up(together.keys):
+                    _look_up(group, reads)
             case wire.FindOffset():
                 reads[0].found = _find(group, message)
             case wire.ReadDepot():
@@ -278,26 +306,14 @@ class Reads:
         return self.parked.park(parked)
 
 
-def _look_up(group: Group, reads: list[_Read]) -> None:
-    messages = [read.message for read in reads if isinstance(read.message, wire.ReadRows)]
-    try:
-        answers = queries.look_up(group.state, messages)
-    except UsageError:
-        # Somebody asked for what can never be: the others get their answers.
-        if len(reads) == 1:
-            raise
-        for read in reads:
-            _look_up_alone(group, read)
-        return
-    for read, answer in zip(reads, answers, strict=True):
-        read.found = answer
-
-
-def _look_up_alone(group: Group, read: _Read) -> None:
-    try:
-        _look_up(group, [read])
-    except UsageError as error:
-        read.found = error
+def _look_up(group: Group, reads: list[_Read], *, wait: bool = True) -> None:
+    for read in reads:
+        if isinstance(read.message, wire.ReadRows):
+            try:
+                read.found = queries.look_up(group.state, read.message, wait=wait)
+            except UsageError as error:
+                # Somebody asked for what can never be: the others get their answers.
+                read.found = error
 
 
 def _find(group: Group, message: wire.FindOffset) -> wire.DepotOffsets:
@@ -338,10 +354,10 @@ def _with_uncommitted(group: Group, message: wire.ReadDepot, found: Any) -> Any:
 def _served(read: _Read, epoch: Epoch) -> tuple[wire.ToClient, tuple[bytes, ...]]:
     request, found = read.message.request, read.found
     match found:
-        case wire.RowPage() as page, int(offset):
-            return msgspec.structs.replace(page, epoch=epoch, offset=Offset(offset)), ()
         case tuple(values), int(offset):
             return wire.RowValues(request, values, epoch, Offset(offset)), ()
+        case wire.RowPage() as page, int(offset):
+            return msgspec.structs.replace(page, epoch=epoch, offset=Offset(offset)), ()
         case DepotSlice(start=start, end=end, batches=batches):
             reply = wire.DepotBatches(
                 request,

@@ -16,7 +16,7 @@ which here runs on tables that hold one task.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from stretto.types import Offset, ProducerId, TaskId
 from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.depot import Depot, DepotSlice
-from stretto.worker.environment import Environment
+from stretto.worker.environment import Environment, Reading
 from stretto.worker.microbatch import entries as microbatches
 from stretto.worker.pstate import StoredRows
 from stretto.worker.removal import Drop, Trim
@@ -375,16 +375,15 @@ class TaskState:
         with self._reading(depot) as found:
             return depots.offset_at(*found, timestamp_ms) if found else DepotOffset(0)
 
-    @contextmanager
-    def reading_pstate(self, pstate: str) -> Iterator[StoredRows | NoRows]:
-        """Its rows, as long as the block lasts."""
+    def reading_pstate(
+        self, pstate: str, *, wait: bool = True
+    ) -> AbstractContextManager[StoredRows | NoRows]:
+        """Its rows, as long as the block lasts. Without ``wait``, raises WouldWait if they are not to be had
+        at once."""
         database = self._pstates.get(pstate)
         if database is None:
-            yield NoRows()
-            return
-        with self.environment.reading() as txn:
-            applied = Offset(U64.unpack(txn.get(APPLIED, b"", db=self._meta))[0])
-            yield StoredRows(txn, database, applied)
+            return nullcontext(NoRows())
+        return _ReadingRows(self.environment.reading(wait=wait), database, self._meta)
 
     def digest(self) -> str:
         """Equal for two replicas of the task that have applied the same entries, however they got there."""
@@ -413,6 +412,27 @@ class TaskState:
 
     def close(self) -> None:
         self.environment.close()
+
+
+class _ReadingRows:
+    __slots__ = ("_database", "_meta", "_reading")
+
+    def __init__(self, reading: Reading, database: Database, meta: Database) -> None:
+        self._reading = reading
+        self._database = database
+        self._meta = meta
+
+    def __enter__(self) -> StoredRows:
+        txn = self._reading.__enter__()
+        try:
+            applied = Offset(U64.unpack(txn.get(APPLIED, b"", db=self._meta))[0])
+        except BaseException as error:
+            self._reading.__exit__(None, error, None)
+            raise
+        return StoredRows(txn, self._database, applied)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._reading.__exit__(kind, error, trace)
 
 
 def _depot_of(key: bytes) -> object:

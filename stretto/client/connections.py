@@ -58,13 +58,15 @@ class Connections:
         key: ClusterKey | None,
         on_suspicion: Callable[[GroupKey], None],
         worker: WorkerId = WorkerId(""),
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
-        """``worker`` is who we are, if we are one."""
+        """``worker`` is who we are, if we are one; ``context`` is somebody else's, who ends it."""
         self._loop = loop
         self._worker = worker
         self._key = key
         self._on_suspicion = on_suspicion
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context: zmq.Context[zmq.Socket[bytes]] = context or zmq.Context()
+        self._owns_context = context is None
         self._connections: dict[str, _Connection] = {}
         self._down_until: dict[str, int] = {}
         self._sweeping = False
@@ -120,7 +122,8 @@ class Connections:
     def close(self) -> None:
         for connection in self._connections.values():
             connection.dealer.close()
-        self._context.destroy(0)
+        if self._owns_context:
+            self.context.destroy(0)
 
     # Connections.
 
@@ -128,7 +131,7 @@ class Connections:
         connection = _Connection(address)
         connection.dealer = Dealer(
             self._loop,
-            self._context,
+            self.context,
             address,
             self._key,
             wire.Hello(wire.PROTOCOL_VERSION, "", self._worker, Incarnation("")),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 
 from stretto import wire
 from stretto.client.network import Network
@@ -25,9 +26,10 @@ _TOKEN = re.compile(r"(.+)/(\d+)/(\d+):(\d+)\.(\d+)")
 
 
 class Seen:
-    """Up to where a reader has seen each group. Written by the client's thread, read by any."""
+    """Up to where a reader has seen each group. From any thread."""
 
     def __init__(self, token: str = "") -> None:
+        self._writing = threading.Lock()
         self._groups: dict[GroupKey, tuple[Epoch, Offset]] = {}
         for part in token.split():
             found = _TOKEN.fullmatch(part)
@@ -37,10 +39,11 @@ class Seen:
             self.saw(GroupKey(module, int(generation), int(group)), Epoch(int(epoch)), Offset(int(offset)))
 
     def saw(self, group: GroupKey, epoch: Epoch, offset: Offset) -> None:
-        known = self._groups.get(group)
-        if known is not None:
-            epoch, offset = max(epoch, known[0]), max(offset, known[1])
-        self._groups[group] = (epoch, offset)
+        with self._writing:
+            known = self._groups.get(group)
+            if known is not None:
+                epoch, offset = max(epoch, known[0]), max(offset, known[1])
+            self._groups[group] = (epoch, offset)
 
     def of(self, group: GroupKey) -> tuple[Epoch, Offset]:
         return self._groups.get(group, (Epoch(0), Offset(0)))

@@ -19,6 +19,7 @@ import msgspec
 
 from stretto import wire
 from stretto.client.connections import Connections, OnReply
+from stretto.client.lane import Lane
 from stretto.errors import UsageError
 from stretto.keys import ClusterKey, require_key
 from stretto.loop import Loop
@@ -181,7 +182,8 @@ class Network:
         self.key = key
         self.loop = Loop() if loop is None else loop
         self.view = ClusterView()
-        self._connections = Connections(self.loop, key, self._suspect, worker)
+        self._connections = Connections(self.loop, key, self.suspect, worker)
+        self.lane = Lane(self, self._connections.context)
         self.request = self._connections.request
         self.cancel = self._connections.cancel
         self._numbers = itertools.count(1)
@@ -213,6 +215,7 @@ class Network:
         if self._closed:
             return
         self._closed = True
+        self.lane.close()
         if self._thread is None:
             self._connections.close()
         else:
@@ -330,7 +333,8 @@ class Network:
             self.refresh(lambda: None)
         self._ask_for_news(group)
 
-    def _suspect(self, group: GroupKey) -> None:
+    def suspect(self, group: GroupKey) -> None:
+        """It does not answer: does somebody else lead by now?"""
         self.when_led_anew(group, lambda: None, above=self.view.epoch(group), within_ms=NEWS_MS)
 
     def _ask_for_news(self, group: GroupKey) -> None:

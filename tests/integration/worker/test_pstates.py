@@ -17,6 +17,7 @@ from stretto.partition import owner_of
 from stretto.pstate.changes import Changes, pack
 from stretto.pstate.types import describe
 from stretto.types import TaskId
+from stretto.worker.residence import ENOUGH_KEYS
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.records import DepotSpec, PStateSpec
 from tests.integration.cluster import MODULE, Cluster
@@ -292,19 +293,28 @@ def test_what_was_applied_outlives_its_leader_and_is_the_same_everywhere(
 
 
 @pytest.mark.soak
-def test_a_leader_that_was_replaced_while_it_slept_answers_nothing(start: Callable[..., Cluster]) -> None:
+@pytest.mark.parametrize("reads_before", [1, ENOUGH_KEYS])
+def test_a_leader_that_was_replaced_while_it_slept_answers_nothing(
+    start: Callable[..., Cluster], reads_before: int
+) -> None:
+    """Neither by its reading thread nor, when rows are known to be in memory, by its loop."""
     cluster = start(tasks=1, groups=1, depots=DEPOTS, pstates=SPECS)
     put(cluster, "kept", SHAPES["kept"], {"a": 1})
     asleep, epoch = cluster.leader(), cluster.record().epoch
-    question = wire.ReadRows(1, cluster.key_of(), "kept", (TaskId(0),), (ordered.encode("a"),))
+
+    def question(times: int = 1) -> wire.ReadRows:
+        keys = (ordered.encode("a"),) * times
+        return wire.ReadRows(1, cluster.key_of(), "kept", (TaskId(0),) * times, keys)
+
     with Wire(asleep.address) as caller:
-        reply = caller.ask(question)
-        assert isinstance(reply, wire.RowValues)
-        assert reply.values == (b"\x01",)
+        for times in (reads_before, 1):
+            reply = caller.ask(question(times))
+            assert isinstance(reply, wire.RowValues)
+            assert reply.values == (b"\x01",) * times
         asleep.pause()
         cluster.wait_led_by(set(cluster.workers) - {asleep.name}, above_epoch=epoch)
         put(cluster, "kept", SHAPES["kept"], {"a": 2})
-        caller.send(question)
+        caller.send(question())
         asleep.resume()
         assert isinstance(caller.receive(), wire.Refused)
     assert cluster.connect().pstate(MODULE, "kept").get("a") == 2

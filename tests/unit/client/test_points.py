@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -21,6 +22,7 @@ from stretto.zk.paths import GroupKey
 
 MODULE, PSTATE = "m", "counts"
 WORKER = WorkerId("w0")
+NEXT = WorkerId("w1")
 TASKS = tuple(TaskId(number) for number in range(4))
 SECONDS = 20.0
 
@@ -122,6 +124,92 @@ def refresh(network: Network) -> None:
 def test_a_read_has_the_value_or_none(points: PointReads) -> None:
     assert points.get(TASKS[0], b"ab") == b"ba"
     assert points.get(TASKS[3], b"xb") is None
+
+
+def test_a_read_of_who_waits_alone_does_without_the_clients_thread(
+    network: Network, points: PointReads
+) -> None:
+    let_go = threading.Event()
+
+    def hold_up() -> None:
+        let_go.wait(SECONDS)
+
+    network.call(hold_up)
+    try:
+        assert points.get(TASKS[0], b"ab") == b"ba"
+        assert points.get_many({TASKS[2]: [b"cd", b"x"], TASKS[3]: [b"ef"]}) == {
+            TASKS[2]: [b"dc", None],
+            TASKS[3]: [b"fe"],
+        }
+    finally:
+        let_go.set()
+
+
+def test_who_comes_while_another_waits_is_asked_for_at_once(worker: FakeWorker, points: PointReads) -> None:
+    worker.hold()
+    found: dict[bytes, bytes | None] = {}
+
+    def read(key: bytes) -> None:
+        found[key] = points.get(TASKS[0], key)
+
+    threads = [threading.Thread(target=read, args=(key,)) for key in (b"ab", b"cd")]
+    for thread in threads:
+        thread.start()
+    worker.wait_asked(lambda asked: len(asked) == len(threads))
+    worker.release()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert found == {b"ab": b"ba", b"cd": b"dc"}
+
+
+def test_a_read_that_waits_for_a_leader_asks_the_next_one_when_there_is_one(
+    worker: FakeWorker, network: Network, points: PointReads
+) -> None:
+    worker.hold()
+    next_worker = FakeWorker()
+    found: list[bytes | None] = []
+    reading = threading.Thread(target=lambda: found.append(points.get(TASKS[0], b"ab")), daemon=True)
+    reading.start()
+    worker.wait_asked(lambda asked: len(asked) == 1)
+    views = tuple(
+        wire.GroupView(key, tasks, (WORKER, NEXT), Epoch(2), NEXT, (NEXT,), len(TASKS))
+        for key, tasks in worker.groups.items()
+    )
+
+    def elect() -> None:
+        network.view.take(wire.Metadata(0, {NEXT: next_worker.address}, views))
+
+    network.call(elect)
+    reading.join(SECONDS)
+    assert found == [b"ba"]
+    assert [message.keys for message in next_worker.asked] == [(b"ab",)]
+    next_worker.close()
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_interrupted_read_leaves_nothing_to_the_next(worker: FakeWorker, points: PointReads) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def when_asked() -> None:
+        worker.wait_asked(lambda asked: len(asked) == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        worker.hold()
+        interrupting = threading.Thread(target=when_asked)
+        interrupting.start()
+        with pytest.raises(Interrupted):
+            points.get(TASKS[0], b"ab")
+        interrupting.join(SECONDS)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    worker.release()
+    assert points.get(TASKS[0], b"cd") == b"dc"
 
 
 def test_reads_that_are_made_at_the_same_time_travel_together(worker: FakeWorker, points: PointReads) -> None:

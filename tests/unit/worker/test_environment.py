@@ -21,7 +21,7 @@ from stretto.errors import StorageError
 from stretto.records import DepotOffset, RecordBatch
 from stretto.types import TaskId
 from stretto.worker import environment as environment_module
-from stretto.worker.environment import Environment, NoSpace, StateCorrupt
+from stretto.worker.environment import Environment, NoSpace, StateCorrupt, WouldWait
 from stretto.worker.state import AppliedState
 from tests.unit.worker.entries import Log
 
@@ -354,6 +354,19 @@ def test_a_file_that_is_no_state_is_damage(tmp_path: Path) -> None:
     (tmp_path / "env" / "data.mdb").write_bytes(b"nonsense" * 2000)
     with pytest.raises(StateCorrupt, match=r"is damaged: .*not an LMDB file"):
         Environment(tmp_path / "env")
+
+
+def test_who_must_not_wait_is_sent_away_while_the_map_is_to_change(environment: Environment) -> None:
+    database = put(environment, b"key", b"old")
+    with ExitStack() as first:
+        first.enter_context(environment.reading(wait=False))
+        with running(lambda: put(environment, b"key", bytes(4 * MAP_BYTES))):
+            wait_for(lambda: environment._gate._alone == 1)
+            with pytest.raises(WouldWait), environment.reading(wait=False):
+                pass
+            first.close()
+    with environment.reading(wait=False) as txn:
+        assert bytes(txn.get(b"key", b"", db=database)) == bytes(4 * MAP_BYTES)
 
 
 def test_a_folder_inside_a_file_cannot_be_opened(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""The short way of a caller who waits for one answer: it sends and receives on connections of the lane.
+
+To wake another thread and to be woken by it takes longer than all that a client does for a point read. So the
+first who comes has the lane to itself, with connections that no other thread touches, and makes the turns of
+its loop until the answer is there. Whoever comes meanwhile takes the client's thread, where requests travel
+together. What does not end with an answer of the leader is asked again there too: only that thread knows what
+to do about leaders that move.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import zmq
+
+from stretto import wire
+from stretto.client.connections import Connections
+from stretto.loop import Loop
+from stretto.zk.paths import GroupKey
+
+if TYPE_CHECKING:
+    from stretto.client.network import Network
+
+TIMEOUT_MS = 3_000
+
+
+class Lane:
+    """From any thread."""
+
+    def __init__(self, network: Network, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._network = network
+        self._context = context
+        self._taken = threading.Lock()
+        self._closed = False
+        self._loop: Loop | None = None
+        self._connections: Connections
+
+    def ask(self, group: GroupKey, message: wire.ReadRows) -> wire.ToClient | None:
+        """The answer of the group's leader; None if the client's thread is to be asked instead."""
+        address = self._network.view.leader_address(group)
+        if address is None or not self._taken.acquire(blocking=False):
+            return None
+        try:
+            return None if self._closed else self._ask(address, group, message)
+        except BaseException:
+            # Interrupted anywhere: what is left of the turn is not to be relied on.
+            self._end()
+            raise
+        finally:
+            self._taken.release()
+
+    def _ask(self, address: str, group: GroupKey, message: wire.ReadRows) -> wire.ToClient | None:
+        loop = self._loop or self._begin()
+        answers: list[wire.ToClient | None] = []
+        loop.look_at_clock()
+        self._connections.request(
+            address,
+            message.request,
+            message,
+            (),
+            lambda reply, _: answers.append(reply),
+            timeout_ms=TIMEOUT_MS,
+            group=group,
+        )
+        while not answers:
+            loop.turn()
+            if not answers and self._network.view.leader_address(group) != address:
+                return None
+        return answers[0]
+
+    def _begin(self) -> Loop:
+        self._loop = Loop()
+        self._connections = Connections(self._loop, self._network.key, self._suspect, context=self._context)
+        return self._loop
+
+    def _suspect(self, group: GroupKey) -> None:
+        self._network.call(self._network.suspect, group)
+
+    def _end(self) -> None:
+        if self._loop is not None:
+            self._connections.close()
+            self._loop.close()
+            self._loop = None
+
+    def close(self) -> None:
+        """Whoever is on it leaves with its answer first."""
+        with self._taken:
+            self._closed = True
+            self._end()

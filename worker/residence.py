@@ -1,0 +1,53 @@
+"""Whether the rows that point reads look for are in memory, as far as one can know.
+
+A look-up in a mapped file takes microseconds if its pages are in memory, and as long as the disk needs if
+not; which of the two is only known afterwards, by the page faults that the kernel counts for each thread. So
+look-ups begin on a thread that may wait. Once enough of them in a row have found everything in memory, the
+loop may make the next ones, until one has to wait: then they go back to the thread, to prove themselves anew.
+Where one look-up in a few hundred waits for the disk, the loop so makes hardly any; and when memory gets
+scarce all at once, it waits once.
+"""
+
+from __future__ import annotations
+
+import resource
+
+ENOUGH_KEYS = 1_000
+
+
+class Residence:
+    """Told by the loop and by the reading thread, one look-up at a time."""
+
+    def __init__(self) -> None:
+        #: Keys that were looked up since one had to wait.
+        self._found = 0
+
+    @property
+    def is_likely(self) -> bool:
+        return self._found >= ENOUGH_KEYS
+
+    def looking_up(self, keys: int) -> _LookUp:
+        """Around a look-up, on the thread that makes it."""
+        return _LookUp(self, keys)
+
+    def looked_up(self, keys: int, waits: int) -> None:
+        self._found = 0 if waits else min(self._found + keys, ENOUGH_KEYS)
+
+
+class _LookUp:
+    __slots__ = ("_keys", "_residence", "_waits")
+
+    def __init__(self, residence: Residence, keys: int) -> None:
+        self._residence = residence
+        self._keys = keys
+
+    def __enter__(self) -> None:
+        self._waits = _waits()
+
+    def __exit__(self, *_: object) -> None:
+        self._residence.looked_up(self._keys, _waits() - self._waits)
+
+
+def _waits() -> int:
+    """How often this thread had to wait for a page from the disk."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
