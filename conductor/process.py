@@ -15,7 +15,7 @@ import secrets
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 import structlog
@@ -54,7 +54,8 @@ log = structlog.get_logger()
 IDLE_SECONDS = 1.0
 """A turn at least so often, for what only time brings about."""
 RETRY_SECONDS = 0.5
-ARTIFACT_SECONDS = 2.0
+ARTIFACT_SECONDS = 8.0
+"""Who is silent for longer is taken not to have it. As soon as enough have it, nobody else is waited for."""
 ARTIFACT_THREADS = 16
 
 
@@ -354,32 +355,43 @@ class Conductor:
 
     def _require_artifact(self, module: str, artifact: str, wanted: int) -> None:
         """It must outlive the loss of as many nodes as the data does."""
-        held = self._held([node.address for node in self._view.nodes.values()], artifact)
+        held, silent = self._held(artifact, wanted)
         if held < wanted:
+            advice = f"{silent} did not answer; try again" if silent else "upload it again"
             raise StrettoError(
-                f"the code of {module} is on {held} nodes, of {wanted} that must keep it; upload it again"
+                f"the code of {module} is on {held} nodes, of {wanted} that must keep it; {advice}"
             )
 
     def _require_code(self, module: str, leaving: str) -> None:
         """A node that is dead may have been the only one that kept it; from one that lives, others get it."""
         artifact = self._view.module(module).spec.artifact
-        if artifact and not self._held([node.address for node in self._view.nodes.values()], artifact):
+        if artifact and not self._held(artifact, 1)[0]:
             raise StrettoError(
                 f"no node that runs has the code of {module}, so its workers could not start elsewhere; "
                 f"upload it with 'stretto deploy update {module} --module ...', or bring node {leaving} back"
             )
 
-    def _held(self, addresses: list[str], artifact: str) -> int:
-        """On how many of these it is."""
-        with ThreadPoolExecutor(ARTIFACT_THREADS, "artifact") as pool:
-            return sum(pool.map(lambda address: self._has(address, artifact), addresses))
+    def _held(self, artifact: str, wanted: int) -> tuple[int, int]:
+        """On how many nodes it is, counted up to ``wanted``; and how many did not say."""
+        held = silent = 0
+        pool = ThreadPoolExecutor(ARTIFACT_THREADS, "artifact")
+        asked = [pool.submit(self._has, node.address, artifact) for node in self._view.nodes.values()]
+        for answered in as_completed(asked):
+            has = answered.result()
+            held += has is True
+            silent += has is None
+            if held >= wanted:
+                break
+        pool.shutdown(wait=False, cancel_futures=True)
+        return held, silent
 
-    def _has(self, address: str, digest: str) -> bool:
+    def _has(self, address: str, digest: str) -> bool | None:
+        """None if it does not say."""
         try:
             return ask(self._network, address, admin.HasArtifact(digest=digest), timeout=ARTIFACT_SECONDS)
         except StrettoError as error:
             log.warning("artifact_not_confirmed", supervisor=address, why=str(error))
-            return False
+            return None
 
     def _drain(self, nodes: frozenset[str], what: str) -> None:
         data = encode(DrainedNodes(nodes=tuple(sorted(nodes))))

@@ -237,6 +237,11 @@ class DepotReader(BatchReader):
         end = _of_task(options.end, task)
         if start is not None and start < first:
             raise OffsetTrimmed(depot, task, start, first)
+        if isinstance(options.start, dict) and start is not None and start > beyond:
+            raise UsageError(
+                f"option start is {start} on task {task}, where depot {depot} has {first} to {beyond}; "
+                f"was {self._described.module} launched anew, or restored?"
+            )
         if options.start_ms is not None:
             start = scan.offset_at(task, depot, options.start_ms)
         if options.end_ms is not None:

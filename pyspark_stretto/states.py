@@ -6,6 +6,7 @@ is found is plain data, so Spark can send it to whoever reads.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,8 +25,8 @@ from stretto.client.scan import PinnedGroup, Scan, Scanner, pin_module, release
 from stretto.client.status import newest_groups
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.keys import ClusterKey
-from stretto.nearest import did_you_mean
 from stretto.pstate.types import Type
+from stretto.snapshot.finding import folder_of
 from stretto.snapshot.manifest import SnapshotDamaged, StoredTask, file_of
 from stretto.snapshot.reading import Snapshot, open_snapshot
 
@@ -78,7 +79,7 @@ def describe(options: Options) -> Described:
             if options.at is None:
                 module = options.module or ""
                 return _described(options, module, _ask(cluster, module))
-            folder = _folder_of(options, cluster)
+            folder = folder_of(cluster, options.module or "", options.at)
     with open_snapshot(folder) as snapshot:
         if options.module not in (None, snapshot.module):
             raise UsageError(
@@ -98,26 +99,14 @@ def _described(options: Options, module: str, found: admin.ModuleDescription) ->
     return Described(module=module, version=found.version, tasks=found.tasks, type=type_)
 
 
-def _folder_of(options: Options, cluster: Cluster) -> str:
-    """Where the snapshot of this name lies."""
-    known = cluster.ask(admin.Snapshots(module=options.module))
-    for snapshot in known:
-        if snapshot.name == options.at:
-            if snapshot.state != "complete":
-                raise UsageError(
-                    f"snapshot {options.at} of {options.module} is {snapshot.state}; wait for it"
-                )
-            return snapshot.folder
-    nearest = did_you_mean(options.at or "", [snapshot.name for snapshot in known])
-    raise UsageError(f"module {options.module} has no snapshot {options.at}; {nearest}")
-
-
 def find(options: Options, described: Described) -> list[Piece]:
     """Pins every group, or checks the snapshot. Raises UsageError if the module is not what it was."""
     if described.folder is not None:
         return _in_snapshot(described.folder)
     with _reached(options) as cluster:
-        pinned = pin_module(cluster, described.module, source=options.source, holder="Spark")
+        pinned = pin_module(
+            cluster, described.module, source=options.source, holder=f"Spark on {socket.gethostname()}"
+        )
     for group in pinned:
         if group.version != described.version:
             release(pinned, options.cluster_key())

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from stretto.admin import ModuleDescription
-from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName
+from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, reach
 from stretto.cli.output import print_json
 from stretto.cli.serving import described
 from stretto.errors import UsageError
@@ -24,6 +24,8 @@ from stretto.export.job import Progress
 from stretto.export.manifest import Manifest
 from stretto.export.report import read_report
 from stretto.export.running import run_job
+from stretto.snapshot.finding import folder_of
+from stretto.snapshot.reading import open_snapshot
 
 MASTER = "local[*]"
 SAY_SECONDS = 5.0
@@ -79,7 +81,7 @@ def export(
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="SNAPSHOT", help="What a snapshot has, by its name.", show_default=False),
+        typer.Option(metavar="NAME", help="What the snapshot of this name has.", show_default=False),
     ] = None,
     nested: Annotated[
         str | None,
@@ -133,8 +135,8 @@ def export(
         overwrite=overwrite,
     )
     spark = _Spark(master, _settings(master, conf or []))
-    with described(bootstrap, key, module) as (_, description):
-        kind = planning.kind_of(request, description)
+    description = _description(bootstrap, key, module, at)
+    kind = planning.kind_of(request, description)
     reach = {"bootstrap": bootstrap} | ({"key": str(key.absolute())} if key is not None else {})
     destination = Destination(to)
     try:
@@ -150,6 +152,17 @@ def export(
     else:
         typer.echo(_summary(manifest, destination.folder))
     return 0
+
+
+def _description(bootstrap: str, key: Path | None, module: str, at: str | None) -> ModuleDescription:
+    """What there is to export. A snapshot may have other objects than its module, which may be gone."""
+    if at is None:
+        with described(bootstrap, key, module) as (_, description):
+            return description
+    with reach(bootstrap, key) as cluster:
+        folder = folder_of(cluster, module, at)
+    with open_snapshot(folder) as snapshot:
+        return snapshot.description
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -72,7 +72,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return {each.task: each.end for each in self.parts[-1].tasks if each.end is not None}
 
     def continued(self, part: Manifest) -> Manifest:
-        """With the only part of an export that joins this one."""
+        """With the only part of an export that joins this one. Raises UsageError if it has other columns."""
+        if part.schema != self.schema:
+            raise UsageError(
+                f"the export that is there has the columns {_columns(self)}, and this part would have "
+                f"{_columns(part)}; give the same --schema, or export all of it anew, without --since"
+            )
         return msgspec.structs.replace(self, rows=self.rows + part.rows, parts=(*self.parts, *part.parts))
 
 
@@ -107,6 +112,12 @@ def check_joins(before: Manifest, after: Manifest) -> None:
                 f"the export that is there was made with {name.replace('_', ' ')} {_shown(was)}, not "
                 f"{_shown(now)}; ask for the same, or export all of it anew, without --since"
             )
+
+
+def _columns(manifest: Manifest) -> str:
+    """Also of what Spark does not describe by name alone."""
+    fields = manifest.schema.get("fields", [])
+    return ", ".join(f"{field['name']} {field['type']}" for field in fields) or "none"
 
 
 def _shown(value: object) -> str:

@@ -185,6 +185,8 @@ class ClusterUnderTest:
             supervisors = [
                 node.address for node in self._asked.ask(admin.Nodes()) if node.address is not None
             ]
+            # Where they are is told by the conductor, which is on no road.
+            self._roads.follow()
             upload(self._network, supervisors, packed, copies=factor)
         self._asked.ask(
             admin.Launch(

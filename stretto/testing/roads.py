@@ -134,6 +134,10 @@ class Roads:
 
     # Gates follow where nodes listen.
 
+    def follow(self) -> None:
+        """Whoever listens now has its gate when this returns."""
+        self._look()
+
     def _watch(self) -> None:
         while not self._closing.wait(LOOK_SECONDS):
             self._look()

@@ -440,8 +440,14 @@ def test_who_keeps_the_code_is_asked(scene: Scene) -> None:
     scene.active(conductor)
     scene.nodes(conductor, "n1", "n2", "n3")
     scene.artifacts.clear()
-    with pytest.raises(StrettoError, match="on 0 nodes, of 3"):
+    with pytest.raises(StrettoError, match="on 0 nodes, of 3 that must keep it; upload it again"):
         scene.launch(conductor)
+    # Where nobody answers, it may well be.
+    listening, scene.supervisors = scene.supervisors, "127.0.0.1:1"
+    scene.nodes(conductor, "silent")
+    with pytest.raises(StrettoError, match="on 0 nodes, of 3 that must keep it; 1 did not answer; try again"):
+        scene.launch(conductor)
+    scene.supervisors = listening
     scene.artifacts.add(DIGEST)
     scene.launch(conductor)
     assert scene.state() == "launching"

@@ -5,6 +5,7 @@ The job runs in the Spark session of the tests, instead of one of its own, excep
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,69 @@ def test_parts_of_a_depot_join_although_leaders_die(
     starts = {task["task"]: task["start"] for task in told["parts"][1]["tasks"]}
     assert starts == {task["task"]: task["end"] for task in before["parts"][0]["tasks"]}
     assert [path.name for path in tmp_path.iterdir()] == ["sentences"]
+
+
+def test_a_snapshot_is_exported_by_its_name(
+    words: LaunchedModule, export: Callable[..., str], tmp_path: Path
+) -> None:
+    name = f"before-{tmp_path.name}"
+    to = ("--to", str(tmp_path / "snapshots"), "--name", name)
+    made = run("snapshot", "create", "WordCount", *to, "--bootstrap", ",".join(words.cluster.bootstrap))
+    assert made.code == 0, made
+    before = dict(words.counts.items())
+    words.append("sentences", {"user": "ada", "text": "newly"})
+    words.settle()
+    folder = tmp_path / "counts"
+    export("counts", "--to", str(folder), "--at", name, "--where", "key < 'm'")
+    rows = parquet.read_table(folder).to_pylist()
+    assert {row["key"]: row["value"] for row in rows} == {
+        word: count for word, count in before.items() if word < "m"
+    }
+    told = manifest(folder)
+    assert (told["at"], told["where"]) == (name, "key < 'm'")
+    refused = export("counts", "--to", str(folder), "--at", f"{name}s", code=2)
+    assert f"has no snapshot {name}s; did you mean {name}?" in refused
+    assert len(refused.splitlines()) == 1
+    assert manifest(folder) == told
+
+
+def test_records_become_columns_and_begin_where_a_person_says(
+    words: LaunchedModule, export: Callable[..., str], tmp_path: Path
+) -> None:
+    reader = words.client.reader("WordCount", "sentences")
+    records = [record for record in reader.read_all() if record.offset >= 10]
+    since = ",".join(f"{task}:10" for task in range(4))
+    folder = tmp_path / "sentences"
+    args = ("sentences", "--to", str(folder), "--format", "csv", "--since", since)
+    export(*args, "--schema", "user STRING, text STRING, _task INT, offset BIGINT")
+    with ExitStack() as files:
+        rows = [
+            row
+            for path in folder.glob("*.csv")
+            for row in csv.DictReader(files.enter_context(path.open(newline="")))
+        ]
+    assert sorted(
+        (int(row["_task"]), int(row["offset"]), row["user"], row["text"]) for row in rows
+    ) == sorted(
+        (record.task, record.offset, *(json.loads(record.data)[name] for name in ("user", "text")))
+        for record in records
+    )
+    words.append("sentences", {"user": "ada", "text": "one more"})
+    told = manifest(folder)
+    more = ("sentences", "--to", str(folder), "--format", "csv", "--since", "last")
+    assert "would have _task integer" in export(*more, code=2)
+    for schema, why in (
+        ("user STRIN", "STRIN"),
+        ("user BIGINT, text STRING", "does not fit the schema given"),
+    ):
+        other = ("sentences", "--to", str(tmp_path / "other"), "--schema", schema)
+        refused = export(*other, code=2 if schema == "user STRIN" else 1)
+        assert why in refused
+        assert len(refused.splitlines()) == 1
+    assert manifest(folder) == told
+    beyond = export("sentences", "--to", str(tmp_path / "other"), "--since", "0:99999", code=2)
+    assert "start is 99999 on task 0, where depot sentences has 0 to" in beyond
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sentences"]
 
 
 def test_an_export_that_is_killed_leaves_the_one_before_and_no_process(

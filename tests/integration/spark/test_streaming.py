@@ -23,12 +23,11 @@ from pyspark_stretto import DefaultSource
 from pyspark_stretto.errors import sentence_of
 from pyspark_stretto.sink import BatchSink
 from stretto.client.rounds import NamedWriter
-from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.records import DepotSpec
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
 from tests.integration.zk.waiting import wait_until
 
-DEPOTS = {"events": None, "results": "word", "numbers": None, "retried": "word", "named": "word", "few": None}
+DEPOTS = {"events": None, "results": "word"}
 PATIENCE_SECONDS = 120.0
 
 
@@ -73,31 +72,19 @@ def interrupted(function: Callable[..., None], calls: int) -> Callable[..., None
     return call
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("cluster")
-    depots = tuple(DepotSpec(name=name, partition_by=by) for name, by in DEPOTS.items())
-    with Cluster(folder, zookeeper.address, workers=3, tasks=2, groups=2, depots=depots) as cluster:
-        yield cluster
-
-
 @pytest.fixture
-def cluster(shared: Cluster) -> Cluster:
-    """As new, but for what is in its depots: each test has depots of its own."""
-    for worker in shared.workers.values():
-        if not worker.is_running:
-            worker.start()
-    shared.wait_healed()
-    return shared
+def cluster(start: Callable[..., Cluster]) -> Cluster:
+    depots = tuple(DepotSpec(name=name, partition_by=by) for name, by in DEPOTS.items())
+    return start(workers=3, tasks=2, groups=2, depots=depots)
 
 
 def options(cluster: Cluster, depot: str) -> dict[str, str]:
     return {"bootstrap": ",".join(cluster.addresses()), "module": MODULE, "depot": depot}
 
 
-def produce(cluster: Cluster, numbers: range, depot: str = "events") -> None:
+def produce(cluster: Cluster, numbers: range) -> None:
     client = cluster.connect()
-    with client.producer(MODULE, depot) as producer:
+    with client.producer(MODULE, "events") as producer:
         acks = [producer.append(json.dumps({"n": n}).encode(), task=n % 2) for n in numbers]
     for ack in acks:
         ack.result(PATIENCE_SECONDS)
@@ -172,20 +159,20 @@ def test_a_stream_goes_from_depot_to_depot_once_over_restarts_and_fail_overs(
 def test_a_leader_that_dies_while_a_stream_reads_costs_no_record(
     spark: SparkSession, cluster: Cluster
 ) -> None:
-    produce(cluster, range(200), "numbers")
-    reading = spark.readStream.format("stretto").options(**options(cluster, "numbers"))
+    produce(cluster, range(200))
+    reading = spark.readStream.format("stretto").options(**options(cluster, "events"))
     rows = reading.option("records.max.per.trigger", "30").load()
     query = begun(lambda: rows.writeStream.format("memory").queryName("seen").start())
     try:
         cluster.leader().kill()
-        produce(cluster, range(200, 260), "numbers")
+        produce(cluster, range(200, 260))
         query.processAllAvailable()
     finally:
         query.stop()
     seen = spark.sql("SELECT _task, offset, value FROM seen").collect()
     assert Counter(json.loads(row.value)["n"] for row in seen) == Counter(range(260))
     assert {(row._task, row.offset) for row in seen} == {
-        (record.task, record.offset) for record in cluster.connect().reader(MODULE, "numbers").read_all()
+        (record.task, record.offset) for record in cluster.connect().reader(MODULE, "events").read_all()
     }
     assert max(progress["numInputRows"] for progress in query.recentProgress) <= 30
 
@@ -198,8 +185,8 @@ def test_tasks_that_fail_before_amid_and_after_writing_write_their_rows_once(
     rows = spark.range(0, 80, 1, 4).select(
         concat(lit("w"), (col("id") % 7).cast("string")).alias("word"), col("id").alias("n")
     )
-    rows.write.format("faulty").options(**options(cluster, "retried")).mode("append").save()
-    assert Counter(each["n"] for each in stored(cluster, "retried")) == Counter(range(80))
+    rows.write.format("faulty").options(**options(cluster, "results")).mode("append").save()
+    assert Counter(each["n"] for each in stored(cluster, "results")) == Counter(range(80))
 
 
 @pytest.mark.soak
@@ -207,17 +194,17 @@ def test_a_write_that_is_repeated_under_its_name_adds_nothing_and_other_rows_are
     spark: SparkSession, cluster: Cluster
 ) -> None:
     def write(rows: DataFrame) -> None:
-        writing = rows.write.format("stretto").options(**options(cluster, "named"))
+        writing = rows.write.format("stretto").options(**options(cluster, "results"))
         writing.option("write.id", "nightly").mode("append").save()
 
     rows = spark.range(0, 20, 1, 2).select(lit("w").alias("word"), col("id").alias("n"))
     write(rows)
     write(rows.sortWithinPartitions(col("n").desc()))
-    assert Counter(each["n"] for each in stored(cluster, "named")) == Counter(range(20))
+    assert Counter(each["n"] for each in stored(cluster, "results")) == Counter(range(20))
     with pytest.raises(PySparkException) as caught:
         write(rows.select("word", (col("n") + 1).alias("n")))
     assert "was begun with other rows than those computed now" in (sentence_of(caught.value) or "")
-    assert len(stored(cluster, "named")) == 20
+    assert len(stored(cluster, "results")) == 20
 
 
 def test_what_cannot_be_written_or_read_is_told_in_the_driver(
@@ -232,10 +219,13 @@ def test_what_cannot_be_written_or_read_is_told_in_the_driver(
 
     assert refusal("result") == f"module {MODULE} has no depot result; did you mean results?"
     assert "is partitioned by 'word', and the rows have no such column; they have n" in refusal("results")
-    assert 'write with .mode("append")' in refusal("few", "overwrite")
-    produce(cluster, range(4), "few")
-    reading = spark.readStream.format("stretto").options(**options(cluster, "few")).option("start", "3")
-    query = reading.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    assert 'write with .mode("append")' in refusal("events", "overwrite")
+    produce(cluster, range(4))
+    reading = spark.readStream.format("stretto").options(**options(cluster, "events")).option("start", "3")
+    writing = (
+        reading.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    query = begun(writing.start)
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination(int(DEADLINE_SECONDS))
-    assert "option start is 3 on task 0, where depot few has 0 to 2" in str(caught.value)
+    assert "option start is 3 on task 0, where depot events has 0 to 2" in str(caught.value)

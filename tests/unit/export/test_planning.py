@@ -125,6 +125,14 @@ def test_parts_of_one_export_are_made_alike(tmp_path: Path) -> None:
     check_present(request(since="last", where="a > 1"), first)
 
 
+def test_a_part_with_other_columns_does_not_join(tmp_path: Path) -> None:
+    first = written(tmp_path, {0: 10})
+    fields = [{"name": "page", "type": "string"}]
+    other = msgspec.structs.replace(written(tmp_path, {0: 12}, {0: 10}), schema={"fields": fields})
+    with pytest.raises(UsageError, match="this part would have page string; give the same --schema"):
+        first.continued(other)
+
+
 def test_an_export_of_something_else_is_replaced_only_when_told_to(tmp_path: Path) -> None:
     first = written(tmp_path, {0: 10})
     assert check_present(request(), first) is None

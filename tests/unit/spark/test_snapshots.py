@@ -173,6 +173,13 @@ def test_records_that_are_trimmed_away_are_not_passed_over(
         read(folder, depot="events", start="10")
 
 
+def test_a_start_beyond_the_end_of_a_task_is_told_so_that_nobody_goes_on_from_there(folder: Path) -> None:
+    assert len(read(folder, depot="events", start='{"0": 200}')) == 200
+    with pytest.raises(UsageError, match="start is 201 on task 0, where depot events has 0 to 200; was bank"):
+        read(folder, depot="events", start='{"0": 201}')
+    assert read(folder, depot="events", start="201") == []
+
+
 class Knowing:
     """A cluster that knows of snapshots, and nothing else."""
 
@@ -203,3 +210,6 @@ def test_a_snapshot_is_found_by_its_name(folder: Path, monkeypatch: pytest.Monke
         named("ones").schema()
     with pytest.raises(UsageError, match="snapshot two of bank is creating; wait for it"):
         named("two").schema()
+    views.clear()
+    with pytest.raises(UsageError, match="module bank has no snapshot one, nor any other"):
+        named("one").schema()
