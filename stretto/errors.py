@@ -63,9 +63,7 @@ class PinLost(StrettoError):
     """A state that was pinned for reading is no longer kept; whoever reads it has to begin anew."""
 
     def __init__(self, pin: str, group: str, worker: str, why: str) -> None:
-        super().__init__(
-            f"pin {pin} of group {group} on worker {worker} is lost: {why}; run the whole read again"
-        )
+        super().__init__(f"pin {pin} of group {group} on worker {worker} is lost: {why}; load it again")
         self.pin = pin
         self.group = group
         self.worker = worker

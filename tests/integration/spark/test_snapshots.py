@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_stretto.errors import sentence_of
 from stretto.pstate.types import describe
@@ -25,8 +25,12 @@ def test_a_snapshot_is_read_without_a_cluster_and_its_damage_is_told_in_the_driv
     folder.mkdir(parents=True)
     declared = (PStateSpec(name="counts", type=describe(dict[str, int])),)
     write_manifest(folder, msgspec.structs.replace(made(folder, tmp_path / "scratch"), pstates=declared))
-    counts = spark.read.format("stretto").option("pstate", "counts").load(str(folder))
-    assert counts.where("value >= 100").count() == 100
+
+    def counts() -> DataFrame:
+        """Anew, since Spark keeps the plan of what was loaded."""
+        return spark.read.format("stretto").option("pstate", "counts").load(str(folder))
+
+    assert counts().where("value >= 100").count() == 100
     events = spark.read.format("stretto").option("depot", "events").load(str(folder))
     assert [tuple(row) for row in events.groupBy("_task").count().orderBy("_task").collect()] == [
         (0, 200),
@@ -37,7 +41,7 @@ def test_a_snapshot_is_read_without_a_cluster_and_its_damage_is_told_in_the_driv
     stored[-100] ^= 1
     path.write_bytes(stored)
     with pytest.raises(PySparkException) as caught:
-        counts.count()
+        counts().count()
     assert sentence_of(caught.value) == (
         f"{path} is damaged: it is not the file that the manifest tells of; use another snapshot"
     )

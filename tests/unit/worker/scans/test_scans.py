@@ -272,7 +272,7 @@ def test_a_pin_that_was_released_or_never_was_is_named(start: Callable[..., Repl
     replica.process.forget("m/1/0", "its replica moved to another worker", SECONDS)
     with (
         replica.scan(replace(pinned, pin="forgotten")) as scanner,
-        pytest.raises(PinLost, match="its replica moved to another worker; run the whole read again"),
+        pytest.raises(PinLost, match="its replica moved to another worker; load it again"),
     ):
         scanner.sizes()
     with (
