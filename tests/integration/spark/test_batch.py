@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -22,9 +20,6 @@ from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark_stretto.batch import BatchReader, RowsPart
 from pyspark_stretto.errors import sentence_of
 from pyspark_stretto.source import DefaultSource
-from stretto import admin
-from stretto.client.cluster import Cluster as Reached
-from stretto.client.network import Network
 from stretto.client.scan import PinnedGroup, release
 from stretto.errors import PinLost, UsageError
 from stretto.partition import owner_of
@@ -210,28 +205,6 @@ def test_what_cannot_be_read_is_told_in_one_sentence(
         "the schema given has a column valu, and PState counts has none; did you mean value?"
     )
     assert "does not fit the schema given" in refusal("user bigint", depot="events")
-
-
-@pytest.mark.soak
-def test_pins_of_a_read_that_stops_early_are_seen_and_end_by_themselves(
-    spark: SparkSession, start: Callable[..., Cluster]
-) -> None:
-    declared = (PStateSpec(name="counts", type=describe(SHAPES["counts"])),)
-    options = {"pin.idle.timeout.millis": 5_000}
-    cluster = start(tasks=TASKS, pstates=declared, depots=(DepotSpec(name="events"),), options=options)
-    put(cluster, "counts", SHAPES["counts"], COUNTS)
-    where = {"bootstrap": ",".join(cluster.addresses()), "module": MODULE, "pstate": "counts"}
-    with closing(Network(cluster.addresses(), None)) as network:
-        reached = Reached(network, cluster.addresses())
-
-        def pins() -> list[admin.PinView]:
-            return [
-                pin for address in cluster.addresses() for pin in reached.ask_worker(address, admin.Pins())
-            ]
-
-        assert len(spark.read.format("stretto").options(**where).load().head(1)) == 1
-        assert {pin.holder for pin in pins()} == {f"Spark on {socket.gethostname()}"}
-        wait_until("they have ended", lambda: not pins(), DEADLINE_SECONDS)
 
 
 # Without Spark around it: what its processes do, done by hand.
