@@ -46,6 +46,9 @@ class _Pushing:
 
     Spark pushes none unless ``spark.sql.python.filterPushdown.enabled`` is set, and without that refuses a
     reader whose ``pushFilters`` is not that of its base class. Ours has to work either way.
+
+    A plan with filters is kept by Spark for all queries of a ``load()``, those without filters among them,
+    which would find rows missing. So nothing is taken unless that ``load()`` asks for it.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -54,6 +57,8 @@ class _Pushing:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        if not self._reader.takes_filters:
+            return filters
         with plainly():
             return self._reader.push(filters)
 
@@ -94,6 +99,10 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._described = described
         self._schema = schema
+
+    @property
+    def takes_filters(self) -> bool:
+        return self._options.filters == "pushed"
 
     @property
     def pushFilters(self) -> _Pushing:  # noqa: N802 - Spark calls it so

@@ -35,6 +35,7 @@ OPTIONS: Final = {
     "start.time": "records from this time on: ISO 8601 with a zone, or milliseconds since 1970",
     "end.time": "records before this time",
     "split.bytes": "a task with more than this is read in several partitions",
+    "filters": "spark, or pushed: only ranges of keys are read, and every query needs its own load()",
     "report": "file of the driver that is to tell what was read, at which offsets",
     "records.max.per.trigger": "most records that a micro-batch takes",
     "write.id": "a name of a write's own: one that is repeated under it adds nothing twice",
@@ -60,6 +61,7 @@ class Options:
     start_ms: int | None = None
     end_ms: int | None = None
     split_bytes: int = SPLIT_BYTES
+    filters: Literal["spark", "pushed"] = "spark"
     report: str | None = None
     records_max: int | None = None
     write_id: str | None = None
@@ -100,6 +102,7 @@ def parse(given: Mapping[str, str]) -> Options:
         start_ms=_time(options, "start.time"),
         end_ms=_time(options, "end.time"),
         split_bytes=_positive(options, "split.bytes") or SPLIT_BYTES,
+        filters=cast(Literal["spark", "pushed"], _choice(options, "filters", "spark", "pushed")),
         report=options.get("report"),
         records_max=_positive(options, "records.max.per.trigger"),
         write_id=options.get("write.id"),

@@ -197,10 +197,10 @@ class Reads:
         max_staleness_ms: Millis | None = None,
     ) -> None:
         """Let others look at the applied state of a group, under the same rules: one that is led here, or any
-        whose state is not older than that."""
+        whose state is not older than that. A follower asks first: what was acknowledged before is seen."""
         number = self._next_number()
         self._waiting[number] = _Elsewhere(look, replied)
-        group.step(events.Read(request=number, max_staleness_ms=max_staleness_ms))
+        group.step(events.Read(request=number, max_staleness_ms=max_staleness_ms, asks_first=True))
 
     # Looking.
 

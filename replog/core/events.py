@@ -196,6 +196,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: Offset = Offset(0)
     after_epoch: Epoch = Epoch(0)
     """In which that was seen."""
+    asks_first: bool = False
+    """A follower asks its leader what is visible now, and does with an older word if it hears nothing."""
 
 
 class ClockRead(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -4,7 +4,8 @@ A follower knows by itself what is applied here, but not whether more is visible
 the leader answers, under its lease, up to where entries may be visible. Once that much is applied here, this
 replica shows everything that was visible anywhere when the inquiry was sent, by our clock; later reads may be
 answered for as long as their bound allows, less a margin for clocks that drift. Who asks while that is too
-long ago waits for the next answer, for a short time, and is refused then: the leader serves it.
+long ago waits for the next answer, for a short time, and is refused then: the leader serves it. A read that
+asks first waits likewise although the last answer would do, and is served by that one if no other comes.
 
 An inquiry is made when a read needs one, and when one that was served will soon be too old for the next: a
 group that nobody reads so costs nothing.
@@ -31,6 +32,8 @@ UNCOVERED_MAX = 4
 @dataclass(slots=True)
 class _Waiting:
     read: Read
+    since: Millis
+    """A word from before would not tell what became visible meanwhile."""
     deadline: Millis
 
 
@@ -54,9 +57,10 @@ class StaleReads:
     def read(self, read: Read) -> None:
         if not self._may_answer():
             self._refuse(read.request, Refusal.NOT_LEADER)
-        elif not self._begins(read):
-            deadline = Millis(self.replica.now + self.replica.settings.follower_read_wait_ms)
-            self._waiting.append(_Waiting(read, deadline))
+        elif read.asks_first or not self._begins(read):
+            now = self.replica.now
+            deadline = Millis(now + self.replica.settings.follower_read_wait_ms)
+            self._waiting.append(_Waiting(read, now, deadline))
             self._inquire()
 
     def _may_answer(self) -> bool:
@@ -64,6 +68,9 @@ class StaleReads:
         replica = self.replica
         is_member = replica.record is not None and replica.member in replica.record.isr
         return is_member and self.follower.reconciled and not replica.installing
+
+    def _heard(self, waiting: _Waiting) -> bool:
+        return self.covered_at is not None and self.covered_at >= waiting.since
 
     def _begins(self, read: Read) -> bool:
         replica, guards = self.replica, self.replica.guards
@@ -130,7 +137,11 @@ class StaleReads:
         while self._uncovered and replica.guards.covers(replica.applied, self._uncovered[0][1]):
             since = self._uncovered.popleft()[0]
             self.covered_at = since if self.covered_at is None else max(self.covered_at, since)
-        self._waiting = deque(each for each in self._waiting if not self._begins(each.read))
+        self._waiting = deque(
+            each
+            for each in self._waiting
+            if (each.read.asks_first and not self._heard(each)) or not self._begins(each.read)
+        )
         if self._waiting:
             self._inquire()
 
@@ -138,7 +149,9 @@ class StaleReads:
 
     def tick(self) -> None:
         while self._waiting and self._waiting[0].deadline <= self.replica.now:
-            self._refuse(self._waiting.popleft().read.request, Refusal.TOO_STALE)
+            read = self._waiting.popleft().read
+            if not (read.asks_first and self._begins(read)):
+                self._refuse(read.request, Refusal.TOO_STALE)
 
     def next_deadline(self) -> Millis | None:
         return self._waiting[0].deadline if self._waiting else None

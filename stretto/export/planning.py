@@ -164,9 +164,9 @@ def order_of(
     for name, value in (("at", request.at), ("nested", request.nested), ("from", request.source)):
         if value is not None:
             options[name] = value
-    if kind == "depot":
-        # What is not read because of a filter would be missing from the offsets that are told.
-        settings = settings | {PUSHDOWN: "false"}
+    if kind == "pstate":
+        # What is not read of a depot because of a filter would be missing from the offsets that are told.
+        options["filters"] = "pushed"
     return Order(
         options=options,
         schema=request.schema,

@@ -117,7 +117,7 @@ def test_a_key_that_is_not_there_is_a_failure(cluster: Cluster) -> None:
         (("counts", "ant", "more"), "'more' leads nowhere"),
         (("counts", "ant", "--prefix", "a"), "--prefix, --from and --to choose among keys"),
         (("logs", "today", "--prefix", "1"), "the positions of a list have no prefix"),
-        (("accounts", "--prefix", "1"), "only text, bytes and tuples have beginnings"),
+        (("accounts", "--prefix", "1"), "1 is no beginning of a key here: no int begins like that"),
         (("pairs", "--prefix", "de"), "'de' is no beginning of a tuple[str, int], as a JSON list"),
         (("counts", "x" * 600), "a key of 602 bytes is beyond the limit of 511"),
     ],

@@ -141,7 +141,7 @@ def test_large_tasks_are_read_in_parts_and_keys_of_maps_are_not_cut(load: Callab
 def test_filters_on_keys_choose_what_is_read(spark: SparkSession, load: Callable[..., DataFrame]) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        counts = load(pstate="counts")
+        counts = load(pstate="counts", filters="pushed")
         one = counts.where("key = 'word 0007'")
         assert one.rdd.getNumPartitions() == 1
         assert [row["value"] for row in one.collect()] == [7]
@@ -150,19 +150,22 @@ def test_filters_on_keys_choose_what_is_read(spark: SparkSession, load: Callable
         assert counts.where("key >= 'word 2000' and key < 'word 2010' and value > 2004").count() == 5
         assert counts.where("key like 'word 01%'").count() == 100
         assert counts.where("_task = 2").select("_task").distinct().collect() == [(2,)]
-        views = load(pstate="views")
+        views = load(pstate="views", filters="pushed")
         assert views.where("key = '/3' and key_2 > DATE'2026-01-01'").count() == 2
-        accounts = load(pstate="accounts").where("key < 0 and balance > -40")
+        accounts = load(pstate="accounts", filters="pushed").where("key < 0 and balance > -40")
         assert {row["owner"] for row in accounts.collect()} == {"owner -3", "owner -2", "owner -1"}
-        moments = load(pstate="moments")
+        moments = load(pstate="moments", filters="pushed")
         assert moments.where("key._1 = 'a'").count() == 1
         assert moments.where("key._1 > 'a'").count() == 0
         one = moments.where("key._1 = 'a' and key._2 = TIMESTAMP'2026-01-01 12:00:00Z'")
         assert one.rdd.getNumPartitions() == 1
         assert [row["value"] for row in one.collect()] == [Decimal("1.25")]
-        events = load(depot="events")
+        events = load(depot="events", filters="pushed")
         assert events.where("offset >= 5 and offset < 8").count() == 3 * TASKS
         assert events.where("timestamp > TIMESTAMP'2020-01-01 00:00:00Z'").count() == len(RECORDS)
+        unasked = load(pstate="counts")
+        assert unasked.where("key = 'word 0007'").count() == 1
+        assert unasked.count() == len(COUNTS), "a plan with filters is kept for queries without"
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 

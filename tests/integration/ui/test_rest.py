@@ -98,8 +98,9 @@ def test_every_operation_does_what_it_is_for_and_answers_as_the_document_says(
 def test_the_epochs_of_a_group_tell_who_led_and_from_where_on(served: Served) -> None:
     def latest() -> Any:
         group = served.get(f"/modules/{MODULE}/groups/0")
-        [*earlier, last] = served.get(f"/modules/{MODULE}/groups/0/epochs")
-        assert [each["end"] for each in earlier] == [each["start"] for each in (*earlier[1:], last)]
+        epochs = served.get(f"/modules/{MODULE}/groups/0/epochs")
+        assert [each["end"] for each in epochs[:-1]] == [each["start"] for each in epochs[1:]]
+        last = epochs[-1]
         return last if (last["epoch"], last["leader"]) == (group["epoch"], group["leader"]) else None
 
     told = wait_until("the leader of the record is that of the latest epoch", latest, 60)

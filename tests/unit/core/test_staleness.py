@@ -35,12 +35,13 @@ RECENT_MS = 599
 WAIT_MS = SETTINGS.follower_read_wait_ms
 
 
-def read(request: int = 1, *, after: int = 0, after_epoch: int = 1) -> events.Read:
+def read(request: int = 1, *, after: int = 0, after_epoch: int = 1, asks_first: bool = False) -> events.Read:
     return events.Read(
         request=request,
         max_staleness_ms=Millis(BOUND_MS),
         after=Offset(after),
         after_epoch=Epoch(after_epoch),
+        asks_first=asks_first,
     )
 
 
@@ -92,6 +93,33 @@ def test_the_next_word_is_asked_for_before_the_last_is_too_old() -> None:
     happened = subject.step(read(2), after=RECENT_MS // 2 + 1)
     assert only(happened, effects.Sample).request == 2
     assert inquiry(happened).stamp == subject.now
+
+
+def test_a_read_that_asks_first_sees_what_became_visible_since_the_last_word() -> None:
+    subject = covered_follower()
+    happened = subject.step(read(2, asks_first=True), after=10)
+    assert every(happened, effects.Sample) == []
+    subject.entries(entries(5, 7), apply_offset=7)
+    subject.persisted()
+    assert every(assure(subject, inquiry(happened).stamp, 7), effects.Sample) == []
+    assert only(subject.applied(7), effects.Sample).request == 2
+
+
+def test_a_word_that_was_asked_for_by_another_is_not_new_enough_for_who_asks_first() -> None:
+    subject = covered_follower()
+    stamp = inquiry(subject.step(read(2), after=RECENT_MS + 1)).stamp
+    subject.step(read(3, asks_first=True), after=10)
+    happened = assure(subject, stamp, 5)
+    assert only(happened, effects.Sample).request == 2
+    assert only(assure(subject, inquiry(happened).stamp, 5), effects.Sample).request == 3
+
+
+def test_a_read_that_asks_first_does_with_an_older_word_if_its_leader_says_nothing() -> None:
+    subject = covered_follower()
+    subject.step(read(2, asks_first=True), after=10)
+    assert only(subject.tick(after=WAIT_MS), effects.Sample).request == 2
+    subject.step(read(3, asks_first=True), after=RECENT_MS)
+    assert refusal(subject.tick(after=WAIT_MS)) is Refusal.TOO_STALE
 
 
 def test_a_word_that_is_too_old_is_asked_for_anew_and_the_read_waits_only_so_long() -> None:

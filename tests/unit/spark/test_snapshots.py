@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, *filters: Filter, **options: str) -> list[dict[str, Any]]:
-    given = CaseInsensitiveDict({"path": str(folder)})
+    given = CaseInsensitiveDict({"path": str(folder), "filters": "pushed"})
     given.update({name.replace("_", "."): value for name, value in options.items()})
     source = DefaultSource(given)
     schema = source.schema()
