@@ -7,7 +7,7 @@ import pytest
 from stretto.bench import MEASURES, replication, run
 
 
-@pytest.mark.parametrize("name", ["one-by-one", "latency"])
+@pytest.mark.parametrize("name", [pytest.param("one-by-one", marks=pytest.mark.soak), "latency"])
 def test_the_measures_of_replication_run_and_leave_nothing_behind(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ def test_records_of_a_depot_are_read_by_offset_and_time(load: Callable[..., Data
     assert parsed.agg(F.sum("n"), F.count("user")).first() == (sum(range(500)), 500)
 
 
+@pytest.mark.soak
 def test_what_cannot_be_read_is_told_in_one_sentence(
     load: Callable[..., DataFrame], spark: SparkSession, cluster: Cluster
 ) -> None:

@@ -207,6 +207,7 @@ def test_a_write_that_is_repeated_under_its_name_adds_nothing_and_other_rows_are
     assert len(stored(cluster, "results")) == 20
 
 
+@pytest.mark.soak
 def test_what_cannot_be_written_or_read_is_told_in_the_driver(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:

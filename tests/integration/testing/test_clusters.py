@@ -29,6 +29,7 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_words_are_counted_although_leaders_are_killed_and_nothing_is_left_behind() -> None:
     with stretto.testing.cluster(replication_factor=2) as cluster:
