@@ -2,7 +2,8 @@
 
 A watch that fires marks its znode; :meth:`Mirror.refresh` reads what is marked, and watches it again by the
 same call, so that no change falls between reading and watching. Nothing is read that did not change, and
-storms of changes become one reading. Who decides by the copy must expect it to be old, and change things only
+storms of changes become one reading. What its own client has written is in it with the next refresh; what
+others have written may be missing. Who decides by the copy must expect it to be old, and change things only
 by compare-and-set.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.protocol.states import Callback, EventType, KazooState, WatchedEvent
 
 from stretto.zk.paths import Paths
 
@@ -23,6 +24,8 @@ log = structlog.get_logger()
 
 BATCH = 256
 """Reads sent before the first answer is awaited."""
+HEARD_SECONDS = 5.0
+"""How long watches that have fired are waited for. They are only slow if the machine is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Mirror:
         self._marked: set[tuple[str, bool]] = set()
         #: No watch is left: kazoo forgets them with the connection, though the session may live on.
         self._is_blind = True
+        #: Since a refresh last came to its end.
+        self._is_different = False
         self.data: dict[str, Znode] = {}
         self.children: dict[str, tuple[str, ...]] = {}
         client.add_listener(self._state_changed)
@@ -75,8 +80,9 @@ class Mirror:
         self._client.remove_listener(self._state_changed)
 
     def refresh(self) -> bool:
-        """Read what may have changed, and what that leads to. True if anything was different."""
-        different = False
+        """Read what may have changed, and what that leads to. True if anything was different, counting what
+        an attempt has read that failed."""
+        self._hear()
         while True:
             with self._lock:
                 if self._is_blind:
@@ -85,13 +91,21 @@ class Mirror:
                 marked, self._marked = sorted(self._marked), set()
             wanted = [(path, listing) for path, listing in marked if self._is_wanted(path, listing)]
             if not wanted:
+                different, self._is_different = self._is_different, False
                 return different
             try:
-                different = self._read(wanted) or different
+                self._read(wanted)
             except Exception:
                 with self._lock:
                     self._marked.update(marked)
                 raise
+
+    def _hear(self) -> None:
+        """ZooKeeper tells a watch before it answers who made the change, but kazoo tells us on a thread of
+        its own: whoever has the answer already must not find the tree as it was before."""
+        heard = threading.Event()
+        self._client.handler.dispatch_callback(Callback("watch", heard.set, ()))
+        heard.wait(HEARD_SECONDS)
 
     def _mark_everything(self) -> None:
         self._marked.update((path, False) for path in (self._paths.options, *self.data))
@@ -100,8 +114,7 @@ class Mirror:
     def _is_wanted(self, path: str, listing: bool) -> bool:
         return path in self.children or self._paths.lists(path) if listing else self._paths.holds(path)
 
-    def _read(self, wanted: list[tuple[str, bool]]) -> bool:
-        different = False
+    def _read(self, wanted: list[tuple[str, bool]]) -> None:
         for start in range(0, len(wanted), BATCH):
             asked = []
             for path, listing in wanted[start : start + BATCH]:
@@ -111,11 +124,10 @@ class Mirror:
                 try:
                     value = answer.get()
                 except NoNodeError:
-                    different = self._forget(path) or different
+                    self._is_different |= self._forget(path)
                 else:
                     take = self._take_children if listing else self._take_data
-                    different = take(path, value) or different
-        return different
+                    self._is_different |= take(path, value)
 
     def _take_data(self, path: str, value: tuple[bytes, object]) -> bool:
         data, stat = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, KazooException
+from kazoo.protocol.states import Callback
 
+from stretto.zk import mirror as mirror_module
 from stretto.zk.client import close, new_client
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.mirror import Mirror
@@ -53,6 +56,50 @@ def truth(client: KazooClient, paths: Paths) -> dict[str, bytes]:
 def copied(mirror: Mirror) -> dict[str, bytes]:
     mirror.refresh()
     return {path: znode.data for path, znode in mirror.data.items()}
+
+
+def test_what_its_own_client_wrote_is_in_it_although_watches_are_told_late(
+    client: KazooClient, writer: KazooClient, paths: Paths
+) -> None:
+    mirror = Mirror(client, paths, lambda: None)
+    mirror.refresh()
+    held_up = threading.Event()
+    client.handler.dispatch_callback(Callback("watch", held_up.wait, (30,)))
+    client.create(paths.group(GroupKey("counts", 1, 0)), b"0", makepath=True)
+    in_a_moment = threading.Timer(0.2, held_up.set)
+    in_a_moment.start()
+    assert copied(mirror) == truth(writer, paths)
+    in_a_moment.join()
+
+
+def test_what_was_read_before_the_connection_broke_counts_as_different(
+    client: KazooClient, writer: KazooClient, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (paths.group(GroupKey("counts", 1, number)) for number in (0, 1))
+    for path in (first, second):
+        writer.create(path, b"0", makepath=True)
+    told: list[object] = []
+    mirror = Mirror(client, paths, lambda: told.append(None))
+    mirror.refresh()
+    told.clear()
+    for path in (first, second):
+        writer.set(path, b"1")
+    wait_until("both changes are known", lambda: len(told) == 2, 10)
+    get = client.get_async
+
+    def breaks(path: str, watch: object = None) -> object:
+        if path == second:
+            raise ConnectionLoss
+        return get(path, watch=watch)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(mirror_module, "BATCH", 1)
+        broken.setattr(client, "get_async", breaks)
+        with pytest.raises(ConnectionLoss):
+            mirror.refresh()
+    mirror.data[second] = dataclasses.replace(mirror.data[second], data=b"1", version=1)
+    assert mirror.refresh(), "what the first attempt has read of the one is told with the next"
+    assert mirror.data[first].data == b"1"
 
 
 def test_it_has_what_is_there_and_hears_of_changes(
