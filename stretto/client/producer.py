@@ -96,6 +96,8 @@ class Producer:
 
     def append(self, record: bytes, *, task: int | None = None) -> Ack:
         """Add one record; without a task, whole batches go to the tasks in turn."""
+        if type(record) is not bytes:
+            raise _no_bytes(record)
         size = len(record)
         if size > RECORD_BYTES_MAX:
             raise UsageError(f"a record of {size} bytes is beyond the limit of {RECORD_BYTES_MAX}")
@@ -121,6 +123,8 @@ class Producer:
         """Add records that stay together, as one batch."""
         if not records:
             raise UsageError("a batch has at least one record")
+        if set(map(type, records)) != {bytes}:
+            raise _no_bytes(next(record for record in records if type(record) is not bytes))
         with self._lock:
             if self._closed:
                 raise UsageError("the producer is closed")
@@ -458,3 +462,9 @@ class Producer:
             lane.refused.clear()
         for lane in identity.lanes:
             self._pump(lane)
+
+
+def _no_bytes(record: object) -> UsageError:
+    return UsageError(
+        f"a record is bytes, not {type(record).__name__}; encode it, for instance with msgspec.json.encode"
+    )

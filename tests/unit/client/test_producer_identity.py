@@ -95,6 +95,19 @@ def client(worker: FakeWorker) -> Iterator[Client]:
     client._network.close()
 
 
+@pytest.mark.parametrize("record", ["text", {"a": 1}, None, 7])
+def test_what_is_no_bytes_is_refused_to_its_caller_and_harms_nobody_else(
+    worker: FakeWorker, client: Client, record: object
+) -> None:
+    producer = client.producer(MODULE, "d", linger_ms=0)
+    with pytest.raises(UsageError, match=f"a record is bytes, not {type(record).__name__}; encode it"):
+        _ = producer.append(record, task=0)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="a record is bytes"):
+        _ = producer.append_batch([b"good", record], task=0)  # type: ignore[list-item]
+    producer.append(b"good", task=0).result(10)
+    assert [records for _, _, _, records in worker.taken] == [[b"good"]]
+
+
 def test_an_id_that_one_group_finds_too_old_is_replaced_there_alone(
     worker: FakeWorker, client: Client
 ) -> None:
