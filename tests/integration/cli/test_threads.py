@@ -194,6 +194,7 @@ def settled(cluster: LocalCluster) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.soak
 def test_threads_are_scaled_under_load(whole_cluster: LocalCluster, tmp_path: Path) -> None:
     cluster = whole_cluster
     client = launch(

@@ -55,6 +55,7 @@ def test_words_are_counted_although_leaders_are_killed_and_nothing_is_left_behin
     assert not folder.exists()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_client_outlives_a_module_that_is_launched_anew_with_other_tasks() -> None:
     sentence = b'{"user": "ann", "text": "%s"}'
