@@ -23,11 +23,12 @@ import msgspec
 from stretto import admin
 from stretto.artifact import load
 from stretto.bench import Result
+from stretto.bench.waiting import until
 from stretto.client.api import Client
 from stretto.client.cluster import Cluster
 from stretto.client.network import Network
 from stretto.client.upload import upload
-from stretto.errors import RetriableError, StrettoError
+from stretto.errors import StrettoError
 from stretto.local import LocalCluster
 from stretto.wire import GroupView
 from stretto.worker.children import RunFile
@@ -90,16 +91,7 @@ class Running:
         return self.admin.ask(admin.Modules(module=MODULE))[0]
 
     def until(self, what: str, condition: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                if condition():
-                    return
-            except RetriableError:
-                pass
-            if time.monotonic() > deadline:
-                raise StrettoError(f"the cluster of the bench did not get there: {what}")
-            time.sleep(0.02)
+        until(what, condition, seconds)
 
     def settled(self, *, spread: bool = True) -> None:
         """All replicas in sync, leaders spread unless that is of no interest, nothing under way."""

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from stretto.bench.waiting import until
 from stretto.catchup import blocks
 from stretto.catchup.fetch import PART_BYTES, WINDOW
 from stretto.errors import StrettoError
@@ -34,14 +35,6 @@ CHUNK_BYTES = 1 << 20
 PASSES_MAX = 1_000_000
 PATIENCE_SECONDS = 600.0
 _SIZE = struct.Struct("<Q")
-
-
-def until(what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise StrettoError(f"the cluster of the bench did not get there: {what}")
-        time.sleep(0.01)
 
 
 def pipeline(source: Path, folder: Path) -> float:
@@ -188,7 +181,7 @@ def busy(source: Path, folder: Path, bytes_per_second: float) -> Iterator[Callab
     command = command_of_load(source, folder, PASSES_MAX, bytes_per_second)
     with subprocess.Popen(command, start_new_session=True) as process:
         try:
-            until("the others' load has begun", lambda: progress.read() > 0)
+            until("the others' load has begun", lambda: progress.read() > 0, PATIENCE_SECONDS)
             yield progress.read
         finally:
             os.killpg(process.pid, signal.SIGKILL)

@@ -21,7 +21,8 @@ from typing import Self
 
 from kazoo.client import KazooClient
 
-from stretto.bench.loads import until
+from stretto.bench.loads import PATIENCE_SECONDS
+from stretto.bench.waiting import until
 from stretto.client import Client, connect
 from stretto.conductor.creation import create_groups, evenly, write_assignment
 from stretto.options import Level
@@ -143,7 +144,7 @@ class Replicas:
         return len(self.lines(name, event))
 
     def said(self, name: str, event: str, times: int = 1) -> str:
-        until(f"{name} says {event}", lambda: self.count(name, event) >= times)
+        until(f"{name} says {event}", lambda: self.count(name, event) >= times, PATIENCE_SECONDS)
         return self.lines(name, event)[-1]
 
     def ended(self, number: int = 1) -> dict[str, int]:
@@ -158,14 +159,22 @@ class Replicas:
         return decode(self._operator.get(path)[0], GroupRecord, path)
 
     def whole(self) -> None:
-        until("all replicas are in the ISR", lambda: self.is_whole and self.record().leader is not None)
+        until(
+            "all replicas are in the ISR",
+            lambda: self.is_whole and self.record().leader is not None,
+            PATIENCE_SECONDS,
+        )
 
     @property
     def is_whole(self) -> bool:
         return self._isr() == len(self._names)
 
     def without_follower(self) -> None:
-        until("the ISR goes on without the follower", lambda: self._isr() == len(self._names) - 1)
+        until(
+            "the ISR goes on without the follower",
+            lambda: self._isr() == len(self._names) - 1,
+            PATIENCE_SECONDS,
+        )
 
     def _isr(self) -> int:
         return len(self.record().isr)
