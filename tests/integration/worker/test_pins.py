@@ -173,6 +173,8 @@ def test_bad_requests_are_refused_in_a_sentence(cluster: Cluster) -> None:
 
 def test_a_pin_is_lost_with_its_worker_and_another_one_serves_the_next(cluster: Cluster) -> None:
     reached = reach(cluster)
+    with appending(cluster) as done:
+        wait_until("records are visible", partial(is_beyond, done, done() + TASKS), DEADLINE_SECONDS)
     [pinned] = pin_module(reached, MODULE)
     lost = cluster.workers[pinned.worker]
     with Scanner(pinned) as scanner:
