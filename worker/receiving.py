@@ -102,6 +102,7 @@ class StateReceiving:
             min_rounds=int(option("replication.far.horizon.min.transfer.rounds")),
             near_lag=replica.settings.max_near_lag,
             retry_ms=replica.settings.retry_ms,
+            silence_max_ms=Millis(replica.settings.state_timeout_ms // 4),
         )
         staging = Staging(
             self._worker.replicas.path(group.plan), group.plan.tasks, self._stagings.get(group.key)

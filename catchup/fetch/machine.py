@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -32,8 +33,8 @@ from stretto.catchup.fetch.events import (
     Stored,
     Tick,
 )
+from stretto.catchup.fetch.pace import Pace
 from stretto.catchup.fetch.tasks import (
-    AWAITING,
     Phase,
     TaskFetch,
     Terms,
@@ -51,7 +52,7 @@ from stretto.types import Millis, Offset, TaskId
 PART_BYTES = 1024 * 1024
 """Of blocks in one message: so many that a message costs little beside them."""
 WINDOW = 6
-"""Questions for blocks that may be under way: asked for and not yet written."""
+"""Questions for blocks that may be asked and not yet written, at most."""
 TASKS_AT_ONCE = 4
 REFUSALS_MAX = 3
 """Of a transfer that the leader has never answered."""
@@ -71,11 +72,18 @@ REFUSALS = {
 class _Asked:
     task: TaskId
     runs: tuple[Run, ...]
+    first_at: Millis
     at: Millis
+    #: To be asked again.
+    lost: bool = False
     #: Of an image that was being made.
     ahead: bool = False
     #: It came, and is being written.
     storing: bool = False
+
+    @property
+    def is_under_way(self) -> bool:
+        return not self.lost and not self.storing
 
 
 class Fetch:
@@ -94,10 +102,12 @@ class Fetch:
         self._was_answered = False
         self._refusals = 0
         self.failed: str | None = None
+        self._pace = Pace(terms.retry_ms, terms.silence_max_ms, WINDOW)
         self._asks: dict[int, _Asked] = {}
         self._ask_count = 0
-        #: The entries between the images: next one to ask for, the end, and when that was asked.
+        #: The entries between the images: next one to ask for, and when that was asked, first and last.
         self._entries_at: Offset | None = None
+        self._entries_first_asked_at = Millis(0)
         self._entries_asked_at = Millis(0)
         self._storing_entries = False
         self._history: tuple[EpochStart, ...] = ()
@@ -119,11 +129,25 @@ class Fetch:
         """When to step a Tick at the latest."""
         if self.failed is not None or self._assembled:
             return None
-        waits = [asked.at for asked in self._asks.values() if not asked.storing]
-        waits += [each.asked_at for each in self.tasks.values() if each.phase in AWAITING]
-        if self._entries_at is not None and not self._storing_entries:
-            waits.append(self._entries_asked_at)
-        return Millis(min(waits) + self.terms.retry_ms) if waits else None
+        deadlines = [
+            each.asked_at + self.terms.retry_ms
+            for each in self.tasks.values()
+            if each.phase in (Phase.ASKING, Phase.AHEAD)
+        ]
+        deadlines += [self._pace.lost_at(asked_at) for asked_at in self._asked_at()]
+        return Millis(min(deadlines)) if deadlines else None
+
+    def _asked_at(self) -> list[Millis]:
+        """When the questions that are under way were asked, of those whose answers are large."""
+        times = [asked.at for asked in self._asks.values() if asked.is_under_way]
+        times += [each.asked_at for each in self.tasks.values() if each.phase is Phase.LISTING]
+        if self._awaits_entries:
+            times.append(self._entries_asked_at)
+        return times
+
+    @property
+    def _awaits_entries(self) -> bool:
+        return self._entries_at is not None and not self._storing_entries
 
     def _dispatch(self, event: Event) -> None:
         match event:
@@ -151,8 +175,7 @@ class Fetch:
                 self._stored(ask, damaged)
             case EntriesStored(end=end):
                 self._storing_entries = False
-                self._entries_at = end
-                self._ask_entries()
+                self._begin_entries(end)
             case Tick():
                 self._repeat_unanswered()
             case _:
@@ -198,8 +221,7 @@ class Fetch:
             self.round += 1
             self._begin_round()
         else:
-            self._entries_at = self._guards.first_entry(lowest, highest)
-            self._ask_entries()
+            self._begin_entries(self._guards.first_entry(lowest, highest))
 
     def span(self) -> tuple[Offset, Offset]:
         """Lowest and highest offset of the latest complete images."""
@@ -239,8 +261,14 @@ class Fetch:
         )
 
     def _ask_blocks(self) -> None:
-        """Fill the window, a little of each task in turn."""
-        while len(self._asks) < WINDOW:
+        """Fill the window: what is lost first, then a little of each task in turn."""
+        while sum(asked.is_under_way for asked in self._asks.values()) < self._pace.window:
+            lost = next((ask for ask, asked in self._asks.items() if asked.lost), None)
+            if lost is not None:
+                self._send_ask(lost)
+                continue
+            if len(self._asks) >= WINDOW:
+                return
             ready = [each for each in self.tasks.values() if has_more(each)]
             if not ready:
                 return
@@ -249,7 +277,7 @@ class Fetch:
             ahead = fetching.phase is Phase.AHEAD
             runs = self._next_ahead(fetching) if ahead else self._next_missing(fetching)
             self._ask_count += 1
-            self._asks[self._ask_count] = _Asked(fetching.task, runs, self._now, ahead)
+            self._asks[self._ask_count] = _Asked(fetching.task, runs, self._now, self._now, ahead=ahead)
             self._send_ask(self._ask_count)
 
     def _next_missing(self, fetching: TaskFetch) -> tuple[Run, ...]:
@@ -265,7 +293,7 @@ class Fetch:
 
     def _send_ask(self, ask: int) -> None:
         asked, terms = self._asks[ask], self.terms
-        asked.at = self._now
+        asked.at, asked.lost = self._now, False
         self._send(
             messages.AskBlocks(
                 terms.epoch,
@@ -277,6 +305,11 @@ class Fetch:
                 runs=asked.runs,
             )
         )
+
+    def _begin_entries(self, start: Offset) -> None:
+        self._entries_at = start
+        self._entries_first_asked_at = self._now
+        self._ask_entries()
 
     def _ask_entries(self) -> None:
         lowest, highest = self.span()
@@ -293,18 +326,30 @@ class Fetch:
         )
 
     def _repeat_unanswered(self) -> None:
-        due = self._now - self.terms.retry_ms
+        """An answer about an image is small and may be late, and it says how far the leader is; so that is
+        asked all the time. Whatever else is under way is lost if there was a silence."""
         for fetching in self.tasks.values():
-            if fetching.asked_at <= due:
-                if fetching.phase in (Phase.ASKING, Phase.AHEAD):
-                    self._ask_image(fetching)
-                elif fetching.phase is Phase.LISTING:
-                    self._ask_hashes(fetching)
-        for ask, asked in self._asks.items():
-            if not asked.storing and asked.at <= due:
-                self._send_ask(ask)
-        if self._entries_at is not None and not self._storing_entries and self._entries_asked_at <= due:
+            is_asking = fetching.phase in (Phase.ASKING, Phase.AHEAD)
+            if is_asking and fetching.asked_at + self.terms.retry_ms <= self._now:
+                self._ask_image(fetching)
+        under_way = self._asked_at()
+        if under_way and self._pace.lost_at(min(under_way)) <= self._now:
+            self._pace.was_silent()
+            self._ask_again(lambda _: True)
+
+    def _ask_again(self, is_lost: Callable[[Millis], bool]) -> None:
+        for fetching in self.tasks.values():
+            if fetching.phase is Phase.LISTING and is_lost(fetching.asked_at):
+                self._ask_hashes(fetching)
+        for asked in self._asks.values():
+            asked.lost = asked.lost or (asked.is_under_way and is_lost(asked.at))
+        self._ask_blocks()
+        if self._awaits_entries and is_lost(self._entries_asked_at):
             self._ask_entries()
+
+    def _answered(self, first_asked_at: Millis) -> None:
+        self._pace.answered(first_asked_at, self._now)
+        self._ask_again(self._pace.is_overtaken)
 
     # Answers.
 
@@ -331,14 +376,17 @@ class Fetch:
                 if fetching is not None and asks_for(fetching, number):
                     self._heard_growing(fetching, message)
             case messages.Hashes(task=task, round=number, position=position):
+                self._pace.heard(self._now)
                 self._saw(message.applied)
                 fetching = self.tasks.get(task)
                 if fetching is not None and fetching.phase is Phase.LISTING and fetching.round == number:
                     self._heard_hashes(fetching, position, body)
             case messages.Blocks(ask=ask):
+                self._pace.heard(self._now)
                 self._saw(message.applied)
                 self._heard_blocks(ask, body)
             case messages.Entries(start=start):
+                self._pace.heard(self._now)
                 self._heard_entries(message, start, body)
             case messages.Waiting(applied=applied):
                 self._saw(applied)
@@ -381,9 +429,11 @@ class Fetch:
         if position != fetching.list_position:
             return
         if len(body):
+            self._answered(fetching.first_asked_at)
             fetching.parts.append(body)
             fetching.list_position += len(body)
         if fetching.list_position < image.list_bytes:
+            fetching.first_asked_at = self._now
             self._ask_hashes(fetching)
         else:
             fetching.phase = Phase.COMPARING
@@ -426,7 +476,7 @@ class Fetch:
         asked = self._asks.get(ask)
         if asked is None or asked.storing:
             return
-        asked.storing = True
+        asked.storing, asked.lost = True, False
         fetching = self.tasks[asked.task]
         if asked.ahead:
             block_bytes = present(fetching.growing, "growing image").block_bytes
@@ -435,6 +485,7 @@ class Fetch:
         else:
             image = present(fetching.image, "image")
             self._out.append(Store(ask=ask, image=image, runs=asked.runs, body=body))
+        self._answered(asked.first_at)
 
     def _stored(self, ask: int, damaged: tuple[Run, ...]) -> None:
         asked = self._asks.pop(ask, None)
@@ -474,6 +525,7 @@ class Fetch:
     def _heard_entries(self, message: messages.Entries, start: Offset, body: Any) -> None:
         if start != self._entries_at or self._storing_entries:
             return
+        self._answered(self._entries_first_asked_at)
         self._history = message.history
         if message.next == start:
             if start == self.span()[1]:

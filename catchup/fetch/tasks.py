@@ -34,6 +34,8 @@ class Terms:
     min_rounds: int
     near_lag: int
     retry_ms: Millis
+    silence_max_ms: Millis
+    """After which something is asked again, however slow the link is."""
 
 
 @dataclass(slots=True)
@@ -59,7 +61,9 @@ class TaskFetch:
     missing: list[Run] = field(default_factory=list)
     missing_bytes: int = 0
     """Of this round, not yet written."""
+    first_asked_at: Millis = Millis(0)
     asked_at: Millis = Millis(0)
+    """When the question for the image or a part of its list was asked, first (of a part) and last."""
     damaged: int = 0
     fetched_bytes: int = 0
     """Over all rounds."""
@@ -68,10 +72,6 @@ class TaskFetch:
     def size_bytes(self) -> int | None:
         described = self.image or self.growing
         return described.size_bytes if described is not None else None
-
-
-AWAITING = (Phase.ASKING, Phase.AHEAD, Phase.LISTING)
-"""Phases in which a question other than for blocks is under way."""
 
 
 def asks_for(fetching: TaskFetch, number: int) -> bool:

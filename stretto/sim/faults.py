@@ -80,6 +80,8 @@ class Plan:
     """How often there is no space for a leader's state."""
     catchup_bytes: int
     """How many bytes of state a leader sends in a second; 0: any."""
+    link_bytes: int
+    """How many bytes of state a link carries in a second; 0: any."""
     min_rounds: int
     slow_driver: float
     """How often what a driver's threads hand back takes its time."""
@@ -106,6 +108,7 @@ class Plan:
         chosen["reassign"] = round(assignments.random(), 3) if assignments.random() < 0.4 else 0.0
         groupings = Random(f"groupings {seed}")
         chosen["regroup"] = round(groupings.random(), 3) if groupings.random() < 0.4 else 0.0
+        links = Random(f"links {seed}")
         rough = random.random()
         return cls(
             seed=seed,
@@ -133,6 +136,7 @@ class Plan:
             damage=random.choice((0.0, 0.1)),
             full_disk=random.choice((0.0, 0.0, 0.1)),
             catchup_bytes=random.choice((0, 0, 2_000)),
+            link_bytes=links.choice((0, 0, 0, 1_000)),
             min_rounds=random.choice((1, 2, 2, 4)),
             slow_driver=random.choice((0.0, 0.1, 0.5)),
             unlucky_commit=random.choice((0.0, 0.0, 0.1, 0.4)),
@@ -161,7 +165,7 @@ class Plan:
             f"slow_driver={self.slow_driver} proof_of_death={self.proof_of_death} "
             f"interrupted_install={self.interrupted_install} damage={self.damage} "
             f"full_disk={self.full_disk} "
-            f"catchup_bytes={self.catchup_bytes} min_rounds={self.min_rounds} "
+            f"catchup_bytes={self.catchup_bytes} link_bytes={self.link_bytes} min_rounds={self.min_rounds} "
             f"fsync={'interval' if self.fsync_interval else 'always'} dead_for_good={self.dead_for_good}\n"
             f"  load      producers={self.producers} produce_every_ms={self.produce_every_ms} "
             f"read_every_ms={self.read_every_ms} max_pending={self.max_pending} nap={self.nap}"

@@ -1,4 +1,7 @@
-"""Links between workers: they delay, lose, double and reorder messages, part one or both ways, and reset."""
+"""Links between workers: they delay, lose, double and reorder messages, part one or both ways, and reset.
+
+What has a size takes its turn on a link that has a speed. A slow link is no fault: healing does not mend it.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,13 @@ class Weather:
 
 
 class Network:
-    def __init__(self, world: World, weather: Weather) -> None:
+    def __init__(self, world: World, weather: Weather, bytes_per_second: int = 0) -> None:
         self.world = world
         self.weather = weather
+        #: Of each link; 0: any number.
+        self.bytes_per_second = bytes_per_second
+        #: When a link has carried all that was sent.
+        self._free_at: dict[tuple[WorkerId, WorkerId], int] = {}
         self._blocked: dict[tuple[WorkerId, WorkerId], int] = {}
         self._resets: dict[tuple[WorkerId, WorkerId], int] = {}
         self._lagging: dict[tuple[WorkerId, WorkerId], int] = {}
@@ -59,6 +66,7 @@ class Network:
         """Lose what is under way between two workers."""
         for link in ((one, other), (other, one)):
             self._resets[link] = self._resets.get(link, 0) + 1
+            self._free_at.pop(link, None)
 
     def heal(self) -> None:
         self._blocked.clear()
@@ -74,6 +82,7 @@ class Network:
         deliver: Callable[..., None],
         *args: Any,
         bulk: bool = False,
+        size_bytes: int = 0,
     ) -> None:
         """Deliver after a while, perhaps twice, perhaps never."""
         weather, random = self.weather, self.world.random
@@ -88,8 +97,17 @@ class Network:
             lags = self._lagging.get((sender, receiver), 0) > self.world.now
             slow = bulk or lags or self.world.chance(weather.slow)
             delay = 1 + random.randrange(weather.slow_ms if slow else weather.quick_ms)
+            delay += self._carry_ms((sender, receiver), size_bytes)
             reset = self._resets.get((sender, receiver), 0)
             self.world.after(delay, self._arrive, sender, receiver, reset, deliver, args)
+
+    def _carry_ms(self, link: tuple[WorkerId, WorkerId], size_bytes: int) -> int:
+        """What was sent before goes first."""
+        if not self.bytes_per_second or not size_bytes:
+            return 0
+        begins = max(self._free_at.get(link, 0), self.world.now)
+        self._free_at[link] = begins + size_bytes * 1_000 // self.bytes_per_second
+        return self._free_at[link] - self.world.now
 
     def _arrive(
         self,

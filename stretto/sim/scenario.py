@@ -131,6 +131,7 @@ def calm_plan(factor: int, *, fsync_interval: bool = False) -> Plan:
         damage=0.0,
         full_disk=0.0,
         catchup_bytes=0,
+        link_bytes=0,
         min_rounds=2,
         slow_driver=0.0,
         unlucky_commit=0.0,

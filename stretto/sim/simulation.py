@@ -92,7 +92,7 @@ class Simulation:
         self.plans: list[tuple[WorkerId, ...]] = [tuple(_worker(index) for index in range(plan.factor))]
         #: What assignments say of groupings, each until the next.
         self.groupings = [events.Regrouping(present=1)]
-        self.network = Network(self.world, plan.weather)
+        self.network = Network(self.world, plan.weather, plan.link_bytes)
         self.metastore = Metastore(self.world, plan.manners)
         self.checkers = Checkers(self)
         self.metastore.on_commit = self._committed
@@ -209,7 +209,7 @@ class Simulation:
         self, sender: WorkerId, receiver: WorkerId, message: catchup.AnyMessage, body: bytes
     ) -> None:
         deliver = self.nodes[receiver].receive_catchup
-        self.network.send(sender, receiver, deliver, sender, message, body)
+        self.network.send(sender, receiver, deliver, sender, message, body, size_bytes=len(body))
 
     def keep_table(self, table: ProducerTable) -> int:
         """A number by which an image names a producer table."""

@@ -277,6 +277,7 @@ class Transfers:
             min_rounds=plan.min_rounds,
             near_lag=replica.settings.max_near_lag,
             retry_ms=replica.settings.retry_ms,
+            silence_max_ms=Millis(replica.settings.state_timeout_ms // 4),
         )
         self.fetch = fetch.Fetch(terms, self.guards)
         self._leader = effect.leader

@@ -395,6 +395,24 @@ def test_all_transfers_of_a_worker_share_one_allowance() -> None:
     assert running.now >= 64_000 * 1000 // 20_000 * 0.9
 
 
+@pytest.mark.parametrize("bytes_per_second", [20_000_000, 5_000_000, 1_000_000, 300_000])
+def test_a_slow_link_carries_everything_about_once(bytes_per_second: int) -> None:
+    whole = content(Random(15), blocks=4 * fetch.PART_BYTES // BLOCK_BYTES, tail=0)
+    leader = Leader({T0: whole}, patience_ms=Millis(60_000))
+    follower = Follower(terms((0,), min_rounds=1, silence_max_ms=Millis(15_000)))
+    running = transfer(leader, follower)
+    running.bytes_per_second = bytes_per_second
+
+    running.run(until_ms=400_000)
+
+    assert follower.assembled is not None
+    # The list of such small blocks is as long as they are.
+    ideal_bytes, probes_bytes = 2 * len(whole), 5 * fetch.PART_BYTES
+    assert running.sent_bytes <= ideal_bytes + probes_bytes
+    assert running.now <= (ideal_bytes + probes_bytes) * 1_000 / bytes_per_second + 200
+    assert running.backlog_bytes <= fetch.WINDOW * fetch.PART_BYTES + probes_bytes
+
+
 def test_the_allowance_can_be_changed_while_a_transfer_runs() -> None:
     random = Random(9)
     leader = Leader({T0: content(random, blocks=4_000, tail=0)}, bytes_per_second=1)

@@ -30,6 +30,7 @@ def terms(tasks: tuple[int, ...] = (0, 1), **changes: Any) -> fetch.Terms:
         "min_rounds": 2,
         "near_lag": 10,
         "retry_ms": Millis(100),
+        "silence_max_ms": Millis(1_000),
     }
     return fetch.Terms(**(values | changes))
 
@@ -54,8 +55,10 @@ def hashes_of(content: bytes) -> bytes:
 class Leader:
     """Serves the state that ``content`` tells; its log never ends below ``applied``."""
 
-    def __init__(self, content: dict[TaskId, bytes], *, bytes_per_second: int = 0) -> None:
-        limit = serve.Limit(bytes_per_second=bytes_per_second, patience_ms=PATIENCE_MS)
+    def __init__(
+        self, content: dict[TaskId, bytes], *, bytes_per_second: int = 0, patience_ms: Millis = PATIENCE_MS
+    ) -> None:
+        limit = serve.Limit(bytes_per_second=bytes_per_second, patience_ms=patience_ms)
         self.serve = serve.Serve(limit, Millis(0))
         self.content = content
         self.applied = Offset(100)
@@ -250,6 +253,12 @@ class Transfer:
         self._random = random
         self._wire: list[tuple[int, int, Any]] = []
         self._count = 0
+        #: Of the way to the follower; 0: any number.
+        self.bytes_per_second = 0
+        self._link_free_at = 0.0
+        self.sent_bytes = 0
+        #: What was on its way to the follower at once, at most.
+        self.backlog_bytes = 0.0
         #: Called before each delivery.
         self.between: Callable[[], None] = lambda: None
         #: What becomes of a body on its way.
@@ -310,4 +319,17 @@ class Transfer:
         for _ in range(copies):
             self._count += 1
             delay = 1 if random is None else random.randrange(1, 150)
+            if isinstance(message, tuple):
+                delay += self._link_ms(len(message[1]))
             self._wire.append((self.now + delay, self._count, message))
+
+    def _link_ms(self, size_bytes: int) -> int:
+        """How long until the link has carried all that was sent before and this."""
+        self.sent_bytes += size_bytes
+        if not self.bytes_per_second:
+            return 0
+        begins = max(self._link_free_at, self.now)
+        self._link_free_at = begins + size_bytes * 1_000 / self.bytes_per_second
+        waits_ms = self._link_free_at - self.now
+        self.backlog_bytes = max(self.backlog_bytes, waits_ms * self.bytes_per_second / 1_000)
+        return int(waits_ms)

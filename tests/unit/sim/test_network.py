@@ -15,8 +15,10 @@ class Wire:
         self.network = Network(self.world, Weather(**weather))  # type: ignore[arg-type]
         self.arrived: list[tuple[int, str]] = []
 
-    def send(self, text: str, sender: str = W0, receiver: str = W1, *, bulk: bool = False) -> None:
-        self.network.send(sender, receiver, self._arrive, text, bulk=bulk)  # type: ignore[arg-type]
+    def send(
+        self, text: str, sender: str = W0, receiver: str = W1, *, bulk: bool = False, size_bytes: int = 0
+    ) -> None:
+        self.network.send(sender, receiver, self._arrive, text, bulk=bulk, size_bytes=size_bytes)  # type: ignore[arg-type]
 
     def _arrive(self, text: str) -> None:
         self.arrived.append((self.world.now, text))
@@ -130,3 +132,30 @@ def test_healing_unblocks_releases_and_ends_bad_weather() -> None:
     wire.network.heal()
     wire.send("after")
     assert sorted(wire.run()) == ["after", "held"]
+
+
+def test_a_link_with_a_speed_carries_one_after_the_other() -> None:
+    wire = Wire(quick_ms=1)
+    wire.network.bytes_per_second = 1_000
+    for text in "abc":
+        wire.send(text, size_bytes=200)
+    wire.send("small")
+    wire.send("other link", W0, W2, size_bytes=200)
+    wire.run()
+    assert wire.arrived == [
+        (1, "small"),
+        (201, "a"),
+        (201, "other link"),
+        (401, "b"),
+        (601, "c"),
+    ]
+
+
+def test_a_reset_empties_a_slow_link() -> None:
+    wire = Wire(quick_ms=1)
+    wire.network.bytes_per_second = 1_000
+    wire.send("lost", size_bytes=5_000)
+    wire.network.reset(W0, W1)
+    wire.send("later", size_bytes=100)
+    wire.run()
+    assert wire.arrived == [(101, "later")]
