@@ -15,7 +15,7 @@ import msgspec
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, TaskId
 
-FORMAT = 3
+FORMAT = 4
 """Of images, lists and blocks. Changes when either side could misunderstand the other."""
 
 Run: TypeAlias = tuple[int, int]
@@ -133,6 +133,10 @@ class Refused(Message, frozen=True, tag=True, gc=False):
     why: str = ""
 
 
+class Working(Message, frozen=True, tag=True, gc=False):
+    """Follower to leader: there is nothing to ask for now, and this goes on."""
+
+
 class NoRoom(Message, frozen=True, tag=True, gc=False):
     """Follower to leader: there is no space for the images here; another transfer is begun when there is."""
 
@@ -141,6 +145,6 @@ class Finished(Message, frozen=True, tag=True, gc=False):
     """Follower to leader: the images are no longer needed."""
 
 
-Ask: TypeAlias = AskImage | AskHashes | AskBlocks | AskEntries | NoRoom | Finished
+Ask: TypeAlias = AskImage | AskHashes | AskBlocks | AskEntries | Working | NoRoom | Finished
 Answer: TypeAlias = Image | Growing | Hashes | Blocks | Entries | Waiting | Refused
 AnyMessage: TypeAlias = Ask | Answer

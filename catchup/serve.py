@@ -349,6 +349,8 @@ class Serve:
                     self._enqueue(transfer, message, (ask,))
             case messages.AskEntries(start=start):
                 self._enqueue(transfer, message, ("entries", start))
+            case messages.Working():
+                pass
             case messages.NoRoom():
                 self._note(transfer, "follower_has_no_room", sent_bytes=transfer.sent_bytes)
                 self._release(transfer)

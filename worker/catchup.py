@@ -76,6 +76,7 @@ class CatchupDesk:
                 | messages.AskHashes()
                 | messages.AskBlocks()
                 | messages.AskEntries()
+                | messages.Working()
                 | messages.NoRoom()
                 | messages.Finished()
             ):

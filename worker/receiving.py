@@ -55,6 +55,8 @@ class Receiving:
     #: What it waits for, in a sentence.
     waits: str = ""
     looks: int = 0
+    #: Threads that are at work for it.
+    working: int = 0
     told_at: Millis = Millis(0)
     deadline: Millis | None = None
     end: Offset | None = None
@@ -121,6 +123,7 @@ class StateReceiving:
             attempt=effect.attempt,
         )
         self._step(receiving, fetch.Begin())
+        self._keep_alive_later(receiving)
 
     def _heard(self, receiving: Receiving, message: messages.Answer, body: memoryview) -> None:
         if not receiving.fetch.belongs(message):
@@ -133,12 +136,27 @@ class StateReceiving:
                 (receiving.received_bytes - receiving.rate_bytes) * 1000 // elapsed_ms
             )
             receiving.rate_at, receiving.rate_bytes = now, receiving.received_bytes
-        patience_ms = receiving.group.replica.settings.state_timeout_ms
-        if now - receiving.told_at >= patience_ms // 8 and not isinstance(message, messages.Refused):
-            receiving.told_at = now
-            progressed = events.TransferProgressed(epoch=receiving.epoch, attempt=receiving.attempt)
-            receiving.group.step(progressed)
+        is_late = now - receiving.told_at >= _alive_ms(receiving)
+        if is_late and not isinstance(message, messages.Refused):
+            self._progressed(receiving)
         self._step(receiving, fetch.Heard(message=message, body=body))
+
+    def _progressed(self, receiving: Receiving) -> None:
+        receiving.told_at = Millis(self._loop.now)
+        progressed = events.TransferProgressed(epoch=receiving.epoch, attempt=receiving.attempt)
+        receiving.group.step(progressed)
+
+    def _keep_alive_later(self, receiving: Receiving) -> None:
+        self._loop.call_after(_alive_ms(receiving), self._keep_alive, receiving)
+
+    def _keep_alive(self, receiving: Receiving) -> None:
+        """Nobody hears of a transfer while its files are hashed or its state is put together. That may take
+        longer than the core and the leader wait for a sign of life."""
+        if self._is_current(receiving):
+            if receiving.working:
+                self._progressed(receiving)
+                self._step(receiving, fetch.Working())
+            self._keep_alive_later(receiving)
 
     def _is_current(self, receiving: Receiving) -> bool:
         group = receiving.group
@@ -204,7 +222,8 @@ class StateReceiving:
             case fetch.Assemble(end=end, history=history):
                 receiving.end, receiving.history = end, history
                 verify = bool(self._worker.option("replication.catchup.verify.structure"))
-                self._desk.on_thread(
+                self._on_thread(
+                    receiving,
                     lambda: staging.assemble(end, verify_structure=verify),
                     lambda result: self._assembled(receiving, result),
                 )
@@ -228,7 +247,17 @@ class StateReceiving:
             else:
                 self._step(receiving, event_of(result))
 
-        self._desk.on_thread(work, then)
+        self._on_thread(receiving, work, then)
+
+    def _on_thread(
+        self, receiving: Receiving, work: Callable[[], T], then: Callable[[T | Exception], None]
+    ) -> None:
+        def done(result: T | Exception) -> None:
+            receiving.working -= 1
+            then(result)
+
+        receiving.working += 1
+        self._desk.on_thread(work, done)
 
     def _work_failed(self, receiving: Receiving, error: Exception) -> None:
         if not isinstance(error, OSError | StrettoError):
@@ -269,7 +298,7 @@ class StateReceiving:
         receiving.waits, receiving.bytes_per_second = why, 0
         wait_ms = min(_pause_ms(receiving.looks), group.replica.settings.state_timeout_ms // 2)
         receiving.looks += 1
-        group.step(events.TransferProgressed(epoch=receiving.epoch, attempt=receiving.attempt))
+        self._progressed(receiving)
         self._loop.call_after(wait_ms, self._look_for_room, receiving)
 
     def _fail(self, receiving: Receiving, why: str) -> None:
@@ -372,6 +401,10 @@ class StateReceiving:
                 for each in fetching.tasks.values()
             ),
         )
+
+
+def _alive_ms(receiving: Receiving) -> int:
+    return receiving.group.replica.settings.state_timeout_ms // 8
 
 
 def _pause_ms(times: int) -> int:

@@ -49,6 +49,7 @@ from stretto.catchup.fetch.events import (
     RoomMade,
     Stored,
     Tick,
+    Working,
 )
 from stretto.catchup.fetch.machine import (
     DAMAGE_MAX,
@@ -94,4 +95,5 @@ __all__ = [
     "TaskFetch",
     "Terms",
     "Tick",
+    "Working",
 ]

@@ -65,8 +65,15 @@ class EntriesStored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """What was wanted takes its time: hashing, writing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     pass
 
 
-Event: TypeAlias = Begin | Heard | Prepared | RoomMade | OutOfRoom | Compared | Stored | EntriesStored | Tick
+Event: TypeAlias = (
+    Begin | Heard | Prepared | RoomMade | OutOfRoom | Compared | Stored | EntriesStored | Working | Tick
+)

@@ -32,6 +32,7 @@ from stretto.catchup.fetch.events import (
     RoomMade,
     Stored,
     Tick,
+    Working,
 )
 from stretto.catchup.fetch.pace import Pace
 from stretto.catchup.fetch.tasks import (
@@ -176,6 +177,8 @@ class Fetch:
             case EntriesStored(end=end):
                 self._storing_entries = False
                 self._begin_entries(end)
+            case Working():
+                self._send(messages.Working(self.terms.epoch, self.terms.incarnation, self.terms.attempt))
             case Tick():
                 self._repeat_unanswered()
             case _:

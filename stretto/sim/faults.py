@@ -78,6 +78,8 @@ class Plan:
     """How often blocks or hashes of a leader's state are damaged on their way."""
     full_disk: float
     """How often there is no space for a leader's state."""
+    long_work: float
+    """How often what a follower does with its files takes longer than it may be silent."""
     catchup_bytes: int
     """How many bytes of state a leader sends in a second; 0: any."""
     link_bytes: int
@@ -108,6 +110,7 @@ class Plan:
         chosen["reassign"] = round(assignments.random(), 3) if assignments.random() < 0.4 else 0.0
         groupings = Random(f"groupings {seed}")
         chosen["regroup"] = round(groupings.random(), 3) if groupings.random() < 0.4 else 0.0
+        works = Random(f"works {seed}")
         links = Random(f"links {seed}")
         rough = random.random()
         return cls(
@@ -136,6 +139,7 @@ class Plan:
             damage=random.choice((0.0, 0.1)),
             full_disk=random.choice((0.0, 0.0, 0.1)),
             catchup_bytes=random.choice((0, 0, 2_000)),
+            long_work=works.choice((0.0, 0.0, 0.3, 1.0)),
             link_bytes=links.choice((0, 0, 0, 1_000)),
             min_rounds=random.choice((1, 2, 2, 4)),
             slow_driver=random.choice((0.0, 0.1, 0.5)),
@@ -164,7 +168,7 @@ class Plan:
             f"  nodes     drift={self.drift} near_lag={self.max_near_lag} time_lag_ms={self.max_time_lag_ms} "
             f"slow_driver={self.slow_driver} proof_of_death={self.proof_of_death} "
             f"interrupted_install={self.interrupted_install} damage={self.damage} "
-            f"full_disk={self.full_disk} "
+            f"full_disk={self.full_disk} long_work={self.long_work} "
             f"catchup_bytes={self.catchup_bytes} link_bytes={self.link_bytes} min_rounds={self.min_rounds} "
             f"fsync={'interval' if self.fsync_interval else 'always'} dead_for_good={self.dead_for_good}\n"
             f"  load      producers={self.producers} produce_every_ms={self.produce_every_ms} "

@@ -130,6 +130,7 @@ def calm_plan(factor: int, *, fsync_interval: bool = False) -> Plan:
         interrupted_install=0.0,
         damage=0.0,
         full_disk=0.0,
+        long_work=0.0,
         catchup_bytes=0,
         link_bytes=0,
         min_rounds=2,

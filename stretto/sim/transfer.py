@@ -34,6 +34,8 @@ _BLOCK = struct.Struct(">qq")
 PATIENCE_MS = Millis(900)
 SECONDS_OF_IMAGE_MS = (1, 30)
 WORK_MS = (1, 8)
+LONG_WORK_MS = (1_000, 2_000)
+"""Longer than anybody waits without a sign of life."""
 
 
 def content_of(task: TaskId, offset: Offset, table: int) -> bytes:
@@ -67,6 +69,8 @@ class Transfers:
         self._hashes: dict[TaskId, bytes] = {}
         self._entries: list[Frame] = []
         self._told_at = Millis(0)
+        #: What is being done for it.
+        self._working = 0
 
     # Between the two.
 
@@ -283,7 +287,34 @@ class Transfers:
         self._leader = effect.leader
         self._entries = []
         self._hashes = {}
+        self._working = 0
         self._step(self.fetch, fetch.Begin())
+        self._keep_alive_later(self.fetch, replica)
+
+    def _keep_alive_later(self, fetching: fetch.Fetch, replica: Replica) -> None:
+        delay = self.node.real_delay(Millis(replica.settings.state_timeout_ms // 8))
+        self.world.after(delay, self._in_life, self._keep_alive, (fetching,))
+
+    def _keep_alive(self, fetching: fetch.Fetch) -> None:
+        replica = self.node.replica
+        if fetching is not self.fetch or replica is None:
+            return
+        if self._working:
+            self._progressed(fetching, replica)
+            self._step(fetching, fetch.Working())
+        self._keep_alive_later(fetching, replica)
+
+    def _work(
+        self, fetching: fetch.Fetch, action: Callable[..., None], *args: Any, may_be_long: bool = False
+    ) -> None:
+        is_long = may_be_long and self.world.chance(self.simulation.plan.long_work)
+        self._working += 1
+        self._later(LONG_WORK_MS if is_long else WORK_MS, self._worked, fetching, action, args)
+
+    def _worked(self, fetching: fetch.Fetch, action: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if fetching is self.fetch:
+            self._working -= 1
+            action(fetching, *args)
 
     def _progressed(self, fetching: fetch.Fetch, replica: Replica) -> None:
         now = self.node.clock()
@@ -318,20 +349,20 @@ class Transfers:
                 if self._leader is not None:
                     self._send(self._leader, message)
             case fetch.Prepare(task=task):
-                self._later(WORK_MS, self._prepare, fetching, task)
+                self._work(fetching, self._prepare, task, may_be_long=True)
             case fetch.MakeRoom(task=task):
-                self._later(WORK_MS, self._make_room, fetching, task)
+                self._work(fetching, self._make_room, task)
             case fetch.StoreAhead(ask=ask, task=task, runs=runs, body=body):
-                self._later(WORK_MS, self._store_ahead, fetching, ask, task, runs, body)
+                self._work(fetching, self._store_ahead, ask, task, runs, body)
             case fetch.Compare(image=image, parts=parts):
-                self._later(WORK_MS, self._compare, fetching, image, b"".join(parts))
+                self._work(fetching, self._compare, image, b"".join(parts))
             case fetch.Store(ask=ask, image=image, runs=runs, body=body):
-                self._later(WORK_MS, self._store, fetching, ask, image, runs, body)
+                self._work(fetching, self._store, ask, image, runs, body)
             case fetch.StoreEntries(end=end, body=body):
                 self._entries.extend(decode(body))
-                self._later(WORK_MS, self._step, fetching, fetch.EntriesStored(end=end))
+                self._work(fetching, self._step, fetch.EntriesStored(end=end))
             case fetch.Assemble():
-                self._later(WORK_MS, self._assemble, fetching, effect)
+                self._work(fetching, self._assemble, effect, may_be_long=True)
             case fetch.Fail():
                 self.simulation.totals["failed transfers"] += 1
                 self._later((60, 60), self._give_up, fetching)
@@ -349,22 +380,18 @@ class Transfers:
             self.node.deliver(events.TransferFailed())
 
     def _prepare(self, fetching: fetch.Fetch, task: TaskId) -> None:
-        if fetching is self.fetch:
-            staged = self.node.incoming.setdefault(task, bytearray())
-            self._hashes[task] = hashes_of(bytes(staged))
-            self._step(fetching, fetch.Prepared(task=task, is_empty=not staged))
+        staged = self.node.incoming.setdefault(task, bytearray())
+        self._hashes[task] = hashes_of(bytes(staged))
+        self._step(fetching, fetch.Prepared(task=task, is_empty=not staged))
 
     def _make_room(self, fetching: fetch.Fetch, task: TaskId) -> None:
-        if fetching is self.fetch:
-            full = self.world.chance(self.simulation.plan.full_disk)
-            made = fetch.RoomMade(task=task)
-            self._step(fetching, fetch.OutOfRoom(why="the disk is full") if full else made)
+        full = self.world.chance(self.simulation.plan.full_disk)
+        made = fetch.RoomMade(task=task)
+        self._step(fetching, fetch.OutOfRoom(why="the disk is full") if full else made)
 
     def _store_ahead(
         self, fetching: fetch.Fetch, ask: int, task: TaskId, runs: tuple[Run, ...], body: bytes
     ) -> None:
-        if fetching is not self.fetch:
-            return
         ((first, _),) = runs
         start = first * _BLOCK.size
         staged = self.node.incoming[task]
@@ -375,8 +402,6 @@ class Transfers:
         self._step(fetching, fetch.Stored(ask=ask))
 
     def _compare(self, fetching: fetch.Fetch, image: messages.Image, listed: bytes) -> None:
-        if fetching is not self.fetch:
-            return
         if self.world.chance(self.simulation.plan.full_disk):
             self._step(fetching, fetch.OutOfRoom(why="the disk is full"))
             return
@@ -397,8 +422,6 @@ class Transfers:
     def _store(
         self, fetching: fetch.Fetch, ask: int, image: messages.Image, runs: tuple[Run, ...], body: bytes
     ) -> None:
-        if fetching is not self.fetch:
-            return
         damaged: list[Run] = []
         position = 0
         for first, count in runs:
@@ -416,8 +439,6 @@ class Transfers:
 
     def _assemble(self, fetching: fetch.Fetch, effect: fetch.Assemble) -> None:
         """What a worker does with LMDB and the code of its recovery; and what the result must be."""
-        if fetching is not self.fetch:
-            return
         producers: dict[Any, Any] = {}
         sealed: set[int] = set()
         for task, fetched in fetching.tasks.items():

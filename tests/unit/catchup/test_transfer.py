@@ -453,3 +453,19 @@ def test_blocks_that_an_image_does_not_have_are_not_served(runs: tuple[messages.
     ask = messages.AskBlocks(EPOCH, ME, 1, ask=1, task=T0, round=1, runs=runs)
 
     assert leader.step(serve.Heard(key=KEY, message=ask, applied=Offset(0)), 0) == []
+
+
+def test_a_follower_that_is_at_work_is_not_given_up() -> None:
+    leader = Leader({T0: b"x" * 100})
+    leader.step(begin(terms((0,))), 0)
+    for now in range(0, 10 * PATIENCE_MS, PATIENCE_MS // 2):
+        working = messages.Working(EPOCH, ME, 1)
+        leader.step(serve.Heard(key=KEY, message=working, applied=Offset(0)), now)
+        leader.step(serve.Tick(), now)
+    assert list(leader.serve.transfers) == [KEY]
+    assert leader.notes == []
+
+
+def test_what_is_being_done_for_a_transfer_is_told_to_its_leader() -> None:
+    follower = Follower(terms((0,)))
+    assert follower.step(fetch.Working(), 0) == [messages.Working(EPOCH, ME, 1)]

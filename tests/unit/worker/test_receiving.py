@@ -1,0 +1,127 @@
+"""The driver of a transfer to a follower whose threads work, and whose time passes, when the test says so."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from stretto.catchup import messages
+from stretto.replog.core import effects, events
+from stretto.replog.core.settings import Settings
+from stretto.types import Epoch, Incarnation, Millis, TaskId, WorkerId
+from stretto.worker.plan import GroupPlan
+from stretto.worker.receiving import StateReceiving
+from stretto.worker.telemetry import Meter
+from stretto.zk.paths import GroupKey
+
+KEY = GroupKey("counts", 1, 0)
+LEADER, ME = WorkerId("w0"), Incarnation("w1.1")
+TIMEOUT_MS = Millis(8_000)
+FETCH = effects.FetchState(leader=LEADER, epoch=Epoch(1), attempt=1)
+
+
+class Receiver:
+    """Worker, desk, loop and group at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 10_000
+        self.sent: list[messages.AnyMessage] = []
+        self.stepped: list[events.Event] = []
+        self.works: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self._timers: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = itertools.count()
+        self.loop = self.replicas = self
+        self.key, self.plan = KEY, GroupPlan(KEY, (TaskId(0),), (LEADER, WorkerId("w1")))
+        self.meter, self.closed = Meter(), False
+        self._folder = folder
+        self.replica = SimpleNamespace(
+            settings=Settings(state_timeout_ms=TIMEOUT_MS), registered_as=ME, awaited_state=(Epoch(1), 1)
+        )
+        self.receiving = StateReceiving(cast(Any, self), cast(Any, self))
+
+    def begin(self) -> None:
+        self.receiving.fetch_state(cast(Any, self), FETCH)
+
+    def work(self) -> None:
+        """The thread that was told first finishes."""
+        work, then = self.works.pop(0)
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - as the desk does
+            result = error
+        then(result)
+
+    def pass_time(self, millis: int) -> None:
+        end = self.now + millis
+        while self._timers and self._timers[0][0] <= end:
+            self.now, _, function, args = heapq.heappop(self._timers)
+            function(*args)
+        self.now = end
+
+    def hear(self, message: messages.Answer, body: bytes = b"") -> None:
+        self.receiving.heard(cast(Any, self), LEADER, message, memoryview(body))
+
+    @property
+    def progressed(self) -> int:
+        return sum(isinstance(event, events.TransferProgressed) for event in self.stepped)
+
+    # What the driver calls.
+
+    def option(self, name: str) -> int:
+        return 2 if "rounds" in name else 0
+
+    def path(self, _: GroupPlan) -> Path:
+        return self._folder
+
+    def step(self, event: events.Event) -> None:
+        self.stepped.append(event)
+
+    def send(self, _to: WorkerId, _group: GroupKey, message: messages.AnyMessage) -> None:
+        self.sent.append(message)
+
+    def on_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self.works.append((work, then))
+
+    def call_at(self, at: int, function: Callable[..., None], *args: Any) -> None:
+        heapq.heappush(self._timers, (at, next(self._count), function, args))
+
+    def call_after(self, delay_ms: int, function: Callable[..., None], *args: Any) -> None:
+        self.call_at(self.now + delay_ms, function, *args)
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Receiver]:
+    receiver = Receiver(tmp_path)
+    receiver.begin()
+    yield receiver
+    receiver.receiving.close()
+
+
+def test_core_and_leader_hear_of_work_that_takes_longer_than_they_wait(receiver: Receiver) -> None:
+    assert len(receiver.works) == 1, "what an earlier transfer left is hashed"
+    for seconds in range(1, 60):
+        receiver.pass_time(1_000)
+        assert receiver.progressed >= seconds - 1
+    working = [each for each in receiver.sent if isinstance(each, messages.Working)]
+    assert len(working) >= 50
+    receiver.work()
+    assert isinstance(receiver.sent[-1], messages.AskImage)
+
+
+def test_nobody_hears_of_a_transfer_that_only_waits_for_its_leader(receiver: Receiver) -> None:
+    receiver.work()
+    receiver.pass_time(60_000)
+    assert receiver.progressed == 0
+    assert not any(isinstance(each, messages.Working) for each in receiver.sent)
+
+
+def test_a_transfer_that_is_over_is_not_kept_alive(receiver: Receiver) -> None:
+    receiver.replica.awaited_state = None
+    receiver.pass_time(60_000)
+    assert (receiver.progressed, receiver.sent) == (0, [])
