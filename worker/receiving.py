@@ -221,12 +221,7 @@ class StateReceiving:
                 )
             case fetch.Assemble(end=end, history=history):
                 receiving.end, receiving.history = end, history
-                verify = bool(self._worker.option("replication.catchup.verify.structure"))
-                self._on_thread(
-                    receiving,
-                    lambda: staging.assemble(end, verify_structure=verify),
-                    lambda result: self._assembled(receiving, result),
-                )
+                self._assemble(receiving, end)
             case fetch.Fail(why=why):
                 self._fail(receiving, why)
             case fetch.AwaitRoom(why=why):
@@ -270,10 +265,18 @@ class StateReceiving:
     def _no_room(self, receiving: Receiving, error: NoSpace) -> None:
         """The leader need not keep anything for us meanwhile."""
         if self._is_current(receiving) and receiving.fetch.failed is None:
+            key = receiving.group.key
+            # If it comes to this again and again, in spite of the room that was found.
+            receiving.looks = self._failures.get(key, 0)
+            self._failures[key] = receiving.looks + 1
             log.error("no_room_for_state", group=str(receiving.group.key), why=str(error))
             self._step(receiving, fetch.OutOfRoom(why=str(error)))
 
     def _look_for_room(self, receiving: Receiving) -> None:
+        if receiving.end is not None:
+            self._assemble(receiving, receiving.end)
+            return
+
         def then(result: Exception | None) -> None:
             if not self._is_current(receiving):
                 return
@@ -318,10 +321,25 @@ class StateReceiving:
             del self._receiving[receiving.group.key]
             receiving.group.step(events.TransferFailed())
 
+    def _assemble(self, receiving: Receiving, end: Offset) -> None:
+        if self._is_current(receiving):
+            verify = bool(self._worker.option("replication.catchup.verify.structure"))
+            self._on_thread(
+                receiving,
+                lambda: receiving.staging.assemble(end, verify_structure=verify),
+                lambda result: self._assembled(receiving, result),
+            )
+
     def _assembled(self, receiving: Receiving, result: Exception | None) -> None:
-        if isinstance(result, Exception):
+        if isinstance(result, NoSpace):
+            # All of it is here, and the leader has let go of its images: this is tried again as it is.
+            if self._is_current(receiving):
+                log.error("no_room_for_state", group=str(receiving.group.key), why=str(result))
+                self._wait_for_room(receiving, str(result))
+        elif isinstance(result, Exception):
             self._work_failed(receiving, result)
         elif self._is_current(receiving) and receiving.end is not None:
+            receiving.waits = ""
             log.info("state_arrived", group=str(receiving.group.key), end=receiving.end)
             receiving.group.step(
                 events.StateArrived(epoch=receiving.epoch, attempt=receiving.attempt, end=receiving.end)

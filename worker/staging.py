@@ -163,10 +163,11 @@ class Staging:
     def _no_space(self, what: str) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            if error.errno not in NO_SPACE:
+        except (OSError, StorageError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in NO_SPACE:
                 raise
-            raise NoSpace(f"{self.folder} cannot hold {what} ({error}); free some space") from error
+            raise NoSpace(f"{self.folder} cannot hold {what} ({cause}); free some space") from error
 
     def store(self, image: messages.Image, runs: tuple[Run, ...], body: memoryview) -> tuple[Run, ...]:
         """Write blocks; returns those that are not what the image lists. Raises NoSpace."""
@@ -235,7 +236,8 @@ class Staging:
     # The end.
 
     def store_entries(self, start: Offset, body: memoryview) -> None:
-        with self._working():
+        """Raises NoSpace, and may not be repeated."""
+        with self._working(), self._no_space("the entries between the images"):
             if self._log is None:
                 shutil.rmtree(self.folder / "replog", ignore_errors=True)
                 (self.folder / "replog").mkdir(parents=True)
@@ -248,8 +250,9 @@ class Staging:
         """Bring all tasks to ``end``, durably, as after a crash: a state that can be installed.
 
         With ``verify_structure``, what came is checked by LMDB's own rules before LMDB sees it.
+        Raises NoSpace, and may be repeated.
         """
-        with self._working():
+        with self._working(), self._no_space("the state that came"):
             for fd in self._fds.values():
                 os.fdatasync(fd)
             if verify_structure:

@@ -359,8 +359,7 @@ class Transfers:
             case fetch.Store(ask=ask, image=image, runs=runs, body=body):
                 self._work(fetching, self._store, ask, image, runs, body)
             case fetch.StoreEntries(end=end, body=body):
-                self._entries.extend(decode(body))
-                self._work(fetching, self._step, fetch.EntriesStored(end=end))
+                self._work(fetching, self._store_entries, end, body)
             case fetch.Assemble():
                 self._work(fetching, self._assemble, effect, may_be_long=True)
             case fetch.Fail():
@@ -437,8 +436,19 @@ class Transfers:
                     damaged.append((index, 1))
         self._step(fetching, fetch.Stored(ask=ask, damaged=tuple(damaged)))
 
+    def _store_entries(self, fetching: fetch.Fetch, end: Offset, body: bytes) -> None:
+        if self.world.chance(self.simulation.plan.full_disk):
+            self._step(fetching, fetch.OutOfRoom(why="the disk is full"))
+            return
+        self._entries.extend(decode(body))
+        self._step(fetching, fetch.EntriesStored(end=end))
+
     def _assemble(self, fetching: fetch.Fetch, effect: fetch.Assemble) -> None:
         """What a worker does with LMDB and the code of its recovery; and what the result must be."""
+        if self.world.chance(self.simulation.plan.full_disk):
+            self.simulation.totals["full disks"] += 1
+            self._work(fetching, self._assemble, effect, may_be_long=True)
+            return
         producers: dict[Any, Any] = {}
         sealed: set[int] = set()
         for task, fetched in fetching.tasks.items():

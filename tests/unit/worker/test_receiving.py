@@ -8,15 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
-from stretto.catchup import messages
+from stretto.catchup import blocks, messages
 from stretto.replog.core import effects, events
 from stretto.replog.core.settings import Settings
-from stretto.types import Epoch, Incarnation, Millis, TaskId, WorkerId
+from stretto.replog.storage import EpochStart
+from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.worker.environment import NoSpace
 from stretto.worker.plan import GroupPlan
 from stretto.worker.receiving import StateReceiving
+from stretto.worker.staging import Staging
 from stretto.worker.telemetry import Meter
 from stretto.zk.paths import GroupKey
 
@@ -125,3 +129,50 @@ def test_a_transfer_that_is_over_is_not_kept_alive(receiver: Receiver) -> None:
     receiver.replica.awaited_state = None
     receiver.pass_time(60_000)
     assert (receiver.progressed, receiver.sent) == (0, [])
+
+
+def bring_everything(receiver: Receiver) -> None:
+    """Two rounds of a state that is an empty file."""
+    named = (Epoch(1), ME, 1)
+    digest = blocks.digest_of(b"")
+    receiver.work()
+    for number in (1, 2):
+        receiver.hear(
+            messages.Image(
+                *named,
+                task=TaskId(0),
+                round=number,
+                offset=Offset(7),
+                size_bytes=0,
+                block_bytes=blocks.BLOCK_BYTES,
+                digest=digest,
+                base=0,
+                list_bytes=0,
+                applied=Offset(7),
+            )
+        )
+        receiver.work()
+    history = (EpochStart(Epoch(1), Offset(0)),)
+    receiver.hear(messages.Entries(*named, start=Offset(7), next=Offset(7), history=history))
+    assert isinstance(receiver.sent[-1], messages.Finished)
+
+
+def test_a_disk_that_is_full_when_everything_is_here_is_waited_for(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Staging, "assemble", Mock(side_effect=[NoSpace("full"), NoSpace("full"), None]))
+    bring_everything(receiver)
+    receiver.work()
+    view = receiver.receiving.view(KEY)
+    assert view is not None
+    assert view.waits == "full"
+    assert receiver.progressed > 0
+    receiver.pass_time(1_000)
+    receiver.work()
+    assert receiver.works == [], "it waits longer each time"
+    receiver.pass_time(2_000)
+    receiver.work()
+    assert receiver.stepped[-1] == events.StateArrived(epoch=Epoch(1), attempt=1, end=Offset(7))
+    view = receiver.receiving.view(KEY)
+    assert view is not None
+    assert view.waits == ""
