@@ -9,6 +9,7 @@ with all that had reached its disk.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import subprocess
@@ -180,10 +181,12 @@ class Staging:
                     continue
                 start = run[0] * blocks.HASH_BYTES
                 with self._hashed(part, image.block_bytes) as (data, hashes):
-                    if _all_are(hashes, listed[start : start + len(hashes)]):
-                        self._write(image.task, run[0] * image.block_bytes, data)
-                    else:
-                        damaged.append(run)
+                    good, bad = _told_apart(run[0], hashes, bytes(listed[start : start + len(hashes)]))
+                    for first, count in good:
+                        at = (first - run[0]) * image.block_bytes
+                        piece = data[at : at + count * image.block_bytes]
+                        self._write(image.task, first * image.block_bytes, piece)
+                    damaged += bad
             return tuple(damaged)
 
     def store_ahead(self, task: TaskId, block_bytes: int, runs: tuple[Run, ...], body: memoryview) -> None:
@@ -294,8 +297,15 @@ def _parts(
         position += length
 
 
-def _all_are(hashes: bytes, listed: bytes | bytearray) -> bool:
-    return all(
-        GUARDS.is_block_of(hashes[at : at + blocks.HASH_BYTES], bytes(listed[at : at + blocks.HASH_BYTES]))
+def _told_apart(first: int, hashes: bytes, listed: bytes) -> tuple[list[Run], list[Run]]:
+    """Runs of blocks, from ``first`` on, that are as listed, and those that are not."""
+    told: tuple[list[Run], list[Run]] = ([], [])
+    are_good = (
+        GUARDS.is_block_of(hashes[at : at + blocks.HASH_BYTES], listed[at : at + blocks.HASH_BYTES])
         for at in range(0, len(hashes), blocks.HASH_BYTES)
     )
+    for is_good, group in itertools.groupby(are_good):
+        count = len(list(group))
+        told[not is_good].append((first, count))
+        first += count
+    return told

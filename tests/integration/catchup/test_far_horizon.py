@@ -282,6 +282,7 @@ def test_blocks_that_come_damaged_are_refused_and_asked_for_again(
     wait_said(victim, "far_horizon_ends")
     assert spoiler.spoilt == 3
     assert victim.said("damaged_blocks") > 0
+    assert victim.said("far_horizon_fails") == 0
     wait_whole(cluster)
     cluster.heal()
     cluster.check_replicas_agree()

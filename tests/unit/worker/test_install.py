@@ -77,7 +77,7 @@ def fetch_image(staging: Staging, image: SpooledImage, *, mangle: bool = False) 
     if missing:
         if mangle:
             spoilt = bytes([content[0] ^ 1]) + content[1:]
-            assert staging.store(image.described, tuple(missing), memoryview(spoilt)) == (missing[0],)
+            assert staging.store(image.described, tuple(missing), memoryview(spoilt)) == ((missing[0][0], 1),)
         assert staging.store(image.described, tuple(missing), memoryview(content)) == ()
     return len(content)
 

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from stretto.catchup import blocks
 from stretto.types import Offset
 from stretto.worker.environment import NoSpace
-from stretto.worker.images import make_image
+from stretto.worker.images import make_image, task_folder
 from stretto.worker.staging import Staging
 from tests.unit.worker.entries import TASKS, Log
 from tests.unit.worker.test_install import a_log, ask, close, fetch_image, opened
@@ -83,3 +84,35 @@ def test_a_disk_that_is_full_when_all_is_here_is_told_and_the_state_is_put_toget
             staging.assemble(end)
     staging.assemble(end)
     staging.close()
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "damaged"),
+    [((), ()), ((0,), ((0, 1),)), ((5, 6, 100), ((5, 2), (100, 1))), ((127,), ((127, 1),))],
+)
+def test_of_many_blocks_in_one_message_only_the_damaged_ones_are_asked_for_again(
+    tmp_path: Path, pool: ThreadPoolExecutor, spoilt: tuple[int, ...], damaged: tuple[tuple[int, int], ...]
+) -> None:
+    leader = opened(tmp_path / "leader", pool, a_log(20_000))
+    image = make_image(leader.state, tmp_path / "leader", ask(TASKS[0]), None)
+    staging = Staging(tmp_path / "r", TASKS, None)
+    staging.prepare(TASKS[0])
+    missing = staging.compare(image.described, (image.listed,))
+    assert missing is not None
+    ((first, count),) = missing
+    assert (first, count >= 128) == (0, True)
+    runs = ((0, 128),)
+    content = image.spool.read(image.pieces(runs))
+    came = bytearray(content)
+    for block in spoilt:
+        came[block * blocks.BLOCK_BYTES] ^= 1
+
+    assert staging.store(image.described, runs, memoryview(came)) == damaged
+
+    file = task_folder(tmp_path / "r" / "incoming" / "state", TASKS[0]) / "data.mdb"
+    written = file.read_bytes()[: len(content)]
+    for block in range(128):
+        part = slice(block * blocks.BLOCK_BYTES, (block + 1) * blocks.BLOCK_BYTES)
+        assert written[part] == (bytes(blocks.BLOCK_BYTES) if block in spoilt else content[part])
+    staging.close()
+    close(leader)
