@@ -102,6 +102,8 @@ class LeadershipEnded:
     """Of the group: by a newer epoch, or because the replica stopped."""
 
     group: GroupKey
+    leads: Epoch | None = None
+    """The epoch that we lead now, if any; its transfers go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,9 +270,10 @@ class Serve:
                 transfer = self.transfers.get(key)
                 if transfer is not None:
                     self._refuse_transfer(transfer, Reason.PIN_RELEASED, "")
-            case LeadershipEnded(group=group):
-                for key in [key for key in self.transfers if key[0] == group]:
-                    self._end(key)
+            case LeadershipEnded(group=group, leads=leads):
+                for key, transfer in list(self.transfers.items()):
+                    if key[0] == group and transfer.begun.epoch != leads:
+                        self._end(key)
             case Limit(bytes_per_second=bytes_per_second, patience_ms=patience_ms):
                 self._patience_ms = patience_ms
                 self._throttle.change(bytes_per_second, now)

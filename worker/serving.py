@@ -80,9 +80,9 @@ class StateServing:
         )
 
     def heard(self, group: Group, follower: WorkerId, message: messages.Ask) -> None:
-        leader = group.leader
-        if leader is None or leader.epoch != message.epoch:
-            self._step_serve(serve.LeadershipEnded(group=group.key))
+        leads = group.leader.epoch if group.leader is not None else None
+        if leads != message.epoch:
+            self._step_serve(serve.LeadershipEnded(group=group.key, leads=leads))
         applied = group.replica.applied
         self._step_serve(serve.Heard(key=(group.key, follower), message=message, applied=applied))
 

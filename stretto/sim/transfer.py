@@ -92,9 +92,9 @@ class Transfers:
                     self._progressed(self.fetch, replica)
                     self._step(self.fetch, fetch.Heard(message=message, body=body))
             case _:
-                role = replica.role
-                if not isinstance(role, Leader) or role.epoch != message.epoch:
-                    self._step_serve(serve.LeadershipEnded(group=GROUP))
+                leads = replica.role.epoch if isinstance(replica.role, Leader) else None
+                if leads != message.epoch:
+                    self._step_serve(serve.LeadershipEnded(group=GROUP, leads=leads))
                 heard = serve.Heard(key=(GROUP, sender), message=message, applied=replica.applied)
                 self._step_serve(heard)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from random import Random
 
 import pytest
 
 from stretto.catchup import fetch, messages, serve
-from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId
+from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from tests.unit.catchup.transfer import (
     BLOCK_BYTES,
     EPOCH,
@@ -326,6 +327,19 @@ def test_questions_of_another_transfer_are_refused_and_change_nothing(stale: dic
 
     assert getattr(answer, "reason", None) is messages.Reason.UNKNOWN
     assert leader.images == {}
+
+
+def test_a_leader_that_leads_again_ends_the_transfers_of_its_earlier_epoch_only() -> None:
+    leader = Leader({T0: b"x" * 100})
+    other = (KEY[0], WorkerId("w2"))
+    leader.step(begin(terms((0,))), 0)
+    leader.step(dataclasses.replace(begin(terms((0,), epoch=Epoch(EPOCH - 1))), key=other), 0)
+
+    leader.step(serve.LeadershipEnded(group=KEY[0], leads=EPOCH), 1)
+    assert list(leader.serve.transfers) == [KEY]
+
+    leader.step(serve.LeadershipEnded(group=KEY[0]), 2)
+    assert leader.serve.transfers == {}
 
 
 def test_answers_of_another_transfer_are_ignored() -> None:

@@ -1,0 +1,74 @@
+"""The driver of transfers from a leader."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from stretto.catchup import messages
+from stretto.replog.core import effects
+from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.worker.plan import GroupPlan
+from stretto.worker.serving import StateServing
+from stretto.worker.telemetry import Meter
+from stretto.zk.paths import GroupKey
+
+KEY = GroupKey("counts", 1, 0)
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+
+
+class Server:
+    """Worker, desk, loop and group at once."""
+
+    def __init__(self) -> None:
+        self.now = 10_000
+        self.sent: list[tuple[WorkerId, messages.AnyMessage]] = []
+        self.loop, self.worker, self.groups = self, WorkerId("w0"), {KEY: self}
+        self.config = SimpleNamespace(node_dir=None, key=None)
+        self.key, self.plan = KEY, GroupPlan(KEY, (TaskId(0),), (W1, W2))
+        self.leader = SimpleNamespace(epoch=Epoch(2))
+        self.replica = SimpleNamespace(applied=Offset(0))
+        self.meter = Meter()
+        self.state = None
+        self.replicas = SimpleNamespace(path=lambda _: None)
+        self.serving = StateServing(cast(Any, self), cast(Any, self))
+
+    def begin(self, to: WorkerId, epoch: Epoch) -> None:
+        effect = effects.ServeState(
+            to=to, epoch=epoch, incarnation=Incarnation(f"{to}.1"), attempt=1, pinned=Offset(0)
+        )
+        self.serving.serve_state(cast(Any, self), effect)
+
+    def ask(self, follower: WorkerId, epoch: Epoch, **changes: Any) -> messages.AnyMessage | None:
+        """What is answered at once, if anything is."""
+        ask = messages.AskImage(
+            epoch, Incarnation(f"{follower}.1"), 1, task=TaskId(0), round=1, base=0, **changes
+        )
+        before = len(self.sent)
+        self.serving.heard(cast(Any, self), follower, ask)
+        return self.sent[-1][1] if len(self.sent) > before else None
+
+    # What the driver calls.
+
+    def option(self, name: str) -> int:
+        return 60_000 if "timeout" in name else 0
+
+    def send(self, to: WorkerId, _group: GroupKey, message: messages.AnyMessage) -> None:
+        self.sent.append((to, message))
+
+    def call_at(self, *_: Any) -> None: ...
+
+    def on_thread(self, *_: Any) -> None: ...
+
+    def step(self, _event: Any) -> None: ...
+
+
+def test_a_question_of_an_earlier_epoch_ends_nobodys_transfer_of_this_one() -> None:
+    server = Server()
+    server.begin(W1, Epoch(2))
+    assert server.ask(W1, Epoch(2)) is None, "the image is being made"
+
+    refused = server.ask(W2, Epoch(1))
+
+    assert isinstance(refused, messages.Refused)
+    assert isinstance(server.ask(W1, Epoch(2)), messages.Waiting)
