@@ -316,6 +316,7 @@ class Serve:
 
     def _refuse_transfer(self, transfer: _Transfer, reason: Reason, why: str) -> None:
         begun = transfer.begun
+        self._note(transfer, "transfer_refused", reason=reason.value, why=why)
         self._release(transfer)
         refused = messages.Refused(begun.epoch, begun.incarnation, begun.attempt, reason=reason, why=why)
         self._out.append(Send(key=begun.key, message=refused))

@@ -16,7 +16,7 @@ from typing import Any
 
 from stretto import wire
 from stretto.telemetry.histogram import Distribution, counts_up_to, merged
-from stretto.telemetry.windows import WINDOW_MS, GroupWindow, Window
+from stretto.telemetry.windows import REFUSED_TRANSFERS, WINDOW_MS, GroupWindow, Window
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -37,6 +37,7 @@ COUNTERS = {
     "stretto_stalls_total": "Times that a group began to refuse appends for lack of replicas.",
     "stretto_catchup_transfers_total": "States that a replica received and installed.",
     "stretto_catchup_failures_total": "Transfers of state that failed or were refused, and began again.",
+    "stretto_catchup_refusals_total": "Transfers of state that a leader refused or broke off, by reason.",
     "stretto_catchup_damaged_blocks_total": "Blocks of a state that came damaged and were asked for again.",
     "stretto_task_thread_busy_seconds_total": "Time that the worker's loop spent on a group.",
     "stretto_topology_batches_total": "Batches of records that a topology ran on the tasks of a group.",
@@ -164,6 +165,10 @@ class Metrics:
             self._merge("stretto_apply_duration_seconds", of_kind, measured.apply)
         for event, name in _EVENTS.items():
             self._up(name, labels, group.events.get(event, 0))
+        for event, times in group.events.items():
+            if event.startswith(REFUSED_TRANSFERS):
+                reason = event.removeprefix(REFUSED_TRANSFERS)
+                self._up("stretto_catchup_refusals_total", (*labels, ("reason", reason)), times)
         for topology, progress in group.topologies.items():
             of_topology = (*labels, ("topology", topology))
             self._up("stretto_topology_batches_total", of_topology, progress.batches)

@@ -16,6 +16,7 @@ from stretto.catchup import messages, serve
 from stretto.catchup.fetch import PART_BYTES
 from stretto.errors import StorageCorrupt, StorageError, sentence_of
 from stretto.replog.core import effects, events
+from stretto.telemetry.windows import REFUSED_TRANSFERS
 from stretto.types import Millis, TaskId, WorkerId
 from stretto.worker import sender
 from stretto.worker.images import GrowingImage, SpooledImage, make_image
@@ -168,6 +169,9 @@ class StateServing:
                 if group is not None:
                     group.step(events.PinMoved(to=to, epoch=epoch, incarnation=incarnation, start=start))
             case serve.Note(event=event, fields=fields):
+                group = self._worker.groups.get(group_key)
+                if event == "transfer_refused" and group is not None:
+                    group.meter.counted(REFUSED_TRANSFERS + fields["reason"])
                 log.info(event, group=str(group_key), follower=to, **fields)
             case _:
                 assert_never(effect)

@@ -18,6 +18,8 @@ from stretto.zk.paths import GroupKey
 
 WINDOW_MS = 10_000
 LOOK_MS = 1_000
+REFUSED_TRANSFERS = "refused_transfers_"
+"""Before the reason, in the name of an event."""
 
 
 class Looks(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -119,7 +121,7 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     kinds: dict[str, KindWindow] = {}
     events: dict[str, int] = {}
     """What happened, and how often: elections, shrinks, expands, stalls; received_states, failed_transfers,
-    damaged_blocks."""
+    damaged_blocks; and at leaders REFUSED_TRANSFERS with the reason."""
     catchup_left_bytes: int = 0
     """Of the round under way, while it receives its leader's state."""
     topologies: dict[str, TopologyWindow] = {}

@@ -360,6 +360,7 @@ def test_another_format_is_refused() -> None:
     ((answer, _),) = leader.step(serve.Heard(key=KEY, message=ask, applied=Offset(0)), 1)
 
     assert getattr(answer, "reason", None) is messages.Reason.FORMAT
+    assert leader.notes == ["transfer_refused"]
 
 
 def test_a_follower_that_is_silent_is_given_up_with_its_images_and_its_pin() -> None:

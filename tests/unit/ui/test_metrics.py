@@ -56,7 +56,10 @@ def test_counters_add_up_over_windows_and_count_none_twice() -> None:
     metrics = Metrics()
     first = window(
         0,
-        group(kinds={"depot": kind(10, failures={"stalled": 2})}, events={"shrinks": 1, "damaged_blocks": 3}),
+        group(
+            kinds={"depot": kind(10, failures={"stalled": 2})},
+            events={"shrinks": 1, "damaged_blocks": 3, "refused_transfers_format": 2},
+        ),
     )
     metrics.add([first, first, window(10_000, group(kinds={"depot": kind(5)}))])
     found = exposed(metrics)
@@ -64,6 +67,7 @@ def test_counters_add_up_over_windows_and_count_none_twice() -> None:
     assert found[f'stretto_replicate_failures_total{{{LABELS},kind="depot",reason="stalled"}}'] == 2
     assert found[f"stretto_isr_shrinks_total{{{LABELS}}}"] == 1
     assert found[f"stretto_catchup_damaged_blocks_total{{{LABELS}}}"] == 3
+    assert found[f'stretto_catchup_refusals_total{{{LABELS},reason="format"}}'] == 2
 
 
 def test_gauges_are_of_the_last_window() -> None:

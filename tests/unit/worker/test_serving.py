@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from stretto.catchup import messages
 from stretto.replog.core import effects
+from stretto.telemetry.windows import REFUSED_TRANSFERS
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.worker.plan import GroupPlan
 from stretto.worker.serving import StateServing
@@ -72,3 +73,14 @@ def test_a_question_of_an_earlier_epoch_ends_nobodys_transfer_of_this_one() -> N
 
     assert isinstance(refused, messages.Refused)
     assert isinstance(server.ask(W1, Epoch(2)), messages.Waiting)
+
+
+def test_a_follower_of_another_release_is_refused_and_counted() -> None:
+    server = Server()
+    server.begin(W1, Epoch(2))
+
+    refused = server.ask(W1, Epoch(2), format=messages.FORMAT + 1)
+
+    assert isinstance(refused, messages.Refused)
+    assert refused.reason is messages.Reason.FORMAT
+    assert server.meter._events == {REFUSED_TRANSFERS + "format": 1}
