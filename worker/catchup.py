@@ -91,6 +91,9 @@ class CatchupDesk:
         self._receiving.group_closed(key)
         self._serving.group_closed(key)
 
+    def looked(self, group: Group) -> None:
+        self._receiving.looked(group)
+
     def serve_state(self, group: Group, effect: effects.ServeState) -> None:
         self._serving.serve_state(group, effect)
 

@@ -472,6 +472,7 @@ class Worker:
     def looked(self, group: Group) -> None:
         self.streams.looked(group)
         self.microbatches.looked(group)
+        self.catchup.looked(group)
 
     # Stopping.
 

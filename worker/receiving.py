@@ -17,6 +17,7 @@ from stretto import admin
 from stretto.catchup import fetch, messages
 from stretto.errors import StrettoError, sentence_of
 from stretto.replog.core import effects, events
+from stretto.replog.core.replica import RoleName
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Millis, Offset, WorkerId
 from stretto.worker.environment import NoSpace
@@ -77,6 +78,8 @@ class StateReceiving:
         self._receiving: dict[GroupKey, Receiving] = {}
         #: The latest staging of each group, whose files the next one takes over.
         self._stagings: dict[GroupKey, Staging] = {}
+        #: Groups of which nothing is staged.
+        self._tidy: set[GroupKey] = set()
         #: Transfers to each group that failed since the last one that did not.
         self._failures: dict[GroupKey, int] = {}
 
@@ -87,6 +90,32 @@ class StateReceiving:
 
     def group_closed(self, key: GroupKey) -> None:
         self._receiving.pop(key, None)
+        self._tidy.discard(key)
+        staging = self._stagings.get(key)
+        if staging is not None:
+            self._desk.on_thread(staging.close, lambda result: self._let_go(key, staging, result))
+
+    def looked(self, group: Group) -> None:
+        """A replica that is in sync has no use for what was staged, be it by an earlier process."""
+        key = group.key
+        if key in self._tidy or group.replica.role_name not in (RoleName.FOLLOWER, RoleName.LEADER):
+            return
+        self._tidy.add(key)
+        self._receiving.pop(key, None)
+        staging = self._stagings.get(key)
+        if staging is None:
+            folder = self._worker.replicas.path(group.plan)
+            staging = self._stagings[key] = Staging(folder, group.plan.tasks, None)
+        self._desk.on_thread(staging.discard, lambda result: self._let_go(key, staging, result))
+
+    def _let_go(self, key: GroupKey, staging: Staging, result: Exception | None) -> None:
+        """Unless another transfer has taken its place."""
+        if self._stagings.get(key) is staging:
+            del self._stagings[key]
+        if isinstance(result, OSError):
+            log.warning("staged_state_not_removed", group=str(key), why=str(result))
+        elif result is not None:
+            raise result
 
     def heard(self, group: Group, leader: WorkerId, message: messages.Answer, body: memoryview) -> None:
         receiving = self._receiving.get(group.key)
@@ -110,6 +139,7 @@ class StateReceiving:
             self._worker.replicas.path(group.plan), group.plan.tasks, self._stagings.get(group.key)
         )
         self._stagings[group.key] = staging
+        self._tidy.discard(group.key)
         now = Millis(self._loop.now)
         receiving = Receiving(
             group, effect.leader, effect.epoch, effect.attempt, fetch.Fetch(terms), staging, now, rate_at=now
@@ -370,6 +400,8 @@ class StateReceiving:
         def then(result: ReplicaStorage | Exception) -> None:
             self._receiving.pop(group.key, None)
             self._failures.pop(group.key, None)
+            if self._stagings.get(group.key) is receiving.staging:
+                del self._stagings[group.key]
             if isinstance(result, Exception):
                 if not isinstance(result, OSError | StrettoError):
                     raise result

@@ -85,16 +85,35 @@ class Staging:
     def close(self) -> None:
         """Returns when nobody works on the files any more."""
         with self._changed:
-            self._closed = True
-            self._changed.wait_for(lambda: self._busy == 0)
-            for fds in (self._fds, self._direct):
-                for fd in fds.values():
-                    os.close(fd)
-                fds.clear()
-            self._parts.close()
-            if self._log is not None:
-                self._log.close()
-                self._log = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._closed = True
+        self._changed.wait_for(lambda: self._busy == 0)
+        if self._previous is not None:
+            self._previous.close()
+            self._previous = None
+        for fds in (self._fds, self._direct):
+            for fd in fds.values():
+                os.close(fd)
+            fds.clear()
+        self._parts.close()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def discard(self) -> None:
+        """Close, and delete the files. A transfer that begins meanwhile waits, like for anybody's work."""
+        with self._changed:
+            self._let_go()
+            self._busy += 1
+        try:
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
 
     # Rounds.
 

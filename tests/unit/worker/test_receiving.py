@@ -14,6 +14,7 @@ import pytest
 
 from stretto.catchup import blocks, messages
 from stretto.replog.core import effects, events
+from stretto.replog.core.replica import RoleName
 from stretto.replog.core.settings import Settings
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
@@ -67,6 +68,10 @@ class Receiver:
             self.now, _, function, args = heapq.heappop(self._timers)
             function(*args)
         self.now = end
+
+    def look(self, role: RoleName) -> None:
+        self.replica.role_name = role
+        self.receiving.looked(cast(Any, self))
 
     def hear(self, message: messages.Answer, body: bytes = b"") -> None:
         self.receiving.heard(cast(Any, self), LEADER, message, memoryview(body))
@@ -176,3 +181,49 @@ def test_a_disk_that_is_full_when_everything_is_here_is_waited_for(
     view = receiver.receiving.view(KEY)
     assert view is not None
     assert view.waits == ""
+
+
+def test_what_is_staged_goes_when_the_replica_is_in_sync_again(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.work()
+    receiver.look(RoleName.NEAR)
+    assert (tmp_path / "incoming").exists()
+    assert receiver.works == []
+
+    receiver.replica.awaited_state = None
+    receiver.look(RoleName.FOLLOWER)
+    receiver.work()
+
+    assert not (tmp_path / "incoming").exists()
+    assert receiver.receiving._stagings == {}
+    receiver.look(RoleName.LEADER)
+    assert receiver.works == []
+
+
+def test_what_an_earlier_process_staged_goes_too(tmp_path: Path) -> None:
+    (tmp_path / "incoming" / "state").mkdir(parents=True)
+    receiver = Receiver(tmp_path)
+    receiver.look(RoleName.FOLLOWER)
+    receiver.work()
+    assert not (tmp_path / "incoming").exists()
+
+
+def test_a_transfer_that_begins_while_files_go_waits_for_that(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.work()
+    receiver.look(RoleName.FOLLOWER)
+    receiver.begin()
+    receiver.work()
+    assert not (tmp_path / "incoming").exists()
+    receiver.work()
+    assert (tmp_path / "incoming").exists()
+    assert list(receiver.receiving._stagings) == [KEY]
+    receiver.look(RoleName.FOLLOWER)
+    receiver.work()
+    assert not (tmp_path / "incoming").exists()
+
+
+def test_a_group_that_is_closed_lets_go_of_what_is_staged(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.work()
+    receiver.receiving.group_closed(KEY)
+    receiver.work()
+    assert receiver.receiving._stagings == {}
+    assert (tmp_path / "incoming").exists(), "the replica may go on with it"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from stretto.catchup import blocks
 from stretto.types import Offset
 from stretto.worker.environment import NoSpace
 from stretto.worker.images import make_image, task_folder
-from stretto.worker.staging import Staging
+from stretto.worker.staging import Abandoned, Staging
 from tests.unit.worker.entries import TASKS, Log
 from tests.unit.worker.test_install import a_log, ask, close, fetch_image, opened
 
@@ -116,3 +118,39 @@ def test_of_many_blocks_in_one_message_only_the_damaged_ones_are_asked_for_again
         assert written[part] == (bytes(blocks.BLOCK_BYTES) if block in spoilt else content[part])
     staging.close()
     close(leader)
+
+
+def test_a_transfer_that_never_began_closes_the_one_before_it(tmp_path: Path) -> None:
+    first = Staging(tmp_path, TASKS, None)
+    first.prepare(TASKS[0])
+    open_files = len(os.listdir("/proc/self/fd"))
+    Staging(tmp_path, TASKS, first).close()
+    assert len(os.listdir("/proc/self/fd")) < open_files
+    with pytest.raises(Abandoned):
+        first.prepare(TASKS[0])
+
+
+def test_the_next_transfer_waits_until_the_files_of_the_last_are_deleted(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Staging(tmp_path, TASKS, None)
+    first.prepare(TASKS[0])
+    deleting, go_on = threading.Event(), threading.Event()
+    delete = shutil.rmtree
+
+    def slow_delete(folder: Path) -> None:
+        deleting.set()
+        assert go_on.wait(20)
+        delete(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", slow_delete)
+    discarded = pool.submit(first.discard)
+    assert deleting.wait(20)
+    second = Staging(tmp_path, TASKS, first)
+    prepared = pool.submit(second.prepare, TASKS[0])
+    assert not prepared.done()
+    go_on.set()
+    discarded.result(20)
+    assert prepared.result(20)
+    assert (tmp_path / "incoming").exists()
+    second.close()
