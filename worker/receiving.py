@@ -67,6 +67,16 @@ class Receiving:
     rate_bytes: int = 0
     bytes_per_second: int = 0
 
+    def rate_since(self, now: Millis) -> int:
+        """In bytes per second, since it was last taken."""
+        return (self.received_bytes - self.rate_bytes) * 1000 // (now - self.rate_at)
+
+    def rate(self, now: Millis) -> int:
+        """What was last taken, unless nothing has come for a while: then it falls."""
+        if now - self.rate_at < 2 * RATE_MS or self.waits:
+            return self.bytes_per_second
+        return self.rate_since(now)
+
 
 class StateReceiving:
     """All methods are the loop's."""
@@ -161,10 +171,7 @@ class StateReceiving:
         now = Millis(self._loop.now)
         receiving.received_bytes += len(body)
         if now - receiving.rate_at >= RATE_MS:
-            elapsed_ms = now - receiving.rate_at
-            receiving.bytes_per_second = (
-                (receiving.received_bytes - receiving.rate_bytes) * 1000 // elapsed_ms
-            )
+            receiving.bytes_per_second = receiving.rate_since(now)
             receiving.rate_at, receiving.rate_bytes = now, receiving.received_bytes
         is_late = now - receiving.told_at >= _alive_ms(receiving)
         if is_late and not isinstance(message, messages.Refused):
@@ -435,7 +442,7 @@ class StateReceiving:
             min_rounds=fetching.terms.min_rounds,
             leader_applied=fetching.leader_applied,
             received_bytes=receiving.received_bytes,
-            bytes_per_second=receiving.bytes_per_second,
+            bytes_per_second=receiving.rate(Millis(self._loop.now)),
             damaged_blocks=fetching.damaged_blocks,
             since_ms=self._loop.now - receiving.begun_at,
             waits=receiving.waits,

@@ -59,6 +59,8 @@ class Staging:
         #: Of the image that the file becomes; of what it is, before the first round and once one is complete.
         self._hashes: dict[TaskId, bytes | bytearray] = {}
         self._block_bytes = dict.fromkeys(tasks, blocks.BLOCK_BYTES)
+        #: Of the images that there was room for, or was not.
+        self._sizes_bytes: dict[TaskId, int] = {}
         self._parts = HashedParts(WINDOW, PART_BYTES)
         self._unsynced_bytes = 0
         self._log: Replog | None = None
@@ -167,9 +169,13 @@ class Staging:
         """All of it at once: a disk that is too small is noticed before anything is sent."""
         disk = os.statvfs(self.folder)
         free = disk.f_bavail * disk.f_frsize
-        lacking = SPARE_BYTES
-        for task, size_bytes in sizes_bytes.items():
-            lacking += max(0, size_bytes - os.fstat(self._fds[task]).st_blocks * 512)
+        with self._changed:
+            self._sizes_bytes |= sizes_bytes
+            # Of all tasks: what others were promised and have not written yet still counts as free.
+            lacking = SPARE_BYTES + sum(
+                max(0, size_bytes - os.fstat(self._fds[task]).st_blocks * 512)
+                for task, size_bytes in self._sizes_bytes.items()
+            )
         if lacking > free:
             raise NoSpace(
                 f"the disk of {self.folder} has {free} bytes left and {lacking} are needed to receive the "

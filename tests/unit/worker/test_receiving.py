@@ -227,3 +227,17 @@ def test_a_group_that_is_closed_lets_go_of_what_is_staged(receiver: Receiver, tm
     receiver.work()
     assert receiver.receiving._stagings == {}
     assert (tmp_path / "incoming").exists(), "the replica may go on with it"
+
+
+def test_the_rate_of_a_transfer_that_is_stalled_falls(receiver: Receiver) -> None:
+    receiver.work()
+    rates = []
+    for seconds, body in ((1, 1_000_000), (1, 500_000), (1, 0), (1, 0), (9, 0)):
+        receiver.pass_time(seconds * 1_000)
+        if body:
+            blocks_came = messages.Blocks(Epoch(1), ME, 1, ask=9, task=TaskId(0), round=1, applied=Offset(0))
+            receiver.hear(blocks_came, bytes(body))
+        view = receiver.receiving.view(KEY)
+        assert view is not None
+        rates.append(view.bytes_per_second)
+    assert rates == [1_000_000, 500_000, 500_000, 0, 0]

@@ -16,7 +16,7 @@ import pytest
 
 from stretto.catchup import blocks
 from stretto.types import Offset
-from stretto.worker.environment import NoSpace
+from stretto.worker.environment import SPARE_BYTES, NoSpace
 from stretto.worker.images import make_image, task_folder
 from stretto.worker.staging import Abandoned, Staging
 from tests.unit.worker.entries import TASKS, Log
@@ -154,3 +154,16 @@ def test_the_next_transfer_waits_until_the_files_of_the_last_are_deleted(
     assert prepared.result(20)
     assert (tmp_path / "incoming").exists()
     second.close()
+
+
+def test_room_is_not_promised_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free_bytes = SPARE_BYTES + 100_000_000
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_bytes, f_frsize=1))
+    staging = Staging(tmp_path, TASKS, None)
+    for task in TASKS:
+        staging.prepare(task)
+    staging.make_room({TASKS[0]: 60_000_000})
+    with pytest.raises(NoSpace, match=f"has {free_bytes} bytes left"):
+        staging.make_room({TASKS[1]: 60_000_000})
+    staging.make_room({TASKS[1]: 40_000_000})
+    staging.close()
