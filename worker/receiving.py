@@ -8,7 +8,7 @@ the replica's own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 import structlog
@@ -19,7 +19,7 @@ from stretto.errors import StrettoError, sentence_of
 from stretto.replog.core import effects, events
 from stretto.replog.core.replica import RoleName
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Millis, Offset, WorkerId
+from stretto.types import Epoch, Millis, Offset, TaskId, WorkerId
 from stretto.worker.environment import NoSpace
 from stretto.worker.install import Install
 from stretto.worker.staging import Abandoned, Staging
@@ -40,6 +40,27 @@ each time, up to this."""
 RATE_MS = 1_000
 
 T = TypeVar("T")
+
+
+@dataclass
+class Rate:
+    """Of bytes that add up."""
+
+    at: Millis
+    total_bytes: int = 0
+    bytes_per_second: int = 0
+
+    def measure(self, total_bytes: int, now: Millis) -> None:
+        if now - self.at >= RATE_MS:
+            self.bytes_per_second = self._since(total_bytes, now)
+            self.at, self.total_bytes = now, total_bytes
+
+    def now(self, total_bytes: int, now: Millis) -> int:
+        """What was last measured, unless that is a while ago: then nothing has come, or little."""
+        return self.bytes_per_second if now - self.at < 2 * RATE_MS else self._since(total_bytes, now)
+
+    def _since(self, total_bytes: int, now: Millis) -> int:
+        return (total_bytes - self.total_bytes) * 1000 // (now - self.at)
 
 
 @dataclass(eq=False)
@@ -63,19 +84,17 @@ class Receiving:
     end: Offset | None = None
     history: tuple[EpochStart, ...] = ()
     received_bytes: int = 0
-    rate_at: Millis = Millis(0)
-    rate_bytes: int = 0
-    bytes_per_second: int = 0
+    rate: Rate = field(init=False)
+    task_rates: dict[TaskId, Rate] = field(init=False)
 
-    def rate_since(self, now: Millis) -> int:
-        """In bytes per second, since it was last taken."""
-        return (self.received_bytes - self.rate_bytes) * 1000 // (now - self.rate_at)
+    def __post_init__(self) -> None:
+        self.rate = Rate(self.begun_at)
+        self.task_rates = {task: Rate(self.begun_at) for task in self.fetch.tasks}
 
-    def rate(self, now: Millis) -> int:
-        """What was last taken, unless nothing has come for a while: then it falls."""
-        if now - self.rate_at < 2 * RATE_MS or self.waits:
-            return self.bytes_per_second
-        return self.rate_since(now)
+    def measure(self, now: Millis) -> None:
+        self.rate.measure(self.received_bytes, now)
+        for task, rate in self.task_rates.items():
+            rate.measure(self.fetch.tasks[task].fetched_bytes, now)
 
 
 class StateReceiving:
@@ -152,7 +171,7 @@ class StateReceiving:
         self._tidy.discard(group.key)
         now = Millis(self._loop.now)
         receiving = Receiving(
-            group, effect.leader, effect.epoch, effect.attempt, fetch.Fetch(terms), staging, now, rate_at=now
+            group, effect.leader, effect.epoch, effect.attempt, fetch.Fetch(terms), staging, now
         )
         self._receiving[group.key] = receiving
         log.info(
@@ -170,9 +189,7 @@ class StateReceiving:
             return
         now = Millis(self._loop.now)
         receiving.received_bytes += len(body)
-        if now - receiving.rate_at >= RATE_MS:
-            receiving.bytes_per_second = receiving.rate_since(now)
-            receiving.rate_at, receiving.rate_bytes = now, receiving.received_bytes
+        receiving.measure(now)
         is_late = now - receiving.told_at >= _alive_ms(receiving)
         if is_late and not isinstance(message, messages.Refused):
             self._progressed(receiving)
@@ -335,7 +352,7 @@ class StateReceiving:
     def _wait_for_room(self, receiving: Receiving, why: str) -> None:
         """The core is told that this goes on: it must not ask for a state that has no place to go."""
         group = receiving.group
-        receiving.waits, receiving.bytes_per_second = why, 0
+        receiving.waits = why
         wait_ms = min(_pause_ms(receiving.looks), group.replica.settings.state_timeout_ms // 2)
         receiving.looks += 1
         self._progressed(receiving)
@@ -346,7 +363,7 @@ class StateReceiving:
             return
         key = receiving.group.key
         log.warning("far_horizon_fails", group=str(key), leader=receiving.leader, why=why)
-        receiving.waits, receiving.bytes_per_second = f"it begins again: {why}", 0
+        receiving.waits = f"it begins again: {why}"
         receiving.fetch.failed = receiving.fetch.failed or why
         receiving.group.meter.counted("failed_transfers")
         failures = self._failures.get(key, 0)
@@ -435,14 +452,14 @@ class StateReceiving:
         receiving = self._receiving.get(key)
         if receiving is None or not self._is_current(receiving):
             return None
-        fetching = receiving.fetch
+        fetching, now = receiving.fetch, Millis(self._loop.now)
         return admin.CatchupView(
             leader=receiving.leader,
             round=fetching.round,
             min_rounds=fetching.terms.min_rounds,
             leader_applied=fetching.leader_applied,
             received_bytes=receiving.received_bytes,
-            bytes_per_second=receiving.rate(Millis(self._loop.now)),
+            bytes_per_second=0 if receiving.waits else receiving.rate.now(receiving.received_bytes, now),
             damaged_blocks=fetching.damaged_blocks,
             since_ms=self._loop.now - receiving.begun_at,
             waits=receiving.waits,
@@ -454,6 +471,9 @@ class StateReceiving:
                     offset=each.offset,
                     size_bytes=each.size_bytes,
                     left_bytes=each.missing_bytes,
+                    bytes_per_second=0
+                    if receiving.waits
+                    else receiving.task_rates[each.task].now(each.fetched_bytes, now),
                 )
                 for each in fetching.tasks.values()
             ),

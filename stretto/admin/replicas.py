@@ -33,6 +33,8 @@ class TaskCatchup(msgspec.Struct, frozen=True, kw_only=True):
     """Of the image under way; None before the first is known."""
     left_bytes: int
     """Of this round; known from fetching on."""
+    bytes_per_second: int = 0
+    """Written."""
 
 
 class CatchupView(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,6 +42,11 @@ def render(module: str, statuses: Sequence[GroupStatus]) -> RenderableType:
     behind = [(status, each) for status in statuses for each in status.replicas if not each.in_isr]
     if not behind:
         return Text(f"{module}: every replica is in sync")
+    return paragraphs(*progress(behind))
+
+
+def progress(behind: Sequence[tuple[GroupStatus, ReplicaStatus]]) -> list[RenderableType]:
+    """How far replicas that are not in sync have come, and each of their tasks."""
     transfers = [(status, each, each.catchup) for status, each in behind if each.catchup is not None]
     parts: list[RenderableType] = [_replicas(behind)]
     if transfers:
@@ -53,7 +58,7 @@ def render(module: str, statuses: Sequence[GroupStatus]) -> RenderableType:
     ]
     if waits:
         parts.append(sentences(waits))
-    return paragraphs(*parts)
+    return parts
 
 
 def _replicas(behind: Sequence[tuple[GroupStatus, ReplicaStatus]]) -> RenderableType:
@@ -65,6 +70,7 @@ def _replicas(behind: Sequence[tuple[GroupStatus, ReplicaStatus]]) -> Renderable
         ("entries behind", "right"),
         ("round", "right"),
         ("received", "right"),
+        ("left", "right"),
         ("rate", "right"),
         ("to go", "right"),
     )
@@ -78,8 +84,9 @@ def _replicas(behind: Sequence[tuple[GroupStatus, ReplicaStatus]]) -> Renderable
             "-" if each.lag is None else f"{each.lag:,}",
             "-" if view is None else f"{view.round} of {max(view.round, view.min_rounds)}",
             "-" if view is None else size(view.received_bytes),
+            "-" if view is None else size(_left(view)),
             "-" if view is None else f"{size(view.bytes_per_second)}/s",
-            "-" if view is None else _to_go(view),
+            "-" if view is None else _to_go(_left(view), view.bytes_per_second),
         )
     return made
 
@@ -106,8 +113,10 @@ def _tasks(transfers: Sequence[tuple[GroupStatus, ReplicaStatus, admin.CatchupVi
         ("round", "right"),
         "phase",
         "",
-        ("left", "right"),
         ("size", "right"),
+        ("left", "right"),
+        ("rate", "right"),
+        ("to go", "right"),
     )
     for status, each, view in transfers:
         for task in view.tasks:
@@ -118,8 +127,10 @@ def _tasks(transfers: Sequence[tuple[GroupStatus, ReplicaStatus, admin.CatchupVi
                 str(task.round),
                 task.phase,
                 _progress(task),
-                size(task.left_bytes),
                 "-" if task.size_bytes is None else size(task.size_bytes),
+                size(task.left_bytes),
+                f"{size(task.bytes_per_second)}/s",
+                _to_go(task.left_bytes, task.bytes_per_second),
             )
     return made
 
@@ -132,12 +143,15 @@ def _progress(task: admin.TaskCatchup) -> str:
     return f"{bar(done, task.size_bytes, BAR_WIDTH):<{BAR_WIDTH}} {done / task.size_bytes:>4.0%}"
 
 
-def _to_go(view: admin.CatchupView) -> str:
+def _left(view: admin.CatchupView) -> int:
     """Of this round; nobody knows how many are to follow."""
-    left = sum(task.left_bytes for task in view.tasks)
-    if not left:
+    return sum(task.left_bytes for task in view.tasks)
+
+
+def _to_go(left_bytes: int, bytes_per_second: int) -> str:
+    if not left_bytes:
         return "-"
-    return duration(left / view.bytes_per_second * 1_000) if view.bytes_per_second else "unknown"
+    return duration(left_bytes / bytes_per_second * 1_000) if bytes_per_second else "unknown"
 
 
 def size(count: float) -> str:

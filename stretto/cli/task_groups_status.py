@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from stretto import admin
+from stretto.cli import catchup
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
 from stretto.cli.output import duration, paragraphs, sentences, show, table
 from stretto.client.cluster import Cluster
@@ -27,6 +28,7 @@ _STYLES = {
     GroupState.LAUNCHING: "yellow",
 }
 _TROUBLE = "bold red"
+_BEHIND = ("near", "far")
 GROUPS_NAMED_MAX = 8
 NODES_SECONDS = 1.0
 
@@ -45,7 +47,8 @@ def task_groups_status(
 
     Every worker is asked what its replicas do, so the answer is theirs and needs no conductor. One that does
     not answer is shown as silent if it is registered, and as absent if not. Offsets count entries of the
-    group's log: it starts at start, ends before end, and everything below apply is decided.
+    group's log: it starts at start, ends before end, and everything below apply is decided. What catches up
+    is shown once more, with what is left of the round under way, as by stretto catchup.
 
     Example: stretto task-groups-status WordCount --group 0 --watch
     """
@@ -84,6 +87,9 @@ def render(statuses: Sequence[GroupStatus]) -> RenderableType:
         _groups(statuses),
         _replicas(statuses),
     ]
+    behind = [(status, each) for status in statuses for each in status.replicas if each.role in _BEHIND]
+    if behind:
+        parts += catchup.progress(behind)
     problems = _problems(statuses)
     if problems:
         parts.append(sentences(problems))

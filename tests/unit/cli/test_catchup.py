@@ -72,6 +72,7 @@ def test_a_replica_that_receives_state_task_by_task() -> None:
                     offset=None,
                     size_bytes=2_000_000_000,
                     left_bytes=500_000_000,
+                    bytes_per_second=25_000_000,
                 ),
                 admin.TaskCatchup(
                     task=TaskId(7), phase="preparing", round=1, offset=None, size_bytes=None, left_bytes=0
@@ -81,12 +82,12 @@ def test_a_replica_that_receives_state_task_by_task() -> None:
     )
     lines = shown([status(far)])
     replica = next(line for line in lines if "far:" in line)
-    assert replica[-9:] == ["1", "of", "2", "1.5", "GB", "50.0", "MB/s", "10.0", "s"]
+    assert replica[-11:] == ["1", "of", "2", "1.5", "GB", "500", "MB", "50.0", "MB/s", "10.0", "s"]
     fetching = next(line for line in lines if "fetching" in line)
     assert fetching[:5] == ["3", "b", "6", "1", "fetching"]
-    assert fetching[-5:] == ["75%", "500", "MB", "2.0", "GB"]
+    assert fetching[-9:] == ["75%", "2.0", "GB", "500", "MB", "25.0", "MB/s", "20.0", "s"]
     preparing = next(line for line in lines if "preparing" in line)
-    assert preparing[-3:] == ["0", "B", "-"]
+    assert preparing[-6:] == ["-", "0", "B", "0", "B/s", "-"]
     assert "waits," in replica
     assert " ".join(lines[-1]) == "! b waits with group 3: its disk is full; make room"
 

@@ -189,6 +189,43 @@ def test_groups() -> None:
         """)
 
 
+def test_groups_that_catch_up_tell_what_is_left() -> None:
+    task = admin.TaskCatchup(
+        task=TaskId(0),
+        phase="fetching",
+        round=1,
+        offset=None,
+        size_bytes=4_000_000,
+        left_bytes=1_000_000,
+        bytes_per_second=500_000,
+    )
+    view = admin.CatchupView(
+        leader=W0,
+        round=1,
+        min_rounds=2,
+        leader_applied=Offset(120),
+        received_bytes=3_000_000,
+        bytes_per_second=500_000,
+        damaged_blocks=0,
+        since_ms=6_000,
+        waits="",
+        tasks=(task,),
+    )
+    far = ReplicaStatus(worker=W1, role="far", in_isr=False, lag=120, since_ms=6_000, catchup=view)
+    catching_up = status(
+        state=GroupState.CATCHING_UP, isr=(W0,), osr=(W1,), replicas=(status().replicas[0], far)
+    )
+    assert shown(task_groups_status.render([catching_up]), 160).split("\n\n")[3:] == expected("""
+        group   worker     mode                                since   entries behind    round   received     left       rate   to go
+        ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+            0   counts-1   far: copies of the leader's state   6.0 s              120   1 of 2     3.0 MB   1.0 MB   500 KB/s   2.0 s
+
+        group   worker     task   round   phase                                    size     left       rate   to go
+        ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+            0   counts-1      0       1   fetching   ███████████████       75%   4.0 MB   1.0 MB   500 KB/s   2.0 s
+        """).split("\n\n")  # noqa: E501 - as wide as people see it
+
+
 def test_groups_in_trouble() -> None:
     silent = status(
         group=GroupKey("counts", 1, 1),
