@@ -15,7 +15,7 @@ import msgspec
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, TaskId
 
-FORMAT = 4
+FORMAT = 5
 """Of images, lists and blocks. Changes when either side could misunderstand the other."""
 
 Run: TypeAlias = tuple[int, int]

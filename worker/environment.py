@@ -34,6 +34,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -54,6 +55,7 @@ DEPOTS_MAX = 1_000
 MAX_READERS = 256
 SPARE_BYTES = 16 * 1024 * 1024
 """Free space below which nothing is written."""
+_META_PAGES = 2
 PLENTY_BYTES = 1024 * 1024 * 1024
 PLENTY_SECONDS = 0.1
 """So much space does not go in so little time: until then it is not looked at again."""
@@ -61,6 +63,15 @@ PLENTY_SECONDS = 0.1
 T = TypeVar("T")
 ReadTransaction: TypeAlias = "lmdb.Transaction[memoryview]"
 WriteTransaction: TypeAlias = "lmdb.Transaction[bytes]"
+
+
+@dataclass(frozen=True, slots=True)
+class StandingFile:
+    """A file to be copied up to ``size_bytes``, with ``head`` in place of its first bytes."""
+
+    path: Path
+    size_bytes: int
+    head: bytes = b""
 
 
 class NoSpace(StorageError):
@@ -157,6 +168,37 @@ class Environment:
                 self._env.copyfd(fd)
         except lmdb.Error as error:
             raise self._translated(error, "copy") from error
+
+    @contextmanager
+    def standing(self) -> Iterator[StandingFile]:
+        """The file as of the latest state, for another process to copy, beside the writer.
+
+        As for any read, no page of that state is written to before the block ends. Only the first two pages,
+        which tell where the two latest states begin, change with every commit; so they are given as they are
+        while nobody commits, as LMDB's own copies have them.
+        """
+        self._reserve()
+        with self._gate:
+            self._require_sound()
+            try:
+                with self._env.begin(write=True):
+                    held = self._env.begin()
+                    file = self._file_now()
+            except (lmdb.Error, OSError) as error:
+                raise self._translated(error, "copy") from error
+            try:
+                yield file
+            finally:
+                held.abort()
+
+    def _file_now(self) -> StandingFile:
+        path = self.folder / "data.mdb"
+        page_bytes = self._env.stat()["psize"]
+        with path.open("rb", 0) as file:
+            head = os.pread(file.fileno(), _META_PAGES * page_bytes, 0)
+            # Pages at the end that were taken and given back at once may never have been written.
+            end = min((self._env.info()["last_pgno"] + 1) * page_bytes, os.fstat(file.fileno()).st_size)
+        return StandingFile(path, end, head)
 
     def copy_held(self, txn: ReadTransaction, fd: int) -> None:
         """Write what a transaction of :meth:`reading` sees, which goes on: compact, beside the writer."""

@@ -17,14 +17,13 @@ import errno
 import fcntl
 import mmap
 import os
-import struct
 import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from blake3 import blake3
+from xxhash import xxh3_128_digest
 
 HASH_BYTES = 16
 READ_BYTES = 1024 * 1024
@@ -33,8 +32,6 @@ ALIGNED_BYTES = 4096
 NICENESS = 5
 _BUFFERS = 4
 _AUTOGROUP = Path("/proc/self/autogroup")
-QUESTION = struct.Struct("<QQQ")
-"""Position and length in the shared memory, and the size of blocks."""
 
 
 def be_nice(*, as_session: bool = False) -> None:
@@ -82,22 +79,20 @@ def write(fd: int, data: memoryview, position: int) -> None:
             data, position = data[written:], position + written
 
 
-def hashes_in(piece: memoryview, block_bytes: int) -> bytes:
+def hashes_in(piece: memoryview, block_bytes: int, seed: int) -> bytes:
     return b"".join(
-        blake3(piece[at : at + block_bytes]).digest(HASH_BYTES) for at in range(0, len(piece), block_bytes)
+        [xxh3_128_digest(piece[at : at + block_bytes], seed) for at in range(0, len(piece), block_bytes)]
     )
 
 
-def hashes_of_file(fd: int, size_bytes: int, block_bytes: int) -> Iterator[bytes]:
+def hashes_of_file(fd: int, size_bytes: int, block_bytes: int, seed: int) -> Iterator[bytes]:
     """Each piece lies where the one before was: it is hashed while it is in the processor's cache."""
     piece_bytes = _piece_bytes(block_bytes)
     buffer = memoryview(bytearray(min(piece_bytes, size_bytes)))
     for position in range(0, size_bytes, piece_bytes):
         piece = buffer[: min(piece_bytes, size_bytes - position)]
-        got = os.preadv(fd, [piece], position)
-        if got < len(piece):
-            raise OSError(f"the file ends at {position + got} instead of {size_bytes}")
-        yield hashes_in(piece, block_bytes)
+        _read(fd, piece, position)
+        yield hashes_in(piece, block_bytes, seed)
 
 
 def _piece_bytes(block_bytes: int) -> int:
@@ -109,59 +104,51 @@ def _say(hashes: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _copy(fd: int, block_bytes: int) -> None:
-    """From standard input to a file. Hashes are told when the blocks are in the file."""
+def _copy(source: Path, size_bytes: int, fd: int, block_bytes: int, seed: int) -> None:
+    """A file to another one, but for its head, which comes from standard input.
+
+    Hashes are told when the blocks are in the file.
+    """
     piece_bytes = _piece_bytes(block_bytes)
     buffers = [memoryview(mmap.mmap(-1, piece_bytes)) for _ in range(_BUFFERS)]
+    head = sys.stdin.buffer.read()
     under_way: deque[Future[None]] = deque()
-    position = 0
 
     def store(piece: memoryview, hashes: bytes, position: int) -> None:
         write(fd, piece, position)
         _say(hashes)
 
-    with ThreadPoolExecutor(1) as writing:
-        while True:
+    with source.open("rb", 0) as file, ThreadPoolExecutor(1) as writing:
+        os.posix_fadvise(file.fileno(), 0, size_bytes, os.POSIX_FADV_SEQUENTIAL)
+        for position in range(0, size_bytes, piece_bytes):
             buffer = buffers[0]
-            length = _fill(buffer)
-            piece = buffer[:length]
-            under_way.append(writing.submit(store, piece, hashes_in(piece, block_bytes), position))
-            position += length
-            if length < piece_bytes:
-                break
             buffers.append(buffers.pop(0))
             if len(under_way) == _BUFFERS:
                 under_way.popleft().result()
+            piece = buffer[: min(piece_bytes, size_bytes - position)]
+            _read(file.fileno(), piece, position)
+            if position < len(head):
+                part = head[position : position + len(piece)]
+                piece[: len(part)] = part
+            under_way.append(writing.submit(store, piece, hashes_in(piece, block_bytes, seed), position))
         for each in under_way:
             each.result()
 
 
-def _fill(buffer: memoryview) -> int:
-    """Less than all of it at the end of the input only."""
-    length = 0
-    while length < len(buffer) and (got := os.readv(0, [buffer[length:]])):
-        length += got
-    return length
-
-
-def _hash_shared(fd: int, size_bytes: int) -> None:
-    """What was put into shared memory, question by question."""
-    shared = memoryview(mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ))
-    while question := sys.stdin.buffer.read(QUESTION.size):
-        position, length, block_bytes = QUESTION.unpack(question)
-        _say(hashes_in(shared[position : position + length], block_bytes))
+def _read(fd: int, piece: memoryview, position: int) -> None:
+    got = os.preadv(fd, [piece], position)
+    if got < len(piece):
+        raise OSError(f"the file ends at {position + got}, before its time")
 
 
 def _main(arguments: list[str]) -> None:
     be_nice(as_session=True)
     match arguments:
-        case ["file", size_bytes, block_bytes]:
-            for hashes in hashes_of_file(0, int(size_bytes), int(block_bytes)):
+        case ["file", size_bytes, block_bytes, seed]:
+            for hashes in hashes_of_file(0, int(size_bytes), int(block_bytes), int(seed)):
                 _say(hashes)
-        case ["copy", fd, block_bytes]:
-            _copy(int(fd), int(block_bytes))
-        case ["shared", fd, size_bytes]:
-            _hash_shared(int(fd), int(size_bytes))
+        case ["copy", source, size_bytes, fd, block_bytes, seed]:
+            _copy(Path(source), int(size_bytes), int(fd), int(block_bytes), int(seed))
         case _:
             raise SystemExit("this is run by a worker")
 

@@ -11,7 +11,6 @@ import shutil
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,6 +18,7 @@ from stretto.catchup import blocks, messages
 from stretto.catchup.messages import Run
 from stretto.errors import StorageError
 from stretto.types import Offset, TaskId
+from stretto.worker.environment import NoSpace
 from stretto.worker.hasher import is_aligned, open_direct
 from stretto.worker.hashing import SMALL_BYTES, copy_and_hash, hashes_of
 from stretto.worker.state import AppliedState
@@ -27,6 +27,8 @@ from stretto.worker.taskmeta import offset_of_image
 SPOOL = "spool"
 GROWTH_BYTES = 8 << 20
 """How often it is told how far an image has come."""
+SPOOL_SPARE_BYTES = 64 << 20
+"""Free space on the leader's disk that no image may take."""
 LARGE_BYTES = 64 * 1024
 """Of a piece that is better read past the page cache."""
 
@@ -112,13 +114,15 @@ def make_image(
         try:
             expected_bytes = state.size_bytes(ask.task)
             block_bytes = blocks.block_bytes_for(expected_bytes)
-            copy = partial(state.image, ask.task)
+            seed = blocks.seed_of(ask.incarnation)
+            _require_space(folder, expected_bytes)
             if expected_bytes <= SMALL_BYTES:
-                copy(spool.fd)
-                hashes = hashes_of(spool.fd, os.fstat(spool.fd).st_size, block_bytes)
+                state.image(ask.task, spool.fd)
+                hashes = hashes_of(spool.fd, os.fstat(spool.fd).st_size, block_bytes, seed)
             else:
                 progress = _Progress(spool, ask, expected_bytes, block_bytes, grew)
-                hashes = copy_and_hash(copy, spool.direct, block_bytes, progress.made)
+                with state.standing(ask.task) as file:
+                    hashes = copy_and_hash(file, spool.direct, block_bytes, seed, progress.made)
             offset = offset_of_image(path, ask.task)
         finally:
             path.unlink()
@@ -178,6 +182,17 @@ class _Progress:
             applied=Offset(0),
         )
         self._grew(GrowingImage(self._spool, described))
+
+
+def _require_space(folder: Path, size_bytes: int) -> None:
+    """A leader does not fill its own disk: what it writes its log to matters more than a follower's state."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < size_bytes + SPOOL_SPARE_BYTES:
+        raise NoSpace(
+            f"the leader's disk has {free} bytes left, too few for a copy of {size_bytes} bytes to be sent; "
+            "free some space there"
+        )
 
 
 def _check_hashed(hashes: bytes, count: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 import structlog
 
 from stretto import admin
-from stretto.catchup import fetch, messages
+from stretto.catchup import blocks, fetch, messages
 from stretto.errors import StrettoError, sentence_of
 from stretto.replog.core import effects, events
 from stretto.replog.core.replica import RoleName
@@ -165,7 +165,10 @@ class StateReceiving:
             silence_max_ms=Millis(replica.settings.state_timeout_ms // 4),
         )
         staging = Staging(
-            self._worker.replicas.path(group.plan), group.plan.tasks, self._stagings.get(group.key)
+            self._worker.replicas.path(group.plan),
+            group.plan.tasks,
+            self._stagings.get(group.key),
+            seed=blocks.seed_of(terms.incarnation),
         )
         self._stagings[group.key] = staging
         self._tidy.discard(group.key)

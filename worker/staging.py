@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import errno
 import itertools
+import mmap
 import os
+import queue
 import shutil
 import subprocess
 import sys
@@ -30,14 +32,14 @@ from stretto.replog.log import Replog
 from stretto.types import Offset, TaskId
 from stretto.worker import hasher
 from stretto.worker.environment import SPARE_BYTES, NoSpace
-from stretto.worker.hashing import HashedParts, hashes_of
+from stretto.worker.hashing import hashes_of
 from stretto.worker.images import task_folder
 from stretto.worker.state import AppliedState
 
 INCOMING = "incoming"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FEW_BYTES = 64 * 1024
-"""Up to here a question to another process costs more than hashing, and the page cache less than the disk."""
+"""Up to here the page cache costs less than the disk."""
 SYNC_BYTES = 64 << 20
 """How much is written to the page cache before it is synced, so that little is left to do at the end."""
 
@@ -46,13 +48,37 @@ class Abandoned(StorageError):
     """The transfer was given up meanwhile."""
 
 
+class AlignedParts:
+    """Memory for parts that were received, from where they can be written past the page cache. Any thread."""
+
+    def __init__(self, parts: int, part_bytes: int) -> None:
+        self.part_bytes = part_bytes
+        self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        for _ in range(parts):
+            self._free.put(memoryview(mmap.mmap(-1, part_bytes)))
+
+    @contextmanager
+    def put(self, part: memoryview) -> Iterator[memoryview]:
+        """A copy of it, as long as it is used."""
+        buffer = self._free.get()
+        try:
+            copied = buffer[: len(part)]
+            copied[:] = part
+            yield copied
+        finally:
+            self._free.put(buffer)
+
+
 class Staging:
     """Of one transfer. Any thread; what is given up lets go before the next transfer touches the files."""
 
-    def __init__(self, replica: Path, tasks: tuple[TaskId, ...], previous: Staging | None) -> None:
+    def __init__(
+        self, replica: Path, tasks: tuple[TaskId, ...], previous: Staging | None, *, seed: int = 0
+    ) -> None:
         self.folder = replica / INCOMING
         self._tasks = tasks
         self._previous = previous
+        self._seed = seed
         self._fds: dict[TaskId, int] = {}
         #: Of the same files, past the page cache.
         self._direct: dict[TaskId, int] = {}
@@ -61,7 +87,7 @@ class Staging:
         self._block_bytes = dict.fromkeys(tasks, blocks.BLOCK_BYTES)
         #: Of the images that there was room for, or was not.
         self._sizes_bytes: dict[TaskId, int] = {}
-        self._parts = HashedParts(WINDOW, PART_BYTES)
+        self._parts = AlignedParts(WINDOW, PART_BYTES)
         self._unsynced_bytes = 0
         self._log: Replog | None = None
         self._busy = 0
@@ -99,7 +125,6 @@ class Staging:
             for fd in fds.values():
                 os.close(fd)
             fds.clear()
-        self._parts.close()
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -136,7 +161,7 @@ class Staging:
 
     def _hash(self, task: TaskId, block_bytes: int) -> None:
         fd = self._fds[task]
-        self._hashes[task] = hashes_of(fd, os.fstat(fd).st_size, block_bytes)
+        self._hashes[task] = hashes_of(fd, os.fstat(fd).st_size, block_bytes, self._seed)
         self._block_bytes[task] = block_bytes
 
     def compare(self, image: messages.Image, parts: tuple[bytes, ...]) -> list[Run] | None:
@@ -238,10 +263,10 @@ class Staging:
     def _hashed(self, part: memoryview, block_bytes: int) -> Iterator[tuple[memoryview, bytes]]:
         """The part, where it can be written from, and its hashes."""
         if FEW_BYTES < len(part) <= self._parts.part_bytes:
-            with self._parts.put(part, block_bytes) as hashed:
-                yield hashed
+            with self._parts.put(part) as copied:
+                yield copied, hasher.hashes_in(copied, block_bytes, self._seed)
         else:
-            yield part, hasher.hashes_in(part, block_bytes)
+            yield part, hasher.hashes_in(part, block_bytes, self._seed)
 
     def _write(self, task: TaskId, position: int, data: memoryview) -> None:
         """Much at once goes past the page cache, a little here and there through it."""

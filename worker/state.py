@@ -50,7 +50,7 @@ from stretto.replog.frame import Frame, Kind, decode
 from stretto.replog.storage import Storage
 from stretto.types import Offset, TaskId
 from stretto.worker.depot import DepotBatch, DepotSlice
-from stretto.worker.environment import MAP_BYTES, NoSpace, StateCorrupt
+from stretto.worker.environment import MAP_BYTES, Environment, NoSpace, StandingFile, StateCorrupt
 from stretto.worker.held import HeldState
 from stretto.worker.pstate import StoredRows
 from stretto.worker.taskmeta import Seal
@@ -346,12 +346,19 @@ class AppliedState:
 
     def image(self, task: TaskId, fd: int) -> None:
         """Copy a task's file to another one, beside the writer. The copy is not behind :attr:`applied`."""
+        self._advanced(task).copy(fd)
+
+    def standing(self, task: TaskId) -> AbstractContextManager[StandingFile]:
+        """A task's file for another process to copy, beside the writer. It is not behind :attr:`applied`."""
+        return self._advanced(task).standing()
+
+    def _advanced(self, task: TaskId) -> Environment:
         state = self._task(task)
         with self._writing:
             if self._closed:
                 raise StorageError("the applied state is closed")
             state.advance(self._applied)
-        state.environment.copy(fd)
+        return state.environment
 
     def folder(self, task: TaskId) -> Path:
         """Of the task's file, for other processes that read it."""

@@ -27,11 +27,14 @@ from stretto.catchup import blocks
 from stretto.catchup.fetch import PART_BYTES, WINDOW
 from stretto.errors import StrettoError
 from stretto.invariants import present
-from stretto.worker.hasher import be_nice, open_direct, write
-from stretto.worker.hashing import HashedParts, copy_and_hash
+from stretto.worker.environment import StandingFile
+from stretto.worker.hasher import be_nice, hashes_in, open_direct, write
+from stretto.worker.hashing import copy_and_hash
+from stretto.worker.staging import AlignedParts
 
 HOST = "127.0.0.1"
 CHUNK_BYTES = 1 << 20
+SEED = 1
 PASSES_MAX = 1_000_000
 PATIENCE_SECONDS = 600.0
 _SIZE = struct.Struct("<Q")
@@ -74,13 +77,6 @@ def _load_once(source: Path, spool: int, connection: socket.socket, progress: _P
     buffer = memoryview(mmap.mmap(-1, PART_BYTES))
     connection.sendall(_SIZE.pack(size_bytes))
 
-    def copy(fd: int) -> None:
-        written = 0
-        with source.open("rb", 0) as file:
-            while chunk := file.read(min(CHUNK_BYTES, size_bytes - written)):
-                written += os.write(fd, chunk)
-                pace.keep(len(chunk))
-
     def send(end: int) -> None:
         nonlocal sent
         while sent < end:
@@ -90,21 +86,22 @@ def _load_once(source: Path, spool: int, connection: socket.socket, progress: _P
             progress.write(moved + sent)
 
     def grew(count: int) -> None:
-        sending.submit(send, min(count * blocks.BLOCK_BYTES, size_bytes))
+        """Who copies waits for whoever waits here, a few dozen MB later."""
+        copied = min(count * blocks.BLOCK_BYTES, size_bytes)
+        sending.submit(send, copied)
+        pace.keep(moved + copied)
 
     with ThreadPoolExecutor(1) as sending:
-        copy_and_hash(copy, spool, blocks.BLOCK_BYTES, grew)
+        copy_and_hash(StandingFile(source, size_bytes), spool, blocks.BLOCK_BYTES, SEED, grew)
 
 
 class _Pace:
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
-        self._bytes = 0
         self._started = time.monotonic()
 
-    def keep(self, more_bytes: int) -> None:
-        self._bytes += more_bytes
-        due = self._started + self._bytes / self._bytes_per_second
+    def keep(self, moved_bytes: int) -> None:
+        due = self._started + moved_bytes / self._bytes_per_second
         time.sleep(max(0.0, due - time.monotonic()))
 
 
@@ -140,13 +137,14 @@ def _receive(port: int, path: Path) -> None:
 
 
 def _take(port: int, path: Path) -> None:
-    parts = HashedParts(WINDOW, PART_BYTES)
+    parts = AlignedParts(WINDOW, PART_BYTES)
     room = threading.Semaphore(WINDOW)
     with _accepted(port) as connection:
         file = open_direct(path, os.O_WRONLY | os.O_CREAT)
 
         def store(position: int, chunk: bytes) -> None:
-            with parts.put(memoryview(chunk), blocks.BLOCK_BYTES) as (copied, _):
+            with parts.put(memoryview(chunk)) as copied:
+                hashes_in(copied, blocks.BLOCK_BYTES, SEED)
                 write(file, copied, position)
             room.release()
 
@@ -165,7 +163,6 @@ def _take(port: int, path: Path) -> None:
                     storing.submit(store, position, chunk)
                     position += len(chunk)
             os.fdatasync(file)
-    parts.close()
 
 
 def command_of_load(source: Path, folder: Path, passes: int, bytes_per_second: float = math.inf) -> list[str]:

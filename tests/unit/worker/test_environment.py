@@ -387,3 +387,48 @@ def test_closing_waits_for_the_reads_that_are_running(tmp_path: Path) -> None:
     assert not closing.is_alive()
     with pytest.raises(StorageError, match="is closed"), environment.reading():
         pass
+
+
+def test_a_file_that_stands_is_one_state_however_much_is_written_meanwhile(tmp_path: Path) -> None:
+    """Pages that were free may be written to while the file is copied; those of the state are not."""
+    environment = Environment(tmp_path / "env")
+    keys = [b"%03d" % number for number in range(200)]
+    for _ in range(3):
+        for key in keys:
+            put(environment, key, b"old" * 100)
+    with environment.standing() as file:
+        for value in (b"new", b"newer", b"newest"):
+            for key in keys:
+                put(environment, key, value * 100)
+        content = file.path.read_bytes()
+    environment.close()
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    (copied / "data.mdb").write_bytes(file.head + content[len(file.head) : file.size_bytes])
+    verified = subprocess.run(
+        [sys.executable, "-m", "lmdb", "verify", "-e", str(copied)], capture_output=True, check=False
+    )
+    assert verified.returncode == 0, verified.stdout
+    with lmdb.open(str(copied), max_dbs=10, readonly=True) as env, env.begin() as txn:
+        database = env.open_db(b"things", txn=txn, create=False)
+        assert list(txn.cursor(database)) == [(key, b"old" * 100) for key in keys]
+
+
+def test_a_file_that_stands_waits_for_who_writes(environment: Environment) -> None:
+    """Its first pages are read when nobody is about to change them."""
+    begun, go_on, sizes = threading.Event(), threading.Event(), []
+
+    def change(txn: lmdb.Transaction[bytes]) -> None:
+        begun.set()
+        assert go_on.wait(DEADLINE_S)
+        txn.put(b"key", b"value", db=environment.open_db("things", txn))
+
+    def stand() -> None:
+        with environment.standing() as file:
+            sizes.append(file.size_bytes)
+
+    with running(lambda: environment.write(change)):
+        assert begun.wait(DEADLINE_S)
+        with running(stand):
+            go_on.set()
+    assert sizes == [environment.size_bytes]

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from stretto.catchup.blocks import hash_of
+from stretto.errors import StorageError
+from stretto.worker.environment import StandingFile
 from stretto.worker.hasher import READ_BYTES, is_direct, open_direct, write
-from stretto.worker.hashing import SMALL_BYTES, HashedParts, copy_and_hash, hashes_of
+from stretto.worker.hashing import SMALL_BYTES, copy_and_hash, hashes_of
 
 BLOCK_BYTES = 8_192
+SEED = 77
 
 
 def expected(content: bytes) -> bytes:
-    return b"".join(hash_of(content[at : at + BLOCK_BYTES]) for at in range(0, len(content), BLOCK_BYTES))
+    return b"".join(
+        hash_of(content[at : at + BLOCK_BYTES], SEED) for at in range(0, len(content), BLOCK_BYTES)
+    )
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def file(tmp_path: Path) -> Iterator[int]:
 def test_a_file_is_hashed_in_blocks(file: int, size: int) -> None:
     content = Random(1).randbytes(size)
     os.write(file, content)
-    assert hashes_of(file, size, BLOCK_BYTES) == expected(content)
+    assert hashes_of(file, size, BLOCK_BYTES, SEED) == expected(content)
 
 
 @pytest.fixture(params=[0, os.O_DIRECT], ids=["through the page cache", "past it"])
@@ -47,68 +50,73 @@ def content_of(fd: int) -> bytes:
     return Path(f"/proc/self/fd/{fd}").read_bytes()
 
 
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return tmp_path / "source"
+
+
 @pytest.mark.parametrize("size", [0, 100, 3 * READ_BYTES, 6 * READ_BYTES + 12_345])
-def test_a_copy_is_hashed_while_it_is_made(spool: int, size: int) -> None:
+def test_a_copy_is_hashed_while_it_is_made(source: Path, spool: int, size: int) -> None:
     content = Random(2).randbytes(size)
+    source.write_bytes(content + b"what is beyond the end")
     seen: list[int] = []
-
-    def copy(fd: int) -> None:
-        for at in range(0, size, 100_000):
-            write_all(fd, content[at : at + 100_000])
-
-    assert copy_and_hash(copy, spool, BLOCK_BYTES, seen.append) == expected(content)
+    hashes = copy_and_hash(StandingFile(source, size), spool, BLOCK_BYTES, SEED, seen.append)
+    assert hashes == expected(content)
     assert content_of(spool) == content
     assert seen == sorted(seen)
     assert seen[-1:] == ([-(-size // BLOCK_BYTES)] if size else [])
 
 
-def write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
+def test_a_copy_has_the_head_that_it_is_given(source: Path, spool: int) -> None:
+    content, head = Random(3).randbytes(2 * READ_BYTES), Random(4).randbytes(BLOCK_BYTES)
+    source.write_bytes(content)
+    hashes = copy_and_hash(StandingFile(source, len(content), head), spool, BLOCK_BYTES, SEED)
+    assert content_of(spool) == head + content[BLOCK_BYTES:]
+    assert hashes == expected(content_of(spool))
 
 
-def test_what_is_told_to_be_there_can_be_read_while_the_copy_goes_on(spool: int) -> None:
-    content = Random(3).randbytes(2 * READ_BYTES)
-    told: list[bytes] = []
-    go_on, goes_on = os.pipe()
-
-    def copy(fd: int) -> None:
-        write_all(fd, content[:READ_BYTES])
-        os.read(go_on, 1)
-        write_all(fd, content[READ_BYTES:])
+def test_what_is_told_to_be_there_can_be_read_while_the_copy_goes_on(source: Path, spool: int) -> None:
+    content = Random(3).randbytes(20 * READ_BYTES)
+    source.write_bytes(content)
 
     def grew(blocks: int) -> None:
-        if not told:
-            os.write(goes_on, b".")
-        told.append(content_of(spool)[: blocks * BLOCK_BYTES])
+        end = blocks * BLOCK_BYTES
+        assert content_of(spool)[:end] == content[:end]
 
-    assert copy_and_hash(copy, spool, BLOCK_BYTES, grew) == expected(content)
-    assert told[0] == content[:READ_BYTES]
-    assert told[-1] == content
-    os.close(go_on)
-    os.close(goes_on)
+    assert copy_and_hash(StandingFile(source, len(content)), spool, BLOCK_BYTES, SEED, grew)
 
 
-def test_a_copy_that_fails_says_why(spool: int) -> None:
-    def copy(fd: int) -> None:
-        os.write(fd, bytes(100))
-        raise OSError("the disk is on fire")
+def test_a_copy_that_nobody_wants_any_more_ends(source: Path, spool: int) -> None:
+    source.write_bytes(bytes(3 * READ_BYTES))
 
-    with pytest.raises(OSError, match="on fire"):
-        copy_and_hash(copy, spool, BLOCK_BYTES)
+    def grew(_: int) -> None:
+        raise StorageError("the transfer was given up")
+
+    with pytest.raises(StorageError, match="given up"):
+        copy_and_hash(StandingFile(source, 3 * READ_BYTES), spool, BLOCK_BYTES, SEED, grew)
+    assert not children()
 
 
-def test_a_copy_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+def test_a_copy_of_a_file_that_is_too_short_says_so(source: Path, spool: int) -> None:
+    source.write_bytes(bytes(100))
+    with pytest.raises(OSError, match=r"could not be hashed: .*ends at 100"):
+        copy_and_hash(StandingFile(source, 5 * READ_BYTES), spool, BLOCK_BYTES, SEED)
+
+
+def test_a_copy_that_cannot_be_written_says_why(source: Path, tmp_path: Path) -> None:
+    source.write_bytes(bytes(20 * READ_BYTES))
     (tmp_path / "spool").touch()
     read_only = os.open(tmp_path / "spool", os.O_RDONLY)
-
-    def copy(fd: int) -> None:
-        for _ in range(20):
-            write_all(fd, bytes(READ_BYTES))
-
     with pytest.raises(OSError, match=r"could not be hashed: .*Bad file descriptor"):
-        copy_and_hash(copy, read_only, BLOCK_BYTES)
+        copy_and_hash(StandingFile(source, 20 * READ_BYTES), read_only, BLOCK_BYTES, SEED)
     os.close(read_only)
+
+
+def test_another_seed_makes_other_hashes(file: int) -> None:
+    os.write(file, bytes(BLOCK_BYTES))
+    assert hashes_of(file, BLOCK_BYTES, BLOCK_BYTES, SEED) != hashes_of(
+        file, BLOCK_BYTES, BLOCK_BYTES, SEED + 1
+    )
 
 
 def test_what_cannot_go_past_the_page_cache_goes_through_it(tmp_path: Path) -> None:
@@ -117,38 +125,6 @@ def test_what_cannot_go_past_the_page_cache_goes_through_it(tmp_path: Path) -> N
     assert not is_direct(fd)
     assert content_of(fd) == bytes(3) + b"not aligned at all"
     os.close(fd)
-
-
-def test_parts_are_hashed_where_they_can_be_written_from() -> None:
-    parts = HashedParts(3, 16 * BLOCK_BYTES)
-    contents = [Random(number).randbytes(5 * BLOCK_BYTES + 77) for number in range(50)]
-
-    def put(content: bytes) -> tuple[bytes, bytes]:
-        with parts.put(memoryview(content), BLOCK_BYTES) as (copied, hashes):
-            return bytes(copied), hashes
-
-    try:
-        with ThreadPoolExecutor(6) as pool:
-            assert list(pool.map(put, contents)) == [(each, expected(each)) for each in contents]
-    finally:
-        parts.close()
-
-
-def test_who_hashes_parts_is_started_again_when_it_died() -> None:
-    parts = HashedParts(3, 16 * BLOCK_BYTES)
-    content = memoryview(bytes(2 * BLOCK_BYTES))
-    try:
-        with parts.put(content, BLOCK_BYTES) as (copied, _):
-            for pid in children():
-                os.kill(pid, signal.SIGKILL)
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-            with pytest.raises(OSError, match="could not be hashed"), parts.put(content, BLOCK_BYTES):
-                pass
-            assert bytes(copied) == content
-        with parts.put(content, BLOCK_BYTES) as (_, hashes):
-            assert hashes == expected(bytes(content))
-    finally:
-        parts.close()
 
 
 def children() -> list[int]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -17,12 +18,14 @@ from stretto.errors import StorageError
 from stretto.replog.frame import Kind
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, StorageId, TaskId, WorkerId
+from stretto.worker import images as images_of
 from stretto.worker import staging as staging_of
 from stretto.worker.environment import NoSpace
+from stretto.worker.hasher import open_direct
 from stretto.worker.images import SpooledImage, make_image, task_folder
 from stretto.worker.install import INSTALL, Install, carry_out, steps
 from stretto.worker.plan import GroupPlan
-from stretto.worker.staging import Abandoned, Staging
+from stretto.worker.staging import Abandoned, AlignedParts, Staging
 from stretto.worker.state import AppliedState
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage
 from stretto.zk.paths import GroupKey
@@ -33,6 +36,7 @@ PLAN = GroupPlan(GroupKey("counts", 0, 0), TASKS, (WorkerId("w0"), WorkerId("w1"
 LEAF = 0x02
 """Among the flags of a page of LMDB."""
 EPOCH, ME = Epoch(1), Incarnation("w1.1")
+SEED = blocks.seed_of(ME)
 
 
 @pytest.fixture
@@ -84,7 +88,7 @@ def fetch_image(staging: Staging, image: SpooledImage, *, mangle: bool = False) 
 
 def staged(path: Path, leader: ReplicaStorage, log: Log, source: Path) -> Offset:
     """Everything in ``incoming``, durable."""
-    staging = Staging(path, TASKS, None)
+    staging = Staging(path, TASKS, None, seed=SEED)
     for task in TASKS:
         staging.prepare(task)
         fetch_image(staging, make_image(leader.state, source, ask(task), None))
@@ -171,7 +175,7 @@ def test_images_of_different_offsets_are_brought_to_the_highest(
 ) -> None:
     log = a_log(60)
     leader = opened(tmp_path / "leader", pool)
-    staging = Staging(tmp_path / "r", TASKS, None)
+    staging = Staging(tmp_path / "r", TASKS, None, seed=SEED)
     third = len(log.frames) // 3
     lowest = None
     for number, task in enumerate(TASKS):
@@ -204,7 +208,7 @@ def test_images_of_different_offsets_are_brought_to_the_highest(
 def test_images_that_do_not_meet_are_no_state(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     log = a_log(30)
     leader = opened(tmp_path / "leader", pool)
-    staging = Staging(tmp_path / "r", TASKS, None)
+    staging = Staging(tmp_path / "r", TASKS, None, seed=SEED)
     for frames, task in zip((log.frames[:10], log.frames[10:20], log.frames[20:]), TASKS, strict=True):
         leader.state.apply(frames)
         staging.prepare(task)
@@ -223,7 +227,7 @@ def test_an_image_that_was_damaged_before_it_was_hashed_is_found_by_its_structur
     leader = opened(tmp_path / "leader", pool, log)
     path, task = tmp_path / "r", TaskId(0)
     staged(path, leader, log, tmp_path / "leader")
-    staging = Staging(path, TASKS, None)
+    staging = Staging(path, TASKS, None, seed=SEED)
     for each in TASKS:
         staging.prepare(each)
     staging.assemble(log.end, verify_structure=True)
@@ -253,7 +257,7 @@ def test_a_later_round_lists_and_sends_what_changed(tmp_path: Path, pool: Thread
     log = a_log(2_000)
     leader = opened(tmp_path / "leader", pool)
     leader.state.apply(log.frames[:-5])
-    staging = Staging(tmp_path / "r", TASKS, None)
+    staging = Staging(tmp_path / "r", TASKS, None, seed=SEED)
     staging.prepare(TaskId(0))
     first = make_image(leader.state, tmp_path / "leader", ask(TaskId(0)), None)
     whole = fetch_image(staging, first, mangle=True)
@@ -290,14 +294,14 @@ def test_a_restarted_follower_goes_on_with_the_blocks_that_are_there(
 ) -> None:
     leader = opened(tmp_path / "leader", pool, a_log(2_000))
     image = make_image(leader.state, tmp_path / "leader", ask(TaskId(0)), None)
-    before = Staging(tmp_path / "r", TASKS, None)
+    before = Staging(tmp_path / "r", TASKS, None, seed=SEED)
     before.prepare(TaskId(0))
     missing = before.compare(image.described, (image.listed,))
     assert missing is not None
     half = ((missing[0][0], missing[0][1] // 2),)
     assert before.store(image.described, half, memoryview(image.spool.read(image.pieces(half)))) == ()
 
-    after = Staging(tmp_path / "r", TASKS, before)
+    after = Staging(tmp_path / "r", TASKS, before, seed=SEED)
     after.prepare(TaskId(0))
     left = fetch_image(after, image)
 
@@ -311,7 +315,7 @@ def test_a_restarted_follower_goes_on_with_the_blocks_that_are_there(
 def test_a_list_that_is_not_the_images_is_refused(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     leader = opened(tmp_path / "leader", pool, a_log(20))
     image = make_image(leader.state, tmp_path / "leader", ask(TaskId(0)), None)
-    staging = Staging(tmp_path / "r", TASKS, None)
+    staging = Staging(tmp_path / "r", TASKS, None, seed=SEED)
     staging.prepare(TaskId(0))
 
     assert staging.compare(image.described, (bytes(len(image.listed)),)) is None
@@ -325,7 +329,7 @@ def test_a_disk_without_room_is_told_before_anything_is_sent(
 ) -> None:
     leader = opened(tmp_path / "leader", pool, a_log(20))
     image = make_image(leader.state, tmp_path / "leader", ask(TaskId(0)), None)
-    staging = Staging(tmp_path / "r", TASKS, None)
+    staging = Staging(tmp_path / "r", TASKS, None, seed=SEED)
     staging.prepare(TaskId(0))
     with monkeypatch.context() as patched:
         patched.setattr(staging_of, "SPARE_BYTES", 1 << 60)
@@ -334,6 +338,17 @@ def test_a_disk_without_room_is_told_before_anything_is_sent(
 
     assert staging.compare(image.described, (image.listed,))
     staging.close()
+    close(leader)
+
+
+def test_a_leader_does_not_fill_its_own_disk_with_images(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = opened(tmp_path / "leader", pool, a_log(20))
+    monkeypatch.setattr(images_of, "SPOOL_SPARE_BYTES", 1 << 60)
+    with pytest.raises(NoSpace, match=r"too few for a copy of .* free some space there"):
+        make_image(leader.state, tmp_path / "leader", ask(TaskId(0)), None)
+    assert not list((tmp_path / "leader" / "spool").iterdir())
     close(leader)
 
 
@@ -348,3 +363,18 @@ def test_a_state_is_durable_where_it_is_before_it_is_gone_where_it_was(
     assert (tmp_path / "state" / "task-0").is_dir()
     # The first time for the file that says what is to be done.
     assert synced[:4] == [tmp_path, incoming / "state", tmp_path, incoming]
+
+
+def test_parts_are_where_they_can_be_written_past_the_page_cache(tmp_path: Path) -> None:
+    parts = AlignedParts(3, 16 * blocks.BLOCK_BYTES)
+    contents = [Random(number).randbytes(5 * blocks.BLOCK_BYTES) for number in range(50)]
+    fd = open_direct(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+
+    def put(number: int) -> None:
+        with parts.put(memoryview(contents[number])) as copied:
+            os.pwrite(fd, copied, number * len(copied))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(put, range(len(contents))))
+    os.close(fd)
+    assert (tmp_path / "file").read_bytes() == b"".join(contents)

@@ -20,7 +20,7 @@ from stretto.worker.environment import SPARE_BYTES, NoSpace
 from stretto.worker.images import make_image, task_folder
 from stretto.worker.staging import Abandoned, Staging
 from tests.unit.worker.entries import TASKS, Log
-from tests.unit.worker.test_install import a_log, ask, close, fetch_image, opened
+from tests.unit.worker.test_install import SEED, a_log, ask, close, fetch_image, opened
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def all_but_entries(path: Path, pool: ThreadPoolExecutor) -> tuple[Staging, Offs
     """Images of different offsets are staged; the entries that bring them together are returned."""
     log = a_log(60)
     leader = opened(path / "leader", pool)
-    staging = Staging(path / "r", TASKS, None)
+    staging = Staging(path / "r", TASKS, None, seed=SEED)
     third = len(log.frames) // 3
     offsets = []
     for number, task in enumerate(TASKS):
@@ -97,7 +97,7 @@ def test_of_many_blocks_in_one_message_only_the_damaged_ones_are_asked_for_again
 ) -> None:
     leader = opened(tmp_path / "leader", pool, a_log(20_000))
     image = make_image(leader.state, tmp_path / "leader", ask(TASKS[0]), None)
-    staging = Staging(tmp_path / "r", TASKS, None)
+    staging = Staging(tmp_path / "r", TASKS, None, seed=SEED)
     staging.prepare(TASKS[0])
     missing = staging.compare(image.described, (image.listed,))
     assert missing is not None
@@ -121,10 +121,10 @@ def test_of_many_blocks_in_one_message_only_the_damaged_ones_are_asked_for_again
 
 
 def test_a_transfer_that_never_began_closes_the_one_before_it(tmp_path: Path) -> None:
-    first = Staging(tmp_path, TASKS, None)
+    first = Staging(tmp_path, TASKS, None, seed=SEED)
     first.prepare(TASKS[0])
     open_files = len(os.listdir("/proc/self/fd"))
-    Staging(tmp_path, TASKS, first).close()
+    Staging(tmp_path, TASKS, first, seed=SEED).close()
     assert len(os.listdir("/proc/self/fd")) < open_files
     with pytest.raises(Abandoned):
         first.prepare(TASKS[0])
@@ -133,7 +133,7 @@ def test_a_transfer_that_never_began_closes_the_one_before_it(tmp_path: Path) ->
 def test_the_next_transfer_waits_until_the_files_of_the_last_are_deleted(
     tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Staging(tmp_path, TASKS, None)
+    first = Staging(tmp_path, TASKS, None, seed=SEED)
     first.prepare(TASKS[0])
     deleting, go_on = threading.Event(), threading.Event()
     delete = shutil.rmtree
@@ -146,7 +146,7 @@ def test_the_next_transfer_waits_until_the_files_of_the_last_are_deleted(
     monkeypatch.setattr(shutil, "rmtree", slow_delete)
     discarded = pool.submit(first.discard)
     assert deleting.wait(20)
-    second = Staging(tmp_path, TASKS, first)
+    second = Staging(tmp_path, TASKS, first, seed=SEED)
     prepared = pool.submit(second.prepare, TASKS[0])
     assert not prepared.done()
     go_on.set()
@@ -159,7 +159,7 @@ def test_the_next_transfer_waits_until_the_files_of_the_last_are_deleted(
 def test_room_is_not_promised_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free_bytes = SPARE_BYTES + 100_000_000
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_bytes, f_frsize=1))
-    staging = Staging(tmp_path, TASKS, None)
+    staging = Staging(tmp_path, TASKS, None, seed=SEED)
     for task in TASKS:
         staging.prepare(task)
     staging.make_room({TASKS[0]: 60_000_000})
