@@ -2,18 +2,29 @@
 
 Each chart is for a module or for one worker, over all task groups concerned, as points of equal steps. A
 point at which nobody was heard has no value, so that a gap is seen as one. Each point is made for itself
-(:func:`point_of`), so that who shows the same hour again and again makes only the newest anew.
+(:func:`point_of`), so that who shows the same hour again and again makes only the newest anew. What is told
+per second is per second that was measured: a step that is not over has fewer than its length.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 
 import msgspec
 
 from stretto.telemetry.histogram import Distribution, merged
-from stretto.telemetry.windows import NO_LOOKS, GroupWindow, Looks, TopologyWindow
+from stretto.telemetry.windows import (
+    FOLLOWED,
+    LED,
+    NO_REPLOG,
+    GroupWindow,
+    Looks,
+    ReplogLooks,
+    TopologyWindow,
+    Window,
+)
 
 Line = tuple[float | None, ...]
 
@@ -58,7 +69,7 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     min_isr: Line
     """What that group needs."""
     busy: Line
-    """The busiest task thread's share of its time."""
+    """The share of its time that the busiest worker's loop spent on groups."""
     events: dict[str, Line]
     """Elections, shrinks, expands and stalls in the window."""
     lease_left: Line
@@ -86,16 +97,13 @@ Percentiles = tuple[float, float, float]
 """Median, 99th and maximum, in milliseconds."""
 
 
-class ReplogPoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    size: Looks = NO_LOOKS
-    unapplied: Looks = NO_LOOKS
-
-
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     """All charts at one time, over the replicas that were heard then."""
 
-    leaders: ReplogPoint
-    followers: ReplogPoint
+    covered_ms: int
+    """How much of the step was measured."""
+    leaders: ReplogLooks
+    followers: ReplogLooks
     replicate: Mapping[str, Percentiles]
     apply: Mapping[str, Percentiles]
     entries: Numbers
@@ -103,7 +111,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     failures: Numbers
     isr: float | None
     min_isr: float | None
-    busy_ms: float
+    busy: float
     events: Numbers
     lease_left: float | None
     catchup_left: float
@@ -114,12 +122,15 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     functions: Mapping[str, Percentiles]
 
 
-def point_of(groups: Sequence[GroupWindow]) -> Point | None:
-    """None if nobody was heard."""
-    if not groups:
+def point_of(windows: Sequence[Window]) -> Point | None:
+    """Of what workers told of the same time; None if nobody was heard."""
+    windows = [each for each in windows if each.groups]
+    if not windows:
         return None
+    groups = [each for window in windows for each in window.groups]
     kinds = [(name, kind) for each in groups for name, kind in each.kinds.items()]
     topologies = [(name, topology) for each in groups for name, topology in each.topologies.items()]
+    standing = _of_latest_leaders(groups)
     worst = min(
         (each for each in groups if each.isr.count),
         key=lambda each: each.isr.min - each.min_isr,
@@ -127,8 +138,10 @@ def point_of(groups: Sequence[GroupWindow]) -> Point | None:
     )
     events = _sums((name, each.events.get(name, 0)) for each in groups for name in EVENTS)
     return Point(
-        leaders=_replogs(each for each in groups if each.role == "leader"),
-        followers=_replogs(each for each in groups if each.role != "leader" and each.in_isr),
+        # Of a worker that went away in between, others have the rest of the time.
+        covered_ms=max(each.covered_ms for each in windows),
+        leaders=_replogs(groups, LED),
+        followers=_replogs(groups, FOLLOWED),
         replicate=_percentiles((name, kind.replicate) for name, kind in kinds),
         apply=_percentiles((name, kind.apply) for name, kind in kinds),
         entries=_sums((name, kind.entries) for name, kind in kinds),
@@ -136,26 +149,40 @@ def point_of(groups: Sequence[GroupWindow]) -> Point | None:
         failures=_sums(each for _, kind in kinds for each in kind.failures.items()),
         isr=worst.isr.min if worst is not None else None,
         min_isr=worst.min_isr if worst is not None else None,
-        busy_ms=max(each.busy_ms for each in groups),
+        busy=max(_busy(each) for each in windows),
         events=events,
         lease_left=min((each.lease_left_ms.min for each in groups if each.lease_left_ms.count), default=None),
         catchup_left=sum(each.catchup_left_bytes for each in groups),
-        topology_lag=_sums((name, each.lag.average) for name, each in topologies if each.lag.count),
+        topology_lag=_sums((name, each.lag.average) for name, each in standing if each.lag.count),
         topology_records=_sums((name, each.records) for name, each in topologies),
         topology_batches=_sums((name, each.batches) for name, each in topologies),
         topology_failures=_sums(
-            (name, failing) for name, each in topologies if (failing := _failing(each)) is not None
+            (name, failing) for name, each in standing if (failing := _failing(each)) is not None
         ),
         functions=_percentiles(told for each in groups for told in each.functions.items()),
     )
 
 
-def _replogs(groups: Iterable[GroupWindow]) -> ReplogPoint:
-    size = unapplied = NO_LOOKS
+def _busy(window: Window) -> float:
+    """A worker has one loop for all its groups."""
+    return sum(each.busy_ms for each in window.groups) / window.covered_ms
+
+
+def _of_latest_leaders(groups: Iterable[GroupWindow]) -> list[tuple[str, TopologyWindow]]:
+    """Topologies as the last leader of each group saw them: if it changed, two have looked at the same."""
+    latest: dict[tuple[str, int], GroupWindow] = {}
     for each in groups:
-        size = size.merged(each.replog_entries)
-        unapplied = unapplied.merged(each.unapplied)
-    return ReplogPoint(size, unapplied)
+        if not any(told.lag.count or told.parked.count for told in each.topologies.values()):
+            continue
+        where = (each.group.module, each.group.group)
+        before = latest.get(where)
+        if before is None or (before.group, before.led_epoch) < (each.group, each.led_epoch):
+            latest[where] = each
+    return [told for each in latest.values() for told in each.topologies.items()]
+
+
+def _replogs(groups: Iterable[GroupWindow], standing: str) -> ReplogLooks:
+    return reduce(ReplogLooks.merged, (each.replogs.get(standing, NO_REPLOG) for each in groups), NO_REPLOG)
 
 
 def _sums(numbers: Iterable[tuple[str, float]]) -> Numbers:
@@ -191,7 +218,7 @@ def charts_of(points: Mapping[int, Point | None], step_ms: int) -> Charts:
     line = [points.get(start) for start in starts]
 
     def rates(of: Callable[[Point], Numbers]) -> dict[str, Line]:
-        found = _lines(line, of, absent=0.0, scale=1_000 / step_ms)
+        found = _rates(line, of, absent=0.0)
         return {name: each for name, each in found.items() if any(each)}
 
     return Charts(
@@ -208,13 +235,13 @@ def charts_of(points: Mapping[int, Point | None], step_ms: int) -> Charts:
         apply_duration=_durations(line, lambda point: point.apply),
         isr=_line(line, lambda point: point.isr),
         min_isr=_line(line, lambda point: point.min_isr),
-        busy=_line(line, lambda point: point.busy_ms / step_ms),
+        busy=_line(line, lambda point: point.busy),
         events=_lines(line, lambda point: point.events, absent=0.0, names=EVENTS),
         lease_left=_line(line, lambda point: point.lease_left),
         catchup_left=_line(line, lambda point: point.catchup_left),
         topology_lag=_lines(line, lambda point: point.topology_lag),
-        topology_records=_lines(line, lambda point: point.topology_records, scale=1_000 / step_ms),
-        topology_batches=_lines(line, lambda point: point.topology_batches, scale=1_000 / step_ms),
+        topology_records=_rates(line, lambda point: point.topology_records),
+        topology_batches=_rates(line, lambda point: point.topology_batches),
         topology_failures=_lines(line, lambda point: point.topology_failures),
         function_duration=_durations(line, lambda point: point.functions),
     )
@@ -236,24 +263,27 @@ def _lines(
     of: Callable[[Point], Numbers],
     *,
     absent: float | None = None,
-    scale: float = 1,
     names: Sequence[str] = (),
 ) -> dict[str, Line]:
     """``absent`` is what a name counts as where others were heard and it was not."""
-
-    def at(point: Point, name: str) -> float | None:
-        found = of(point).get(name, absent)
-        return None if found is None else found * scale
-
     return {
-        name: tuple(None if point is None else at(point, name) for point in points)
+        name: tuple(None if point is None else of(point).get(name, absent) for point in points)
         for name in names or _names(points, of)
     }
 
 
-def _replog_lines(points: Points, of: Callable[[Point], ReplogPoint]) -> ReplogEntries:
-    def size(looks: Callable[[ReplogPoint], Looks]) -> Size:
-        found = [NO_LOOKS if point is None else looks(of(point)) for point in points]
+def _rates(points: Points, of: Callable[[Point], Numbers], *, absent: float | None = None) -> dict[str, Line]:
+    """Per second."""
+
+    def per_second(point: Point) -> Numbers:
+        return {name: number * 1_000 / point.covered_ms for name, number in of(point).items()}
+
+    return _lines(points, per_second, absent=absent)
+
+
+def _replog_lines(points: Points, of: Callable[[Point], ReplogLooks]) -> ReplogEntries:
+    def size(looks: Callable[[ReplogLooks], Looks]) -> Size:
+        found = [looks(NO_REPLOG if point is None else of(point)) for point in points]
         return Size(
             average=tuple(each.average if each.count else None for each in found),
             max=tuple(each.max if each.count else None for each in found),

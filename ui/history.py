@@ -11,6 +11,8 @@ import time
 from collections import OrderedDict
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from stretto.telemetry.windows import GroupWindow, Window
 from stretto.ui.charts import Charts, Point, charts_of, point_of
 from stretto.ui.store import Store, tier_for
@@ -65,9 +67,10 @@ class History:
         return charts_of(points, step_ms)
 
     def _make(self, scope: Scope, step_ms: int, starts: list[int], versions: dict[int, int]) -> None:
-        heard: dict[int, list[GroupWindow]] = {start: [] for start in starts}
+        heard: dict[int, list[Window]] = {start: [] for start in starts}
         for window in self._store.between(starts[0], starts[-1] + step_ms, step_ms, worker=scope.worker):
             if window.start_ms in heard:
-                heard[window.start_ms] += [each for each in window.groups if scope.has(window, each)]
-        for start, groups in heard.items():
-            self._points[scope, step_ms, start] = (versions[start], point_of(groups))
+                groups = tuple(each for each in window.groups if scope.has(window, each))
+                heard[window.start_ms].append(replace(window, groups=groups))
+        for start, windows in heard.items():
+            self._points[scope, step_ms, start] = (versions[start], point_of(windows))

@@ -230,7 +230,8 @@ def _all_gauges(labels: Labels, group: GroupWindow) -> Iterator[tuple[Labels, di
     yield labels, _gauges(group)
     for mode in ("near", "far"):
         yield (*labels, ("mode", mode)), {"stretto_replica_catching_up": float(group.role == mode)}
-    for topology, progress in group.topologies.items():
+    # Who led before in this window has looked at the same records.
+    for topology, progress in group.topologies.items() if group.role == "leader" else ():
         looks = {"lag": progress.lag, "retrying": progress.retrying, "parked": progress.parked}
         yield (
             (*labels, ("topology", topology)),
@@ -239,14 +240,15 @@ def _all_gauges(labels: Labels, group: GroupWindow) -> Iterator[tuple[Labels, di
 
 
 def _gauges(group: GroupWindow) -> dict[str, float]:
+    replog = group.replog
     found: dict[str, float] = {
-        "stretto_replog_entries": group.replog_entries.average,
-        "stretto_replog_max_entries": group.replog_entries.max,
-        "stretto_replog_unapplied_entries": group.unapplied.average,
+        "stretto_replog_entries": replog.size.average,
+        "stretto_replog_max_entries": replog.size.max,
+        "stretto_replog_unapplied_entries": replog.unapplied.average,
         "stretto_min_isr": group.min_isr,
         "stretto_replica_in_isr": group.in_isr,
         "stretto_replica_leads": group.role == "leader",
-        "stretto_replog_unapplied_max_entries": group.unapplied.max,
+        "stretto_replog_unapplied_max_entries": replog.unapplied.max,
         "stretto_catchup_left_bytes": group.catchup_left_bytes,
     }
     if group.isr.count:

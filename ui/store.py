@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from stretto.errors import StrettoError
 from stretto.telemetry.windows import WINDOW_MS, Window
 
-FORMAT = 1
+FORMAT = 2
 BYTES_MAX = 1024 * 1024 * 1024
 HALVINGS_MAX = 12
 """Of the time that each tier keeps, when there is too much."""

@@ -16,12 +16,17 @@ from stretto.admin import StoryLine
 from stretto.replog.frame import Frame, Kind
 from stretto.telemetry.histogram import Histogram
 from stretto.telemetry.windows import (
+    BEHIND,
+    FOLLOWED,
+    LED,
     LOOK_MS,
     NO_LOOKS,
+    NO_REPLOG,
     WINDOW_MS,
     GroupWindow,
     KindWindow,
     Looks,
+    ReplogLooks,
     TopologyWindow,
     Window,
 )
@@ -95,6 +100,8 @@ class Meter:
         self._kinds: dict[Kind, _KindMeter] = {}
         self._events: Counter[str] = Counter()
         self._looks: dict[str, Looks] = {}
+        self._replogs: dict[str, ReplogLooks] = {}
+        self._led_epoch = Epoch(0)
         self._topologies: dict[str, _TopologyMeter] = {}
         self._functions: dict[str, Histogram] = {}
         self.busy_seconds = 0.0
@@ -152,6 +159,15 @@ class Meter:
         for name, value in numbers.items():
             self._looks[name] = self._looks.get(name, NO_LOOKS).with_look(value)
 
+    def look_at_replog(self, standing: str, *, size: int, unapplied: int) -> None:
+        before = self._replogs.get(standing, NO_REPLOG)
+        self._replogs[standing] = ReplogLooks(
+            before.size.with_look(size), before.unapplied.with_look(unapplied)
+        )
+
+    def leads(self, epoch: Epoch) -> None:
+        self._led_epoch = epoch
+
     def ran(self, topology: str, records: int) -> None:
         """A batch of records, or the part of a microbatch."""
         meter = self._of_topology(topology)
@@ -193,10 +209,13 @@ class Meter:
         """The window that ends now. A run that is applied meanwhile may count for it or for the next."""
         kinds, events, looks, busy = self._kinds, self._events, self._looks, self.busy_seconds
         topologies, functions = self._topologies, self._functions
+        replogs, led_epoch = self._replogs, self._led_epoch
         self._begin()
         standing |= looks
         return GroupWindow(
             busy_ms=busy * 1_000,
+            led_epoch=led_epoch,
+            replogs=replogs,
             kinds={kind.name.lower(): meter.told() for kind, meter in list(kinds.items())},
             events=dict(events),
             topologies={name: meter.told() for name, meter in topologies.items()},
@@ -231,6 +250,7 @@ class Telemetry:
         self._meters: dict[GroupKey, Meter] = {}
         self._windows: deque[Window] = deque(maxlen=WINDOWS_KEPT)
         self._start_ms = _window_of(time.time_ns() // 1_000_000)
+        self._began = _clock()
 
     def start(self) -> None:
         self._look()
@@ -261,19 +281,26 @@ class Telemetry:
 
     def _end_window(self) -> None:
         groups = tuple(group.meter.take(**_standing(group)) for group in self._groups.values())
-        self._windows.append(Window(start_ms=self._start_ms, worker=self._worker, groups=groups))
+        began, self._began = self._began, _clock()
+        covered_ms = max(1, round((self._began - began) * 1_000))
+        self._windows.append(
+            Window(start_ms=self._start_ms, worker=self._worker, groups=groups, covered_ms=covered_ms)
+        )
         for group in self._groups.values():
             self._microbatches.count_parked(group)
 
 
 def _look_at(group: Group, now: Millis) -> None:
     replica, meter = group.replica, group.meter
-    meter.look(
-        replog_entries=replica.log_end - replica.log_start,
+    leader = group.leader
+    is_member = replica.record is not None and replica.member in replica.record.isr
+    meter.look_at_replog(
+        LED if leader is not None else FOLLOWED if is_member else BEHIND,
+        size=replica.log_end - replica.log_start,
         unapplied=replica.log_end - replica.applied,
     )
-    leader = group.leader
     if leader is not None:
+        meter.leads(leader.epoch)
         meter.look(
             isr=len(leader.membership.committed),
             lease_left_ms=max(0, replica.lease_end - now),

@@ -8,6 +8,7 @@ second keep sum, maximum and how many looks there were, durations are histograms
 from __future__ import annotations
 
 from collections import Counter
+from functools import reduce
 
 import msgspec
 from msgspec.structs import replace
@@ -51,6 +52,21 @@ class Looks(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 NO_LOOKS = Looks()
+
+
+class ReplogLooks(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """At the log of a replica, in entries."""
+
+    size: Looks = NO_LOOKS
+    unapplied: Looks = NO_LOOKS
+
+    def merged(self, other: ReplogLooks) -> ReplogLooks:
+        return ReplogLooks(self.size.merged(other.size), self.unapplied.merged(other.unapplied))
+
+
+NO_REPLOG = ReplogLooks()
+LED, FOLLOWED, BEHIND = "led", "followed", "behind"
+"""What a replica was at a look: the leader, another member of the ISR, or outside of it."""
 
 
 class KindWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,8 +124,11 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """leader, follower, candidate, near, far or stopped: as of the window's end, like all that is no sum."""
     in_isr: bool = False
     epoch: Epoch = Epoch(0)
-    replog_entries: Looks = NO_LOOKS
-    unapplied: Looks = NO_LOOKS
+    led_epoch: Epoch = Epoch(0)
+    """The latest in which it was seen to lead; 0 if it was not. Of two that led in the same window, the later
+    one knows what is."""
+    replogs: dict[str, ReplogLooks] = {}
+    """By what it was at the look: a long window may have both its times as leader and as follower."""
     isr: Looks = NO_LOOKS
     """Members; of leaders only."""
     min_isr: int = 0
@@ -128,8 +147,16 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     functions: dict[str, Distribution] = {}
     """Seconds that a call of a module's function took: of topologies, steps and queries."""
 
+    @property
+    def replog(self) -> ReplogLooks:
+        """Whatever it was."""
+        return reduce(ReplogLooks.merged, self.replogs.values(), NO_REPLOG)
+
     def merged(self, later: GroupWindow) -> GroupWindow:
         """The same replica over both windows."""
+        replogs = dict(self.replogs)
+        for name, replog in later.replogs.items():
+            replogs[name] = replogs.get(name, NO_REPLOG).merged(replog)
         kinds = dict(self.kinds)
         for name, kind in later.kinds.items():
             kinds[name] = kinds[name].merged(kind) if name in kinds else kind
@@ -141,8 +168,8 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             functions[name] = merged((functions[name], told)) if name in functions else told
         return replace(
             later,
-            replog_entries=self.replog_entries.merged(later.replog_entries),
-            unapplied=self.unapplied.merged(later.unapplied),
+            led_epoch=max(self.led_epoch, later.led_epoch),
+            replogs=replogs,
             isr=self.isr.merged(later.isr),
             lease_left_ms=self.lease_left_ms.merged(later.lease_left_ms),
             stalled=self.stalled.merged(later.stalled),
@@ -159,13 +186,16 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """Of the Unix epoch; a multiple of :data:`WINDOW_MS`."""
     worker: WorkerId
     groups: tuple[GroupWindow, ...]
+    covered_ms: int = WINDOW_MS
+    """The time in which all this happened: less than the window is long if the worker began within it, or if
+    the window is a longer one that is not over. What is told per second is per second of this."""
 
     def merged(self, later: Window) -> Window:
         """One longer window of the same worker, from this one's start on."""
         groups = {each.group: each for each in self.groups}
         for each in later.groups:
             groups[each.group] = groups[each.group].merged(each) if each.group in groups else each
-        return replace(self, groups=tuple(groups.values()))
+        return replace(self, groups=tuple(groups.values()), covered_ms=self.covered_ms + later.covered_ms)
 
 
 def _merged(first: Distribution | None, second: Distribution | None) -> Distribution | None:

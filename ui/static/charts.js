@@ -21,7 +21,7 @@ const CHARTS = [
   { name: "Apply duration", unit: "of a transaction", format: milliseconds, kinds: "apply_duration", lines: durations("apply_duration") },
   { name: "ISR count", unit: "members, of the worst group", format: count, zero: true, lines: (told) => ({ "ISR members": told.isr, "min-ISR": told.min_isr }) },
   { name: "Replicated bytes", unit: "bytes per second", format: bytes, lines: (told) => told.replicate_bytes },
-  { name: "Task thread load", unit: "share of time, the busiest", format: (value) => `${(value * 100).toFixed(1)} %`, lines: (told) => ({ busiest: told.busy }) },
+  { name: "Task thread load", unit: "share of time, the busiest worker", format: (value) => `${(value * 100).toFixed(1)} %`, lines: (told) => ({ busiest: told.busy }) },
   { name: "Topology lag", unit: "records visible and not processed", format: count, lines: (told) => told.topology_lag },
   { name: "Topology throughput", unit: "per second", format: count, dropdowns: [{ label: "Of", values: { records: "records", batches: "batches" } }], lines: (told, [of]) => told[`topology_${of}`] },
   { name: "Function time", unit: "of a call", format: milliseconds, kinds: "function_duration", of: "Function", all: "all functions", lines: durations("function_duration") },

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.telemetry.windows import GroupWindow, TopologyWindow, Window
+from stretto.telemetry.windows import (
+    BEHIND,
+    FOLLOWED,
+    LED,
+    GroupWindow,
+    ReplogLooks,
+    TopologyWindow,
+    Window,
+)
+from stretto.types import Epoch
 from stretto.ui.charts import Charts, charts_of, point_of
 from tests.unit.ui.windows import distribution, group, kind, looks, window
 
@@ -12,21 +21,66 @@ STEP = 10_000
 
 
 def drawn(*windows: Window) -> Charts:
-    heard: dict[int, list[GroupWindow]] = {}
+    heard: dict[int, list[Window]] = {}
     for each in windows:
-        heard.setdefault(each.start_ms, []).extend(each.groups)
-    return charts_of({start: point_of(groups) for start, groups in heard.items()}, STEP)
+        heard.setdefault(each.start_ms, []).append(each)
+    return charts_of({start: point_of(told) for start, told in heard.items()}, STEP)
+
+
+def replog(standing: str, *sizes: float) -> dict[str, ReplogLooks]:
+    return {standing: ReplogLooks(looks(*sizes))}
 
 
 def test_leaders_and_isr_followers_are_told_apart() -> None:
     charts = drawn(
-        window(0, group(0, replog_entries=looks(10, 30)), worker="a"),
-        window(0, group(0, "follower", replog_entries=looks(100)), worker="b"),
-        window(0, group(0, "far", in_isr=False, replog_entries=looks(9_999)), worker="c"),
+        window(0, group(0, replogs=replog(LED, 10, 30)), worker="a"),
+        window(0, group(0, "follower", replogs=replog(FOLLOWED, 100)), worker="b"),
+        window(0, group(0, "far", in_isr=False, replogs=replog(BEHIND, 9_999)), worker="c"),
     )
     leaders, followers = charts.replog_entries["leaders"], charts.replog_entries["isr_followers"]
     assert (*leaders.size.average, *leaders.size.max) == (20, 30)
     assert (*followers.size.average, *followers.size.max) == (100, 100)
+
+
+def test_the_time_as_leader_and_the_time_as_follower_of_one_replica_are_told_apart() -> None:
+    before, after = group(replogs=replog(LED, 10, 20)), group(0, "follower", replogs=replog(FOLLOWED, 500))
+    [point] = [point_of([window(0, before).merged(window(STEP, after))])]
+    assert point is not None
+    assert (point.leaders.size.count, point.leaders.size.max) == (2, 20)
+    assert (point.followers.size.count, point.followers.size.min) == (1, 500)
+
+
+def test_rates_are_per_second_that_was_measured() -> None:
+    told = window(0, group(kinds={"depot": kind(2_000)}, busy_ms=5_000), covered_ms=20_000)
+    charts = charts_of({0: point_of([told])}, 600_000)
+    assert list(charts.replicate_throughput["depot"]) == [100]
+    assert list(charts.busy) == [0.25]
+
+
+def test_a_worker_that_dies_within_a_step_does_not_shorten_it_for_the_others() -> None:
+    died = window(0, group(kinds={"depot": kind(6_000)}), worker="a", covered_ms=60_000)
+    took_over = window(0, group(kinds={"depot": kind(54_000)}), worker="b", covered_ms=600_000)
+    charts = charts_of({0: point_of([died, took_over])}, 600_000)
+    assert list(charts.replicate_throughput["depot"]) == [100]
+
+
+def test_load_is_that_of_the_busiest_worker_over_all_its_groups() -> None:
+    charts = drawn(
+        window(0, *(group(number, busy_ms=1_200) for number in range(8)), worker="a"),
+        window(0, group(8, busy_ms=3_000), worker="b"),
+    )
+    assert list(charts.busy) == [pytest.approx(0.96)]
+
+
+def test_after_a_change_of_leaders_records_are_not_counted_twice() -> None:
+    progress = {"split": TopologyWindow(records=100, lag=looks(50), retrying=looks(1), parked=looks(2))}
+    charts = drawn(
+        window(0, group(0, "follower", topologies=progress, led_epoch=Epoch(4)), worker="a"),
+        window(0, group(0, topologies=progress, led_epoch=Epoch(5)), worker="b"),
+    )
+    assert list(charts.topology_lag["split"]) == [50]
+    assert list(charts.topology_failures["split"]) == [3]
+    assert list(charts.topology_records["split"]) == [20]
 
 
 def test_a_time_without_word_is_a_gap() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.telemetry.windows import WINDOW_MS, GroupWindow
+from stretto.telemetry.windows import WINDOW_MS, Window
 from stretto.ui import history
 from stretto.ui.charts import Point, point_of
 from stretto.ui.history import History, Scope
@@ -39,7 +39,7 @@ def test_only_what_is_wanted_is_drawn(store: Store, now_ms: int) -> None:
     assert charts(Scope(worker="a", group=1), 10).busy == (0.1,)
     assert charts(Scope(module="M", group=1), 10).busy == (0.3,)
     assert charts(Scope(module="Other"), 10).busy == (0.4,)
-    assert charts(Scope(), 10).busy == (0.5,)
+    assert charts(Scope(), 10).busy == (0.6,)
 
 
 def test_a_worker_that_tells_late_is_drawn(store: Store, now_ms: int) -> None:
@@ -55,10 +55,10 @@ def test_a_chart_that_is_refreshed_makes_its_newest_points_only(
 ) -> None:
     made = 0
 
-    def counting(groups: Sequence[GroupWindow]) -> Point | None:
+    def counting(windows: Sequence[Window]) -> Point | None:
         nonlocal made
         made += 1
-        return point_of(groups)
+        return point_of(windows)
 
     monkeypatch.setattr(history, "point_of", counting)
     drawn = History(store)

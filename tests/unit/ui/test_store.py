@@ -32,9 +32,10 @@ def test_windows_merge_into_the_coarser_tiers_as_they_come(store: Store) -> None
         assert merged.kinds["depot"].replicate is not None
         assert merged.kinds["depot"].replicate.count == 6
         assert merged.events == {"shrinks": 6}
-        assert merged.replog_entries.count == 6
+        assert merged.replog.size.count == 6
     [tens] = store.between(0, DAY_MS, TENS)
     assert tens.groups[0].kinds["depot"].entries == 120
+    assert [each.covered_ms for each in (*minutes, tens)] == [MINUTES, MINUTES, 2 * MINUTES]
 
 
 def test_a_window_that_comes_twice_counts_once(store: Store) -> None:

@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from stretto.telemetry.histogram import Distribution, Histogram
-from stretto.telemetry.windows import GroupWindow, KindWindow, Looks, Window
-from stretto.types import WorkerId
+from stretto.telemetry.windows import (
+    FOLLOWED,
+    LED,
+    WINDOW_MS,
+    GroupWindow,
+    KindWindow,
+    Looks,
+    ReplogLooks,
+    Window,
+)
+from stretto.types import Epoch, WorkerId
 from stretto.zk.paths import GroupKey
 
 
@@ -33,13 +42,14 @@ def group(number: int = 0, role: str = "leader", module: str = "M", **more: Any)
     standing: dict[str, Any] = {
         "in_isr": True,
         "min_isr": 2,
-        "replog_entries": looks(5),
-        "unapplied": looks(1),
+        "replogs": {LED if role == "leader" else FOLLOWED: ReplogLooks(looks(5), looks(1))},
     }
     if role == "leader":
-        standing["isr"] = looks(3)
+        standing |= {"isr": looks(3), "led_epoch": Epoch(1)}
     return GroupWindow(group=GroupKey(module, 1, number), role=role, **(standing | more))
 
 
-def window(start_ms: int, *groups: GroupWindow, worker: str = "w0") -> Window:
-    return Window(start_ms=start_ms, worker=WorkerId(worker), groups=groups or (group(),))
+def window(start_ms: int, *groups: GroupWindow, worker: str = "w0", covered_ms: int = WINDOW_MS) -> Window:
+    return Window(
+        start_ms=start_ms, worker=WorkerId(worker), groups=groups or (group(),), covered_ms=covered_ms
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stretto.replog.frame import Frame, Header, Kind, encode
-from stretto.telemetry.windows import NO_LOOKS, GroupWindow
+from stretto.telemetry.windows import FOLLOWED, LED, NO_LOOKS, GroupWindow
 from stretto.topology.work import Timed
 from stretto.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker.telemetry import STORY_LINES, Meter
@@ -78,12 +78,24 @@ def test_the_member_that_a_new_leader_drops_is_a_shrink() -> None:
 def test_looks_keep_average_and_extremes() -> None:
     meter = Meter()
     for value in (3, 1, 8):
-        meter.look(unapplied=value)
-    looks = taken(meter).unapplied
+        meter.look(isr=value)
+    looks = taken(meter).isr
     assert (looks.average, looks.max, looks.min, looks.count) == (4, 8, 1, 3)
-    assert taken(meter).unapplied == NO_LOOKS
+    assert taken(meter).isr == NO_LOOKS
     assert looks.merged(NO_LOOKS) == NO_LOOKS.merged(looks) == looks
     assert looks.merged(looks).count == 6
+
+
+def test_looks_at_a_replog_are_kept_by_what_the_replica_was() -> None:
+    meter = Meter()
+    meter.look_at_replog(LED, size=10, unapplied=1)
+    meter.leads(Epoch(3))
+    meter.look_at_replog(FOLLOWED, size=30, unapplied=0)
+    told = taken(meter)
+    assert told.led_epoch == 3
+    assert {name: each.size.max for name, each in told.replogs.items()} == {LED: 10, FOLLOWED: 30}
+    assert told.replog.size.count == 2
+    assert (taken(meter).led_epoch, taken(meter).replogs) == (0, {})
 
 
 def test_the_story_is_bounded_and_newest_last() -> None:
