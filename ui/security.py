@@ -1,8 +1,8 @@
 """Who may change something through the REST interface.
 
 With a token, whoever has it. Without one, only who sits at this machine: the server listens on loopback, and
-a request that another site's page makes a browser send is refused. It is known by where it says it comes
-from, and by asking for a host that is not this one, which is what a rebound name looks like.
+a request that another site's page makes a browser send is refused, also one that only looks. It is known by
+where it says it comes from, and by asking for a host that is not this one, as a rebound name does.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from litestar.handlers import BaseRouteHandler
 from stretto.errors import UsageError
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+TOLD = ("/api/", "/metrics")
+"""Where the cluster is told of. The pages themselves may be linked to from anywhere."""
 TOKEN_CHARACTERS_MIN = 16
 
 
@@ -61,7 +63,8 @@ class Gate:
             given = connection.headers.get("authorization", "")
             if not secrets.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
                 raise NotAuthorizedException(
-                    detail="this changes something: send the token as 'Authorization: Bearer ...'"
+                    detail="this changes something: send the token as 'Authorization: Bearer ...'",
+                    headers={"WWW-Authenticate": "Bearer"},
                 )
 
 
@@ -72,9 +75,12 @@ def _refuse_other_sites(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
         raise PermissionDeniedException(
             detail=f"without a token only this machine is served, as localhost, not as {name or 'nobody'}"
         )
-    if connection.scope.get("method") in SAFE_METHODS:
+    is_safe = connection.scope.get("method") in SAFE_METHODS
+    if is_safe and not connection.url.path.startswith(TOLD):
         return
+    # Whatever is no browser does not send it.
+    if connection.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise PermissionDeniedException(detail="a page of another site is told nothing here")
     origin = connection.headers.get("origin")
-    site = connection.headers.get("sec-fetch-site", "none")
-    if site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != host):
+    if not is_safe and origin is not None and origin.partition("://")[2] != host:
         raise PermissionDeniedException(detail="a page of another site may not change anything here")

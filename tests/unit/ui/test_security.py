@@ -14,7 +14,7 @@ from stretto.ui.security import Gate, check_listening, load_token
 TOKEN = "0123456789abcdef"
 
 
-@get("/look", sync_to_thread=False)
+@get(["/look", "/api/look", "/metrics"], sync_to_thread=False)
 def look() -> str:
     return "seen"
 
@@ -31,7 +31,8 @@ def client(token: str | None) -> TestClient[Litestar]:
 def test_with_a_token_only_who_has_it_changes_anything() -> None:
     with client(TOKEN) as served:
         assert served.get("/look").status_code == 200
-        assert served.post("/change").status_code == 401
+        refused = served.post("/change")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
         assert served.post("/change", headers={"authorization": "Bearer wrong"}).status_code == 401
         assert served.post("/change", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 201
 
@@ -59,6 +60,18 @@ def test_without_a_token_only_this_machine_changes_anything(headers: dict[str, s
 def test_without_a_token_a_rebound_name_sees_nothing() -> None:
     with client(None) as served:
         assert served.get("/look", headers={"host": "rebound.example"}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/api/look", "/metrics"])
+@pytest.mark.parametrize(
+    ("site", "status"),
+    [(None, 200), ("none", 200), ("same-origin", 200), ("same-site", 403), ("cross-site", 403)],
+)
+def test_without_a_token_pages_of_other_sites_see_nothing(path: str, site: str | None, status: int) -> None:
+    with client(None) as served:
+        headers = {} if site is None else {"sec-fetch-site": site}
+        assert served.get(path, headers=headers).status_code == status
+        assert served.get("/look", headers=headers).status_code == 200, "a page can be linked to"
 
 
 def test_without_a_token_it_listens_on_loopback_only() -> None:
