@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,7 @@ from litestar.response import File
 from litestar.static_files import create_static_files_router
 
 from stretto.client.cluster import Cluster
-from stretto.errors import QueryFailed, RetriableError, StrettoError, UsageError
+from stretto.errors import OutcomeUnknown, QueryFailed, RetriableError, StrettoError, UsageError
 from stretto.ui.api import ROUTES
 from stretto.ui.collector import Collector
 from stretto.ui.desk import Desk
@@ -37,6 +37,7 @@ from stretto.ui.history import History
 from stretto.ui.metrics import Metrics
 from stretto.ui.security import Gate, check_listening
 from stretto.ui.store import Store
+from stretto.ui.threads import SCRAPES, on
 
 log = structlog.get_logger()
 
@@ -51,33 +52,45 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def application(desk: Desk, history: History, metrics: Metrics, token: str | None) -> Litestar:
+    dependencies = {
+        "desk": Provide(lambda: desk, sync_to_thread=False),
+        "history": Provide(lambda: history, sync_to_thread=False),
+    }
+    document = document_of(_described(dependencies), needs_token=token is not None)
+
     @get("/", include_in_schema=False, sync_to_thread=False)
     def index() -> File:
         return File(STATIC / "index.html", media_type=MediaType.HTML, content_disposition_type="inline")
 
-    @get("/openapi.json", include_in_schema=False, sync_to_thread=True)
-    def openapi(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        return document_of(request.app, needs_token=token is not None)
+    @get("/openapi.json", include_in_schema=False, sync_to_thread=False)
+    def openapi() -> dict[str, Any]:
+        return document
 
-    @get("/metrics", include_in_schema=False, sync_to_thread=True)
-    def exposition() -> Response[str]:
+    def exposed() -> Response[str]:
         return Response(metrics.exposition(), media_type=EXPOSITION)
 
+    exposition = get("/metrics", include_in_schema=False)(on(SCRAPES, exposed))
     return Litestar(
         [ROUTES, index, openapi, exposition, create_static_files_router("/static", [STATIC])],
-        dependencies={
-            "desk": Provide(lambda: desk, sync_to_thread=False),
-            "history": Provide(lambda: history, sync_to_thread=False),
-        },
+        dependencies=dependencies,
         guards=[Gate(token)],
-        exception_handlers={StrettoError: _refused, HTTPException: _wrong},
+        exception_handlers={StrettoError: _refused, HTTPException: _wrong, Exception: _failed},
         response_headers=HEADERS,
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+def _described(dependencies: Mapping[str, Provide]) -> Litestar:
+    """The same routes for the document only: an application that has one serves it once more under a path of
+    the framework's, beside pages that load scripts from elsewhere."""
+    return Litestar(
+        [ROUTES],
+        dependencies=dependencies,
         openapi_config=OpenAPIConfig(
             title="stretto",
             version=version("stretto"),
             description="What runs in a cluster, and how to change it.",
-            path="/api/schema",
-            render_plugins=[],
             components=Components(security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}),
         ),
         logging_config=None,
@@ -85,16 +98,38 @@ def application(desk: Desk, history: History, metrics: Metrics, token: str | Non
 
 
 def _refused(request: Request[Any, Any, Any], error: StrettoError) -> Response[Any]:
-    status = 503 if isinstance(error, RetriableError) else 400 if isinstance(error, UsageError) else 409
     extra = {"traceback": error.traceback} if isinstance(error, QueryFailed) else None
-    return ProblemDetailsException(status_code=status, detail=str(error), extra=extra).to_response(request)
+    return ProblemDetailsException(status_code=_status_of(error), detail=str(error), extra=extra).to_response(
+        request
+    )
+
+
+def _status_of(error: StrettoError) -> int:
+    match error:
+        case OutcomeUnknown():
+            return 504
+        case RetriableError():
+            return 503
+        case UsageError():
+            return 400
+        case _:
+            return 409
 
 
 def _wrong(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
     """A request that no handler takes, or that one of them refused."""
+    if error.status_code >= 500:
+        return _failed(request, error)
     return ProblemDetailsException(
         status_code=error.status_code, detail=error.detail, extra=error.extra, headers=error.headers
     ).to_response(request)
+
+
+def _failed(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """A mistake of this server."""
+    log.error("request_failed", method=request.method, path=request.url.path, exc_info=error)
+    detail = "the server failed on this request; its log tells where"
+    return ProblemDetailsException(status_code=500, detail=detail).to_response(request)
 
 
 class _Server(uvicorn.Server):

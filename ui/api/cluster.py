@@ -11,11 +11,12 @@ from stretto import admin
 from stretto.types import WorkerId
 from stretto.ui.api.common import Limit, find_named, get, node_named, put
 from stretto.ui.desk import Desk
+from stretto.ui.threads import HEALTH, SLOW
 from stretto.ui.views import ClusterView
 from stretto.zk.records import Operation
 
 
-@get("/cluster", summary="Health, problems, nodes and modules")
+@get("/cluster", pool=HEALTH, summary="Health, problems, nodes and modules")
 def cluster(desk: Desk) -> ClusterView:
     return desk.cluster_view()
 
@@ -48,21 +49,21 @@ Before = Annotated[
 Level = Annotated[admin.LogLevel, Parameter(description="The least level that is shown.")]
 
 
-@get("/conductor/log", summary="What the active conductor said, newest page first")
+@get("/conductor/log", pool=SLOW, summary="What the active conductor said, newest page first")
 def conductor_log(
     desk: Desk, before: Before = None, level: Level = admin.LogLevel.DEBUG, limit: Limit = 200
 ) -> admin.LogPage:
     return desk.cluster.ask(admin.Log(before=before, level=level, lines_max=limit))
 
 
-@get("/nodes/{node:str}/log", summary="What the supervisor of a node said, newest page first")
+@get("/nodes/{node:str}/log", pool=SLOW, summary="What the supervisor of a node said, newest page first")
 def node_log(
     desk: Desk, node: str, before: Before = None, level: Level = admin.LogLevel.DEBUG, limit: Limit = 200
 ) -> admin.LogPage:
     return desk.ask_supervisor(node_named(desk, node), admin.Log(before=before, level=level, lines_max=limit))
 
 
-@get("/workers/{worker:str}/log", summary="What a worker said, alive or not, newest page first")
+@get("/workers/{worker:str}/log", pool=SLOW, summary="What a worker said, alive or not, newest page first")
 def worker_log(
     desk: Desk, worker: str, before: Before = None, level: Level = admin.LogLevel.DEBUG, limit: Limit = 200
 ) -> admin.LogPage:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Annotated, Any, TypeVar
 
 import litestar
 import msgspec
@@ -17,6 +17,7 @@ from stretto.client.status import GroupStatus
 from stretto.errors import UsageError
 from stretto.nearest import did_you_mean
 from stretto.ui.desk import Desk
+from stretto.ui.threads import LOOKS, SLOW, on
 
 T = TypeVar("T")
 
@@ -32,13 +33,32 @@ class ProblemDetails(msgspec.Struct, frozen=True):
 
 
 _PROBLEM = ResponseSpec(ProblemDetails, media_type="application/problem+json", description="Refused.")
-_PROBLEMS = dict.fromkeys((400, 401, 403, 404, 409, 413, 503), _PROBLEM)
+_PROBLEMS = dict.fromkeys((400, 401, 403, 404, 409, 413, 503, 504), _PROBLEM)
+
+
+def _declared(decorator: Any, path: str, pool: Executor, **more: Any) -> Callable[[Callable[..., Any]], Any]:
+    def declare(handler: Callable[..., Any]) -> Any:
+        return decorator(path, responses=_PROBLEMS, **more)(on(pool, handler))
+
+    return declare
+
 
 # Handlers wait for the cluster, so each runs on a thread.
-get = partial(litestar.get, sync_to_thread=True, responses=_PROBLEMS)
-post = partial(litestar.post, sync_to_thread=True, responses=_PROBLEMS)
-put = partial(litestar.put, sync_to_thread=True, responses=_PROBLEMS)
-delete = partial(litestar.delete, sync_to_thread=True, responses=_PROBLEMS)
+def get(path: str, *, pool: Executor = LOOKS, **more: Any) -> Callable[[Callable[..., Any]], Any]:
+    return _declared(litestar.get, path, pool, **more)
+
+
+def post(path: str, **more: Any) -> Callable[[Callable[..., Any]], Any]:
+    return _declared(litestar.post, path, SLOW, **more)
+
+
+def put(path: str, **more: Any) -> Callable[[Callable[..., Any]], Any]:
+    return _declared(litestar.put, path, SLOW, **more)
+
+
+def delete(path: str, **more: Any) -> Callable[[Callable[..., Any]], Any]:
+    return _declared(litestar.delete, path, SLOW, **more)
+
 
 Limit = Annotated[int, Parameter(ge=1, le=ENTRIES_MAX, description="No more than so many.")]
 Group = Annotated[int, Parameter(ge=0)]

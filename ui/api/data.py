@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import msgspec
@@ -10,12 +11,15 @@ from litestar.params import Parameter
 
 from stretto.client import queries
 from stretto.client.selection import KeyRange, entries, find, plain
+from stretto.errors import OutcomeUnknown
 from stretto.partition import Partitioner
 from stretto.ui.api.common import Limit, find_named, get, module_named, post
 from stretto.ui.desk import Desk
+from stretto.ui.threads import SLOW
 
 RECORDS_MAX = 10_000
 READ_SECONDS = 10.0
+APPEND_SECONDS = 20.0
 QUERY_MS_MAX = 60_000
 
 
@@ -36,13 +40,18 @@ def append(desk: Desk, module: str, depot: str, data: Records) -> AppendedRecord
     spec = find_named(f"module {module} has no depot", depot, {each.name: each for each in view.depots})
     partitioner = Partitioner(spec, view.tasks)
     placed = [partitioner.place(record) for record in data.records]
-    producer = desk.client.producer(module, depot, linger_ms=0)
+    producer = desk.client.producer(module, depot, linger_ms=0, timeout_ms=int(APPEND_SECONDS * 1_000))
+    deadline = time.monotonic() + APPEND_SECONDS
+    acks = [producer.append(each.record, task=each.task) for each in placed]
     try:
-        acks = [producer.append(each.record, task=each.task) for each in placed]
         for ack in acks:
-            ack.result()
-    finally:
-        producer.close()
+            ack.result(max(0.0, deadline - time.monotonic()))
+    except (TimeoutError, OutcomeUnknown):
+        raise OutcomeUnknown(
+            f"not all records were confirmed within {APPEND_SECONDS:g} s, and any may be appended yet; "
+            "look at the depot before you append them again"
+        ) from None
+    producer.close()
     return AppendedRecords(len(placed))
 
 
@@ -62,7 +71,7 @@ class DepotPage(msgspec.Struct, frozen=True):
     next: int
 
 
-@get("/modules/{module:str}/depots/{depot:str}/records", summary="Records of one task")
+@get("/modules/{module:str}/depots/{depot:str}/records", pool=SLOW, summary="Records of one task")
 def read_depot(
     desk: Desk,
     module: str,
@@ -99,7 +108,7 @@ class PStatePage(msgspec.Struct, frozen=True):
     more: bool
 
 
-@get("/modules/{module:str}/pstates/{pstate:str}", summary="What a PState holds")
+@get("/modules/{module:str}/pstates/{pstate:str}", pool=SLOW, summary="What a PState holds")
 def read_pstate(
     desk: Desk,
     module: str,
@@ -131,7 +140,7 @@ class QueryAnswer(msgspec.Struct, frozen=True):
     answer: Any
 
 
-@get("/modules/{module:str}/queries/{name:str}", summary="Ask a query of the module")
+@get("/modules/{module:str}/queries/{name:str}", pool=SLOW, summary="Ask a query of the module")
 def ask_query(
     desk: Desk,
     module: str,

@@ -15,6 +15,7 @@ from stretto.ui.api.common import Group, get, group_named, groups_of, module_nam
 from stretto.ui.charts import Charts
 from stretto.ui.desk import Desk
 from stretto.ui.history import CHARTED_MINUTES, History, Scope
+from stretto.ui.threads import SLOW
 
 MINUTES_MAX = 7 * 24 * 60
 
@@ -127,7 +128,11 @@ def charts(
     return history.charts(Scope(module, worker, group), minutes)
 
 
-@get("/modules/{module:str}/failures", summary="Records that functions did not manage, and streams' progress")
+@get(
+    "/modules/{module:str}/failures",
+    pool=SLOW,
+    summary="Records that functions did not manage, and streams' progress",
+)
 def failures(desk: Desk, module: str, topology: str | None = None) -> ModuleFailures:
     module_named(desk, module)
     return desk.shared(

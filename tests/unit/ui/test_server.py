@@ -1,0 +1,127 @@
+"""The application as a whole, in front of a desk that is told what to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from litestar import Litestar
+from litestar.testing import TestClient
+from structlog.testing import capture_logs
+
+from stretto import admin
+from stretto.client.api import Client
+from stretto.ui.api import data
+from stretto.ui.desk import Desk
+from stretto.ui.history import History
+from stretto.ui.metrics import Metrics
+from stretto.ui.server import application
+from stretto.ui.views import ClusterView, Health
+from stretto.zk.records import DepotSpec
+from tests.unit.ui.test_views import module
+
+# Handlers declare parameters in the way that all versions of the framework from 2.18 on know.
+pytestmark = pytest.mark.filterwarnings("ignore::litestar.exceptions.LitestarDeprecationWarning")
+
+DEADLINE_SECONDS = 30
+APPENDS = 12
+RECORDS = "/api/v1/modules/M/depots/events/records"
+
+
+class Ack:
+    """Of a group that is stalled."""
+
+    def __init__(self, begun: threading.Semaphore, over: threading.Event) -> None:
+        self._begun, self._over = begun, over
+
+    def result(self, timeout: float | None = None) -> None:
+        self._begun.release()
+        if not self._over.wait(timeout):
+            raise TimeoutError
+
+
+class Fakes(Desk):
+    def __init__(self) -> None:
+        self.begun, self.over = threading.Semaphore(0), threading.Event()
+        self.modules = (module(depots=(DepotSpec(name="events"),)),)
+        ack = Ack(self.begun, self.over)
+        producer = SimpleNamespace(append=lambda *_, **__: ack, close=lambda: None)
+        self.client = cast(Client, SimpleNamespace(producer=lambda *_, **__: producer))
+
+    def ask(self, call: admin.Call[Any]) -> Any:
+        return self.modules
+
+    def cluster_view(self) -> ClusterView:
+        return ClusterView(
+            health=Health.GOOD,
+            sentence="all is well",
+            problems=(),
+            conductor=None,
+            nodes=(),
+            modules=self.modules,
+            planned_at_ms=None,
+            at_ms=0,
+        )
+
+
+@pytest.fixture
+def fakes() -> Fakes:
+    return Fakes()
+
+
+@pytest.fixture
+def served(fakes: Fakes) -> Iterator[TestClient[Litestar]]:
+    app = application(fakes, cast(History, None), Metrics(), None)
+    with TestClient(app, base_url="http://127.0.0.1:8888", raise_server_exceptions=False) as client:
+        yield client
+
+
+def test_appends_that_hang_leave_health_and_metrics_alone(fakes: Fakes, served: TestClient[Litestar]) -> None:
+    body = {"records": [{"user": "ann"}]}
+    with ThreadPoolExecutor(APPENDS) as callers:
+        appends = [callers.submit(served.post, RECORDS, json=body) for _ in range(APPENDS)]
+        try:
+            for _ in range(APPENDS):
+                assert fakes.begun.acquire(timeout=DEADLINE_SECONDS)
+            assert served.get("/api/v1/cluster").status_code == 200
+            assert served.get("/api/v1/modules").status_code == 200
+            assert served.get("/metrics").status_code == 200
+        finally:
+            fakes.over.set()
+        assert {each.result(DEADLINE_SECONDS).status_code for each in appends} == {201}
+
+
+def test_an_append_that_nobody_confirms_is_answered_as_one_whose_outcome_is_unknown(
+    served: TestClient[Litestar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "APPEND_SECONDS", 0.01)
+    answer = served.post(RECORDS, json={"records": [{"user": "ann"}]})
+    assert (answer.status_code, answer.headers["content-type"]) == (504, "application/problem+json")
+    assert "look at the depot before you append them again" in answer.json()["detail"]
+
+
+def test_what_the_server_fails_on_is_in_its_log(
+    fakes: Fakes, served: TestClient[Litestar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Any) -> Any:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(fakes, "ask", fails)
+    with capture_logs() as lines:
+        answer = served.get("/api/v1/modules")
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
+    [line] = lines
+    assert (line["event"], line["path"]) == ("request_failed", "/api/v1/modules")
+    assert isinstance(line["exc_info"], ZeroDivisionError)
+
+
+@pytest.mark.parametrize("path", ["", "/", "/swagger", "/redoc", "/elements", "/rapidoc", "/openapi.json"])
+def test_the_framework_serves_no_pages_of_its_own(served: TestClient[Litestar], path: str) -> None:
+    for where in (f"/api/schema{path}", f"/schema{path}"):
+        answer = served.get(where)
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert served.get("/openapi.json").json()["info"]["title"] == "stretto"
