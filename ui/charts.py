@@ -19,6 +19,7 @@ from stretto.telemetry.windows import (
     FOLLOWED,
     LED,
     NO_REPLOG,
+    NOBODY,
     GroupWindow,
     Looks,
     ReplogLooks,
@@ -101,7 +102,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     """All charts at one time, over the replicas that were heard then."""
 
     covered_ms: int
-    """How much of the step was measured."""
+    """How much of the step was measured; 0 if nobody was heard, and groups were without a leader."""
     leaders: ReplogLooks
     followers: ReplogLooks
     replicate: Mapping[str, Percentiles]
@@ -111,10 +112,10 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     failures: Numbers
     isr: float | None
     min_isr: float | None
-    busy: float
+    busy: float | None
     events: Numbers
     lease_left: float | None
-    catchup_left: float
+    catchup_left: float | None
     topology_lag: Numbers
     topology_records: Numbers
     topology_batches: Numbers
@@ -123,23 +124,24 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def point_of(windows: Sequence[Window]) -> Point | None:
-    """Of what workers told of the same time; None if nobody was heard."""
-    windows = [each for each in windows if each.groups]
-    if not windows:
+    """Of what workers told of the same time; None if nobody was heard, and nobody was missed."""
+    unled = [each for window in windows if window.worker == NOBODY for each in window.groups]
+    windows = [each for each in windows if each.groups and each.worker != NOBODY]
+    if not windows and not unled:
         return None
     groups = [each for window in windows for each in window.groups]
     kinds = [(name, kind) for each in groups for name, kind in each.kinds.items()]
     topologies = [(name, topology) for each in groups for name, topology in each.topologies.items()]
     standing = _of_latest_leaders(groups)
     worst = min(
-        (each for each in groups if each.isr.count),
+        (each for each in (*unled, *groups) if each.isr.count),
         key=lambda each: each.isr.min - each.min_isr,
         default=None,
     )
     events = _sums((name, each.events.get(name, 0)) for each in groups for name in EVENTS)
     return Point(
         # Of a worker that went away in between, others have the rest of the time.
-        covered_ms=max(each.covered_ms for each in windows),
+        covered_ms=max((each.covered_ms for each in windows), default=0),
         leaders=_replogs(groups, LED),
         followers=_replogs(groups, FOLLOWED),
         replicate=_percentiles((name, kind.replicate) for name, kind in kinds),
@@ -149,10 +151,10 @@ def point_of(windows: Sequence[Window]) -> Point | None:
         failures=_sums(each for _, kind in kinds for each in kind.failures.items()),
         isr=worst.isr.min if worst is not None else None,
         min_isr=worst.min_isr if worst is not None else None,
-        busy=max(_busy(each) for each in windows),
+        busy=max(map(_busy, windows), default=None),
         events=events,
         lease_left=min((each.lease_left_ms.min for each in groups if each.lease_left_ms.count), default=None),
-        catchup_left=sum(each.catchup_left_bytes for each in groups),
+        catchup_left=sum(each.catchup_left_bytes for each in groups) if groups else None,
         topology_lag=_sums((name, each.lag.average) for name, each in standing if each.lag.count),
         topology_records=_sums((name, each.records) for name, each in topologies),
         topology_batches=_sums((name, each.batches) for name, each in topologies),
@@ -267,7 +269,10 @@ def _lines(
 ) -> dict[str, Line]:
     """``absent`` is what a name counts as where others were heard and it was not."""
     return {
-        name: tuple(None if point is None else of(point).get(name, absent) for point in points)
+        name: tuple(
+            of(point).get(name, absent) if point is not None and point.covered_ms else None
+            for point in points
+        )
         for name in names or _names(points, of)
     }
 

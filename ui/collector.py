@@ -13,14 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from stretto import admin
+from stretto import admin, wire
 from stretto.client.cluster import Cluster
 from stretto.errors import StrettoError
-from stretto.telemetry.windows import WINDOW_MS, Window
+from stretto.telemetry.windows import NO_LOOKS, NOBODY, WINDOW_MS, GroupWindow, Window
 from stretto.types import WorkerId
 from stretto.ui.history import CHARTED_MINUTES, History, Scope
 from stretto.ui.metrics import Metrics
 from stretto.ui.store import Store
+from stretto.zk.paths import GroupKey
 
 log = structlog.get_logger()
 
@@ -29,6 +30,9 @@ EXPIRE_SECONDS = 600.0
 ASKED_AT_ONCE = 16
 SETTLE_SECONDS = 0.5
 """Workers look at the clock once a second: so long after a window's end they have cut it."""
+LOOKED_BACK_MS = 300_000
+"""So long do workers remember."""
+NONE_LEFT = NO_LOOKS.with_look(0)
 
 
 class Collector:
@@ -40,6 +44,7 @@ class Collector:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._silent: set[str] = set()
+        self._min_isr: dict[GroupKey, int] = {}
 
     def start(self) -> None:
         self._thread.start()
@@ -59,14 +64,37 @@ class Collector:
                     told.add(worker)
                     self._store.add(windows)
                     self._metrics.add(windows)
+                    self._min_isr |= {each.group: each.min_isr for one in windows for each in one.groups}
         self._metrics.saw(metadata.groups, metadata.addresses, told)
+        self._note_unled(metadata)
         # A module's charts are made as they grow, and not all at once when somebody comes to look.
         for module in sorted({view.key.module for view in metadata.groups}):
             self._history.charts(Scope(module), CHARTED_MINUTES)
 
+    def _note_unled(self, metadata: wire.Metadata) -> None:
+        """A group that nobody leads has no ISR, and nobody who would tell so."""
+        newest = {
+            (each.key.module, each.key.group): each for each in sorted(metadata.groups, key=lambda g: g.key)
+        }
+        keys = {each.key for each in newest.values()}
+        self._min_isr = {key: least for key, least in self._min_isr.items() if key in keys}
+        unled = tuple(
+            GroupWindow(group=each.key, role="unled", isr=NONE_LEFT, min_isr=self._min_isr.get(each.key, 1))
+            for each in newest.values()
+            if each.leader not in metadata.addresses
+        )
+        if unled:
+            now_ms = _now_ms()
+            start_ms = now_ms - now_ms % WINDOW_MS - WINDOW_MS
+            self._store.add([Window(start_ms=start_ms, worker=NOBODY, groups=unled)])
+
     def _windows(self, worker: WorkerId, address: str) -> tuple[Window, ...] | None:
         latest = self._store.latest(worker)
+        now_ms = _now_ms()
         since_ms = 0 if latest is None else latest + 1
+        if since_ms > now_ms:
+            # A clock was ahead and is not any more: what it tells now comes before what it told then.
+            since_ms = now_ms - LOOKED_BACK_MS
         try:
             windows = self._cluster.ask_worker(address, admin.Windows(since_ms=since_ms))
         except StrettoError as error:
@@ -84,15 +112,22 @@ class Collector:
                 self.collect()
                 if time.monotonic() - expired_at > EXPIRE_SECONDS:
                     expired_at = time.monotonic()
-                    self._store.expire(time.time_ns() // 1_000_000)
-            except (StrettoError, sqlite3.Error) as error:
-                event = "cluster_silent" if isinstance(error, StrettoError) else "measures_not_kept"
-                log.warning(event, why=str(error))
-                self._stopping.wait(RETRY_SECONDS)
+                    self._store.expire(_now_ms())
+            except StrettoError as error:
+                log.warning("cluster_silent", why=str(error))
+            except sqlite3.Error as error:
+                log.warning("measures_not_kept", why=str(error))
+            except Exception:
+                log.exception("measures_not_collected")
+            else:
+                self._stopping.wait(_until_next_window() + SETTLE_SECONDS)
                 continue
-            self._stopping.wait(_until_next_window() + SETTLE_SECONDS)
+            self._stopping.wait(RETRY_SECONDS)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _until_next_window() -> float:
-    now_ms = time.time_ns() // 1_000_000
-    return (WINDOW_MS - now_ms % WINDOW_MS) / 1_000 + 1
+    return (WINDOW_MS - _now_ms() % WINDOW_MS) / 1_000 + 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -24,6 +24,8 @@ BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 """Seconds."""
 STALE_SECONDS = 3.5 * WINDOW_MS / 1_000
 """Three windows that a worker did not tell: what it was is no longer what it is."""
+COUNTED_KEPT = 100
+"""Windows by which one that comes again is known: more than a worker remembers."""
 FORGOTTEN_SECONDS = 3_600.0
 """After so long a silence the counters of a worker go too, so that their number is bounded."""
 
@@ -88,15 +90,19 @@ class Metrics:
         self._histograms: dict[str, dict[Labels, Distribution]] = {name: {} for name in HISTOGRAMS}
         self._latest: dict[str, Window] = {}
         self._heard_at: dict[str, float] = {}
+        #: When the latest windows of a worker began.
+        self._counted: dict[str, deque[int]] = {}
         self._standing: list[tuple[str, Labels, float]] = []
         self._stood_at = float("-inf")
 
     def add(self, windows: Iterable[Window]) -> None:
         with self._lock:
             for window in windows:
-                latest = self._latest.get(window.worker)
-                if latest is not None and latest.start_ms >= window.start_ms:
+                # Not all that is before the latest: where a clock was ahead, what is new begins earlier.
+                counted = self._counted.setdefault(window.worker, deque(maxlen=COUNTED_KEPT))
+                if window.start_ms in counted:
                     continue
+                counted.append(window.start_ms)
                 self._latest[window.worker] = window
                 self._heard_at[window.worker] = self._clock()
                 for group in window.groups:
@@ -125,7 +131,7 @@ class Metrics:
         now = self._clock()
         silent = [worker for worker, at in self._heard_at.items() if now - at > FORGOTTEN_SECONDS]
         for worker in silent:
-            del self._latest[worker], self._heard_at[worker]
+            del self._latest[worker], self._heard_at[worker], self._counted[worker]
         if silent:
             gone = {("worker", worker) for worker in silent}
             tables: list[dict[Labels, Any]] = [*self._counters.values(), *self._histograms.values()]

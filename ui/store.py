@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 
 from stretto.errors import StrettoError
 from stretto.telemetry.windows import WINDOW_MS, Window
+
+log = structlog.get_logger()
 
 FORMAT = 2
 BYTES_MAX = 1024 * 1024 * 1024
@@ -108,7 +111,7 @@ class Store:
                 "AND (?4 IS NULL OR worker = ?4) ORDER BY start_ms, worker",
                 (step_ms, start_ms, end_ms, worker),
             ).fetchall()
-        return [_decode(zlib.decompress(data)) for (data,) in rows]
+        return [window for (data,) in rows if (window := _read(data)) is not None]
 
     def starts(self, start_ms: int, end_ms: int, step_ms: int) -> dict[int, int]:
         """When windows of a tier begin, each with a number that is another one once they have changed."""
@@ -151,7 +154,7 @@ class Store:
             "SELECT data FROM windows WHERE step_ms = ? AND start_ms = ? AND worker = ?",
             (step_ms, start_ms, window.worker),
         ).fetchone()
-        return None if found is None else _decode(zlib.decompress(found[0]))
+        return None if found is None else _read(found[0])
 
     def _put(self, step_ms: int, window: Window) -> None:
         self._changes[step_ms, window.start_ms] += 1
@@ -159,6 +162,15 @@ class Store:
             "INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?)",
             (step_ms, window.start_ms, window.worker, zlib.compress(_encode(window), 1)),
         )
+
+
+def _read(data: bytes) -> Window | None:
+    """None if it is damaged: that is one point less, and no reason to show and keep none."""
+    try:
+        return _decode(zlib.decompress(data))
+    except (zlib.error, msgspec.MsgspecError) as error:
+        log.warning("damaged_window", why=str(error))
+        return None
 
 
 def tier_for(span_ms: int) -> Tier:

@@ -21,6 +21,8 @@ WINDOW_MS = 10_000
 LOOK_MS = 1_000
 REFUSED_TRANSFERS = "refused_transfers_"
 """Before the reason, in the name of an event."""
+NOBODY = WorkerId("")
+"""Whose window tells of groups that no worker leads."""
 
 
 class Looks(msgspec.Struct, frozen=True, array_like=True, gc=False):

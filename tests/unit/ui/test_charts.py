@@ -8,6 +8,7 @@ from stretto.telemetry.windows import (
     BEHIND,
     FOLLOWED,
     LED,
+    NOBODY,
     GroupWindow,
     ReplogLooks,
     TopologyWindow,
@@ -105,6 +106,20 @@ def test_durations_are_of_all_groups_together_and_by_kind() -> None:
 def test_the_isr_is_that_of_the_group_with_the_least_to_spare() -> None:
     charts = drawn(window(0, group(0), group(1, isr=looks(3, 1, 3)), group(2, "follower")))
     assert (*charts.isr, *charts.min_isr) == (1, 2)
+
+
+def test_a_group_that_nobody_leads_has_no_isr() -> None:
+    unled = group(1, "unled", isr=looks(0), replogs={})
+    charts = drawn(
+        window(0, group(0)),
+        window(0, unled, worker=NOBODY),
+        window(STEP, unled, worker=NOBODY),
+        window(2 * STEP),
+    )
+    assert list(charts.isr) == [0, 0, 3]
+    assert list(charts.min_isr) == [2, 2, 2]
+    assert [*charts.busy, *charts.catchup_left] == [0, None, 0, 0, None, 0], "nobody was heard in between"
+    assert list(charts.events["elections"]) == [0, None, 0]
 
 
 def test_failures_are_counted_by_reason() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,21 +17,23 @@ from stretto.telemetry.windows import Window
 from stretto.types import WorkerId
 from stretto.ui import collector as collectors
 from stretto.ui.collector import Collector
-from stretto.ui.history import History
+from stretto.ui.history import History, Scope
 from stretto.ui.metrics import Metrics
-from stretto.ui.store import Store
+from stretto.ui.store import HOUR_MS, Store
 from tests.unit.ui.test_metrics import exposed, record
-from tests.unit.ui.windows import window
+from tests.unit.ui.windows import group, kind, window
 
 DEADLINE_SECONDS = 30
 
 
 class FakeCluster:
+    leader = "w0"
+
     def __init__(self) -> None:
         self.asked = threading.Barrier(2)
 
     def metadata(self) -> wire.Metadata:
-        return wire.Metadata(1, {WorkerId("w0"): "a:0", WorkerId("w1"): "a:1"}, (record(),))
+        return wire.Metadata(1, {WorkerId("w0"): "a:0", WorkerId("w1"): "a:1"}, (record(self.leader),))
 
     def ask_worker(self, address: str, call: admin.Windows) -> tuple[Window, ...]:
         self.asked.wait(DEADLINE_SECONDS)
@@ -53,6 +56,60 @@ def test_workers_are_asked_all_at_once_and_a_silent_one_is_told_as_down(tmp_path
     found = exposed(metrics)
     assert found['stretto_worker_up{module="M",worker="w0"}'] == 1
     assert found['stretto_worker_up{module="M",worker="w1"}'] == 0
+
+
+def test_a_group_that_nobody_leads_is_kept_as_one_without_isr(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.leader = "gone"
+    store = Store(tmp_path / "telemetry.sqlite")
+    Collector(cast(Cluster, cluster), store, Metrics(), History(store)).collect()
+    [kept] = History(store).charts(Scope("M"), 10).isr
+    assert kept == 0
+
+
+def test_after_a_clock_that_was_ahead_workers_are_heard_again(tmp_path: Path) -> None:
+    now_ms = time.time_ns() // 1_000_000
+
+    class Jumped:
+        told: tuple[Window, ...] = (window(now_ms + HOUR_MS, group(kinds={"depot": kind(1)})),)
+
+        def metadata(self) -> wire.Metadata:
+            return wire.Metadata(1, {WorkerId("w0"): "a:0"}, (record(),))
+
+        def ask_worker(self, _: str, call: admin.Windows) -> tuple[Window, ...]:
+            return tuple(each for each in self.told if each.start_ms >= call.since_ms)
+
+    cluster, store, metrics = Jumped(), Store(tmp_path / "telemetry.sqlite"), Metrics()
+    each = Collector(cast(Cluster, cluster), store, metrics, History(store))
+    each.collect()
+    cluster.told += (window(now_ms - 10_000, group(kinds={"depot": kind(5)})),)
+    for _ in range(2):
+        each.collect()
+    assert len(store.between(now_ms - HOUR_MS, now_ms, 10_000)) == 1
+    found = exposed(metrics)
+    assert found['stretto_replicated_entries_total{module="M",group="0",worker="w0",kind="depot"}'] == 6
+
+
+def test_a_window_that_cannot_be_made_out_does_not_end_the_collecting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd(Store):
+        fails = 2
+        kept = threading.Event()
+
+        def add(self, windows: Any) -> None:
+            if self.fails:
+                self.fails -= 1
+                raise ValueError("whatever nobody thought of")
+            super().add(windows)
+            self.kept.set()
+
+    monkeypatch.setattr(collectors, "RETRY_SECONDS", 0)
+    store = Odd(tmp_path / "odd.sqlite")
+    each, _, _ = collector(tmp_path, store)
+    each.start()
+    assert store.kept.wait(DEADLINE_SECONDS)
+    each.stop()
 
 
 def test_a_disk_that_is_full_does_not_end_the_collecting(

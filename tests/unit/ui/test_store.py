@@ -46,6 +46,15 @@ def test_a_window_that_comes_twice_counts_once(store: Store) -> None:
     assert merged.groups[0].kinds["depot"].entries == 10
 
 
+def test_a_damaged_window_is_left_out_and_replaced(store: Store, tmp_path: Path) -> None:
+    store.add([window(0, worker="a"), window(0, worker="b")])
+    with sqlite3.connect(tmp_path / "telemetry.sqlite") as database:
+        database.execute("UPDATE windows SET data = x'00ff' WHERE worker = 'a'")
+    assert [each.worker for each in store.between(0, DAY_MS, MINUTES)] == ["b"]
+    store.add([window(FINE, worker="a")])
+    assert [each.worker for each in store.between(0, DAY_MS, MINUTES)] == ["a", "b"]
+
+
 def test_workers_are_kept_apart(store: Store) -> None:
     store.add([window(0, worker="a"), window(0, worker="b"), window(FINE, worker="b")])
     assert (store.latest("a"), store.latest("b"), store.latest("c")) == (0, FINE, None)
