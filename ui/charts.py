@@ -21,6 +21,7 @@ from stretto.telemetry.windows import (
     NO_REPLOG,
     NOBODY,
     GroupWindow,
+    KindWindow,
     Looks,
     ReplogLooks,
     TopologyWindow,
@@ -51,6 +52,8 @@ class ReplogEntries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charts(msgspec.Struct, frozen=True, kw_only=True):
+    at_ms: int
+    """When it was looked at, by the server's clock: where the time that is shown ends."""
     step_ms: int
     start_ms: tuple[int, ...]
     """Of each point; the other lines have one value for each."""
@@ -62,8 +65,8 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     """Entries per second, by kind."""
     replicate_bytes: dict[str, Line]
     """Bytes per second, by kind."""
-    replicate_failures: dict[str, Line]
-    """Appends in the window that did not succeed, by reason."""
+    replicate_failures: dict[str, dict[str, Line]]
+    """Appends in the window that did not succeed: by kind of entry, and of all, by reason."""
     apply_duration: dict[str, Duration]
     isr: Line
     """Members that the worst group had."""
@@ -92,6 +95,7 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
 EVENTS = ("elections", "shrinks", "expands", "stalls")
 ALL = "all"
 """Of every kind of entry, or every function."""
+USUAL = "depot"
 
 Numbers = Mapping[str, float]
 Percentiles = tuple[float, float, float]
@@ -109,7 +113,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     apply: Mapping[str, Percentiles]
     entries: Numbers
     bytes: Numbers
-    failures: Numbers
+    failures: Mapping[str, Numbers]
     isr: float | None
     min_isr: float | None
     busy: float | None
@@ -148,7 +152,7 @@ def point_of(windows: Sequence[Window]) -> Point | None:
         apply=_percentiles((name, kind.apply) for name, kind in kinds),
         entries=_sums((name, kind.entries) for name, kind in kinds),
         bytes=_sums((name, kind.bytes) for name, kind in kinds),
-        failures=_sums(each for _, kind in kinds for each in kind.failures.items()),
+        failures=_failures(kinds),
         isr=worst.isr.min if worst is not None else None,
         min_isr=worst.min_isr if worst is not None else None,
         busy=max(map(_busy, windows), default=None),
@@ -187,6 +191,15 @@ def _replogs(groups: Iterable[GroupWindow], standing: str) -> ReplogLooks:
     return reduce(ReplogLooks.merged, (each.replogs.get(standing, NO_REPLOG) for each in groups), NO_REPLOG)
 
 
+def _failures(kinds: Iterable[tuple[str, KindWindow]]) -> Mapping[str, Numbers]:
+    found: dict[str, Counter[str]] = {}
+    for name, kind in kinds:
+        if kind.failures:
+            found.setdefault(name, Counter()).update(kind.failures)
+            found.setdefault(ALL, Counter()).update(kind.failures)
+    return {name: dict(each) for name, each in found.items()}
+
+
 def _sums(numbers: Iterable[tuple[str, float]]) -> Numbers:
     found: Counter[str] = Counter()
     for name, number in numbers:
@@ -213,7 +226,7 @@ def _percentiles(told: Iterable[tuple[str, Distribution | None]]) -> Mapping[str
     }
 
 
-def charts_of(points: Mapping[int, Point | None], step_ms: int) -> Charts:
+def charts_of(points: Mapping[int, Point | None], step_ms: int, at_ms: int) -> Charts:
     """``points`` by the time at which each begins; a time that is not there is one at which nobody spoke."""
     first, last = min(points, default=0), max(points, default=-step_ms)
     starts = tuple(range(first, last + step_ms, step_ms))
@@ -221,9 +234,15 @@ def charts_of(points: Mapping[int, Point | None], step_ms: int) -> Charts:
 
     def rates(of: Callable[[Point], Numbers]) -> dict[str, Line]:
         found = _rates(line, of, absent=0.0)
-        return {name: each for name, each in found.items() if any(each)}
+        moved = {name: each for name, each in found.items() if any(each)}
+        # Where nothing moved, that is what was measured: none of what most entries are.
+        return moved or _rates(line, lambda _: {USUAL: 0.0})
+
+    def failures(kind: str) -> dict[str, Line]:
+        return _lines(line, lambda point: point.failures.get(kind, {}), absent=0.0)
 
     return Charts(
+        at_ms=at_ms,
         step_ms=step_ms,
         start_ms=starts,
         replog_entries={
@@ -233,7 +252,7 @@ def charts_of(points: Mapping[int, Point | None], step_ms: int) -> Charts:
         replicate_duration=_durations(line, lambda point: point.replicate),
         replicate_throughput=rates(lambda point: point.entries),
         replicate_bytes=rates(lambda point: point.bytes),
-        replicate_failures=_lines(line, lambda point: point.failures, absent=0.0),
+        replicate_failures={kind: failures(kind) for kind in _names(line, lambda point: point.failures)},
         apply_duration=_durations(line, lambda point: point.apply),
         isr=_line(line, lambda point: point.isr),
         min_isr=_line(line, lambda point: point.min_isr),
@@ -281,7 +300,8 @@ def _rates(points: Points, of: Callable[[Point], Numbers], *, absent: float | No
     """Per second."""
 
     def per_second(point: Point) -> Numbers:
-        return {name: number * 1_000 / point.covered_ms for name, number in of(point).items()}
+        numbers = of(point).items() if point.covered_ms else ()
+        return {name: number * 1_000 / point.covered_ms for name, number in numbers}
 
     return _lines(points, per_second, absent=absent)
 

@@ -64,7 +64,7 @@ class History:
             points = {start: self._points[scope, step_ms, start][1] for start in versions}
             while len(self._points) > POINTS_MAX:
                 self._points.popitem(last=False)
-        return charts_of(points, step_ms)
+        return charts_of(points, step_ms, now_ms)
 
     def _make(self, scope: Scope, step_ms: int, starts: list[int], versions: dict[int, int]) -> None:
         heard: dict[int, list[Window]] = {start: [] for start in starts}

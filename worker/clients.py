@@ -9,7 +9,7 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
 from stretto import wire
 from stretto.admin import ModuleDescription
@@ -49,14 +49,21 @@ class _Waiting:
     """That streams have processed it."""
 
 
+class _Own(NamedTuple):
+    """An entry of the worker's own."""
+
+    meter: Meter
+    kind: Kind
+    then: Callable[[effects.Result], None]
+
+
 class Clients:
     """Owned by the loop."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._waiting: dict[int, _Waiting] = {}
-        #: Who waits for entries of the worker's own.
-        self._own: dict[int, Callable[[effects.Result], None]] = {}
+        self._own: dict[int, _Own] = {}
         self._numbers = itertools.count(1)
         self.reads = Reads(worker, self._numbers.__next__)
         self.described(worker.description)
@@ -137,7 +144,7 @@ class Clients:
     ) -> None:
         """An entry of the worker's own; ``then`` hears what became of it."""
         number = next(self._numbers)
-        self._own[number] = then
+        self._own[number] = _Own(group.meter, kind, then)
         group.step(
             events.Append(
                 request=number,
@@ -207,12 +214,14 @@ class Clients:
     def replied(self, request: int, result: effects.Result) -> None:
         own = self._own.pop(request, None)
         if own is not None:
-            own(result)
+            own.meter.answered(own.kind, result)
+            own.then(result)
             return
         waiting = self._waiting.pop(request, None)
         if waiting is None:
             self.reads.replied(request, result)
             return
+        waiting.meter.answered(waiting.kind, result)
         number = waiting.request
         reply: wire.ToClient
         match result:
@@ -222,10 +231,8 @@ class Clients:
             case effects.Acked(offset=offset):
                 reply = wire.Appended(number, offset)
             case effects.Refused(reason=reason, leader=leader, epoch=epoch):
-                waiting.meter.failed(waiting.kind, reason.value)
                 reply = wire.Refused(number, reason, leader, epoch)
             case effects.Unknown() | effects.ReadServed():
-                waiting.meter.failed(waiting.kind, "unknown")
                 reply = wire.Unknown(number)
             case _:
                 assert_never(result)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stretto.admin import StoryLine
+from stretto.replog.core import effects
 from stretto.replog.frame import Frame, Kind
 from stretto.telemetry.histogram import Histogram
 from stretto.telemetry.windows import (
@@ -125,8 +126,15 @@ class Meter:
             meter.bytes += size
             meter.replicate.add(now - created)
 
-    def failed(self, kind: Kind, reason: str) -> None:
-        self._of(kind).failures[reason] += 1
+    def answered(self, kind: Kind, result: effects.Result) -> None:
+        """What became of an append, whoever asked for it."""
+        match result:
+            case effects.Refused(reason=reason):
+                self._of(kind).failures[reason.value] += 1
+            case effects.Unknown():
+                self._of(kind).failures["unknown"] += 1
+            case _:
+                pass
 
     def counted(self, event: str, times: int = 1) -> None:
         self._events[event] += times

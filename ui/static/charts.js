@@ -17,7 +17,7 @@ const CHARTS = [
   },
   { name: "Replicate duration", unit: "from creation to application", format: milliseconds, kinds: "replicate_duration", lines: durations("replicate_duration") },
   { name: "Replicate throughput", unit: "entries per second", format: count, lines: (told) => told.replicate_throughput },
-  { name: "Replicate failures", unit: "appends per point, by reason", format: count, lines: (told) => told.replicate_failures },
+  { name: "Replicate failures", unit: "appends per point, by reason", format: count, kinds: "replicate_failures", lines: (told, [kind]) => told.replicate_failures[kind] || {} },
   { name: "Apply duration", unit: "of a transaction", format: milliseconds, kinds: "apply_duration", lines: durations("apply_duration") },
   { name: "ISR count", unit: "members, of the worst group", format: count, zero: true, lines: (told) => ({ "ISR members": told.isr, "min-ISR": told.min_isr }) },
   { name: "Replicated bytes", unit: "bytes per second", format: bytes, lines: (told) => told.replicate_bytes },
@@ -145,7 +145,7 @@ export function charts(wanted) {
     async refresh() {
       const minutes = document.getElementById("minutes").value;
       const told = await ask(`/charts?${new URLSearchParams({ ...wanted, minutes })}`);
-      all.forEach((chart) => chart.show(told, { minutes: Number(minutes), end_ms: Date.now() }));
+      all.forEach((chart) => chart.show(told, { minutes: Number(minutes), end_ms: told.at_ms }));
     },
   };
 }

@@ -20,6 +20,7 @@ from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
     from stretto.worker.group import Group
+    from stretto.worker.telemetry import Meter
 
 
 class Entries:
@@ -28,6 +29,8 @@ class Entries:
     def __init__(self) -> None:
         self._numbers = itertools.count(-1, -1)
         self._refused: set[int] = set()
+        #: Not answered: whose failures they would be.
+        self._asked: dict[int, tuple[Meter, Kind]] = {}
         #: In the log, and not applied.
         self._waiting: dict[GroupKey, deque[tuple[Offset, Epoch, Callable[[], None]]]] = {}
 
@@ -46,6 +49,7 @@ class Entries:
         leader = group.leader
         if leader is None or group.closed:
             return False
+        self._asked[number] = (group.meter, kind)
         group.step(
             events.Append(
                 request=number,
@@ -67,6 +71,8 @@ class Entries:
 
     def replied(self, request: int, result: effects.Result) -> None:
         """What becomes of one that was not refused is told by :meth:`applied`."""
+        meter, kind = self._asked.pop(request)
+        meter.answered(kind, result)
         if isinstance(result, effects.Refused):
             self._refused.add(request)
 

@@ -19,13 +19,14 @@ from stretto.ui.charts import Charts, charts_of, point_of
 from tests.unit.ui.windows import distribution, group, kind, looks, window
 
 STEP = 10_000
+NOW = 1_000_000
 
 
 def drawn(*windows: Window) -> Charts:
     heard: dict[int, list[Window]] = {}
     for each in windows:
         heard.setdefault(each.start_ms, []).append(each)
-    return charts_of({start: point_of(told) for start, told in heard.items()}, STEP)
+    return charts_of({start: point_of(told) for start, told in heard.items()}, STEP, NOW)
 
 
 def replog(standing: str, *sizes: float) -> dict[str, ReplogLooks]:
@@ -53,7 +54,7 @@ def test_the_time_as_leader_and_the_time_as_follower_of_one_replica_are_told_apa
 
 def test_rates_are_per_second_that_was_measured() -> None:
     told = window(0, group(kinds={"depot": kind(2_000)}, busy_ms=5_000), covered_ms=20_000)
-    charts = charts_of({0: point_of([told])}, 600_000)
+    charts = charts_of({0: point_of([told])}, 600_000, NOW)
     assert list(charts.replicate_throughput["depot"]) == [100]
     assert list(charts.busy) == [0.25]
 
@@ -61,7 +62,7 @@ def test_rates_are_per_second_that_was_measured() -> None:
 def test_a_worker_that_dies_within_a_step_does_not_shorten_it_for_the_others() -> None:
     died = window(0, group(kinds={"depot": kind(6_000)}), worker="a", covered_ms=60_000)
     took_over = window(0, group(kinds={"depot": kind(54_000)}), worker="b", covered_ms=600_000)
-    charts = charts_of({0: point_of([died, took_over])}, 600_000)
+    charts = charts_of({0: point_of([died, took_over])}, 600_000, NOW)
     assert list(charts.replicate_throughput["depot"]) == [100]
 
 
@@ -122,12 +123,25 @@ def test_a_group_that_nobody_leads_has_no_isr() -> None:
     assert list(charts.events["elections"]) == [0, None, 0]
 
 
-def test_failures_are_counted_by_reason() -> None:
+def test_failures_are_counted_by_kind_and_reason() -> None:
     failing = group(
         kinds={"depot": kind(0, failures={"stalled": 2}), "state": kind(0, failures={"stalled": 1})}
     )
     charts = drawn(window(0, failing), window(STEP))
-    assert {reason: list(line) for reason, line in charts.replicate_failures.items()} == {"stalled": [3, 0]}
+    assert charts.replicate_failures == {
+        "all": {"stalled": (3, 0)},
+        "depot": {"stalled": (2, 0)},
+        "state": {"stalled": (1, 0)},
+    }
+
+
+def test_of_a_module_at_rest_a_throughput_of_nothing_is_measured() -> None:
+    charts = drawn(window(0), window(2 * STEP))
+    assert charts.replicate_throughput == charts.replicate_bytes == {"depot": (0, None, 0)}
+
+
+def test_the_time_that_is_shown_ends_when_the_server_looked() -> None:
+    assert drawn(window(0)).at_ms == NOW
 
 
 def test_nothing_makes_empty_charts() -> None:

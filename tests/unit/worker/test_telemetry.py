@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stretto.replog.core import effects
+from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Frame, Header, Kind, encode
 from stretto.telemetry.windows import FOLLOWED, LED, NO_LOOKS, GroupWindow
 from stretto.topology.work import Timed
@@ -52,9 +54,9 @@ def test_a_run_counts_once_for_each_kind_in_it() -> None:
 
 def test_failures_have_reasons() -> None:
     meter = Meter()
-    meter.failed(Kind.DEPOT, "stalled")
-    meter.failed(Kind.DEPOT, "stalled")
-    meter.failed(Kind.DEPOT, "unknown")
+    refused = effects.Refused(reason=Refusal.STALLED, leader=None, epoch=Epoch(1))
+    for result in (refused, effects.Acked(offset=Offset(0)), refused, effects.Unknown()):
+        meter.answered(Kind.DEPOT, result)
     assert taken(meter).kinds["depot"].failures == {"stalled": 2, "unknown": 1}
 
 
