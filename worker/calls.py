@@ -53,8 +53,8 @@ class CallDesk:
                 self._answer(sender, message, self._worker.telemetry.story(group))
             case admin.Epochs(group=group):
                 self._answer(sender, message, self._epochs(group))
-            case admin.Failures(group=group):
-                self._failures(sender, message, group)
+            case admin.Failures() as asked:
+                self._failures(sender, message, asked)
             case admin.SettleFailures():
                 self._settle(sender, message, call)
             case admin.PinGroup():
@@ -92,15 +92,15 @@ class CallDesk:
         history = group.replica.history if group is not None else ()
         return [admin.EpochView(epoch=each.epoch, start=each.start) for each in history]
 
-    def _failures(self, sender: Connection, message: wire.Ask, group: GroupKey) -> None:
+    def _failures(self, sender: Connection, message: wire.Ask, call: admin.Failures) -> None:
         def found(view: admin.FailuresView | Exception) -> None:
             if isinstance(view, Exception):
                 self._refuse(sender, message, str(view))
             else:
                 self._answer(sender, message, view)
 
-        if not self._worker.streams.find_failures(group, found):
-            why = f"worker {self._worker.worker} does not lead group {group}; ask again"
+        if not self._worker.streams.find_failures(call, found):
+            why = f"worker {self._worker.worker} does not lead group {call.group}; ask again"
             self._settled(sender, message, RetriableError(why))
 
     def _settle(self, sender: Connection, message: wire.Ask, call: admin.SettleFailures) -> None:

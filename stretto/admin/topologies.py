@@ -61,7 +61,9 @@ class TopologyView(msgspec.Struct, frozen=True, kw_only=True):
 
 class FailuresView(msgspec.Struct, frozen=True, kw_only=True):
     parked: tuple[FailureView, ...] = ()
-    """Records that are not tried again."""
+    """Records that are not tried again: by task, then topology, depot and offset."""
+    more: bool = False
+    """There are others behind these."""
     streams: tuple[TopologyView, ...] = ()
     problems: tuple[str, ...] = ()
     """Why nothing runs at all; one sentence each."""
@@ -71,6 +73,8 @@ class Failures(Call[FailuresView], frozen=True, kw_only=True):
     """What the module's code did not manage in a group; asked of its leader."""
 
     group: GroupKey
+    after: FailureKey | None = None
+    """Only records behind this one."""
 
 
 class SettleFailures(Call[int], frozen=True, kw_only=True):

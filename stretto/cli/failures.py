@@ -76,6 +76,8 @@ def render(module: str, found: ModuleFailures) -> RenderableType:
     if not found.parked:
         parts.append(Text(f"{module}: no record is parked"))
         return paragraphs(*parts)
+    if found.more:
+        parts.append(Text(f"{module}: more records are parked than these {len(found.parked):,}"))
     return paragraphs(*parts, _table(found.parked), *_tracebacks(found.parked))
 
 

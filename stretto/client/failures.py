@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -13,9 +13,14 @@ from stretto.client.status import newest_groups
 from stretto.errors import RetriableError
 from stretto.zk.paths import GroupKey
 
+SHOWN_MAX = 1_000
+"""Of each group."""
+
 
 class ModuleFailures(msgspec.Struct, frozen=True, kw_only=True):
     parked: tuple[admin.FailureView, ...]
+    more: bool = False
+    """There are others that are not shown: of some group more than :data:`SHOWN_MAX`."""
     streams: tuple[admin.TopologyView, ...]
     problems: tuple[str, ...]
 
@@ -23,39 +28,70 @@ class ModuleFailures(msgspec.Struct, frozen=True, kw_only=True):
 def find_failures(
     cluster: Cluster, module: str, is_wanted: Callable[[admin.FailureView], bool]
 ) -> ModuleFailures:
-    found = [
-        ask(cluster.network, address, admin.Failures(group=group))
-        for group, address in _leaders(cluster, module)
-    ]
-    return ModuleFailures(
-        parked=tuple(each for view in found for each in view.parked if is_wanted(each)),
-        streams=tuple(each for view in found for each in view.streams),
-        problems=tuple(dict.fromkeys(each for view in found for each in view.problems)),
-    )
+    parked: list[admin.FailureView] = []
+    streams: list[admin.TopologyView] = []
+    problems: dict[str, None] = {}
+    more = False
+    for group, address in _leaders(cluster, module):
+        found: list[admin.FailureView] = []
+        for number, view in enumerate(_pages(cluster, group, address)):
+            if number == 0:
+                streams += view.streams
+                problems |= dict.fromkeys(view.problems)
+            found += [each for each in view.parked if is_wanted(each)]
+            if len(found) > SHOWN_MAX or (len(found) == SHOWN_MAX and view.more):
+                more = True
+                break
+        parked += found[:SHOWN_MAX]
+    return ModuleFailures(parked=tuple(parked), more=more, streams=tuple(streams), problems=tuple(problems))
 
 
 def settle_failures(
     cluster: Cluster, module: str, is_wanted: Callable[[admin.FailureView], bool], *, again: bool
 ) -> int:
-    """Have parked records tried again, or forget them; how many there were."""
+    """Have parked records tried again, or forget them; how many there were.
+
+    Goes through them once: one that is tried again and fails again is not settled twice.
+    """
     settled = 0
     for group, address in _leaders(cluster, module):
-        view = ask(cluster.network, address, admin.Failures(group=group))
-        keys = tuple(
-            admin.FailureKey(topology=each.topology, depot=each.depot, task=each.task, offset=each.offset)
-            for each in view.parked
-            if is_wanted(each)
-        )
-        if keys:
-            call = admin.SettleFailures(group=group, keys=keys, again=again)
-            settled += ask(cluster.network, address, call)
+        for view in _pages(cluster, group, address):
+            keys = tuple(_key_of(each) for each in view.parked if is_wanted(each))
+            if keys:
+                call = admin.SettleFailures(group=group, keys=keys, again=again)
+                settled += ask(cluster.network, address, call)
     return settled
 
 
-def _leaders(cluster: Cluster, module: str) -> list[tuple[GroupKey, str]]:
+def settle_one(cluster: Cluster, module: str, failure: admin.FailureKey, *, again: bool) -> int:
+    """The same for a single record; 0 if no topology here can have failed on it."""
+    for group, address in _leaders(cluster, module, failure.task):
+        call = admin.SettleFailures(group=group, keys=(failure,), again=again)
+        return ask(cluster.network, address, call)
+    return 0
+
+
+def _pages(cluster: Cluster, group: GroupKey, address: str) -> Iterator[admin.FailuresView]:
+    after: admin.FailureKey | None = None
+    while True:
+        view = ask(cluster.network, address, admin.Failures(group=group, after=after))
+        yield view
+        if not view.more:
+            return
+        after = _key_of(view.parked[-1])
+
+
+def _key_of(each: admin.FailureKey) -> admin.FailureKey:
+    return admin.FailureKey(topology=each.topology, depot=each.depot, task=each.task, offset=each.offset)
+
+
+def _leaders(cluster: Cluster, module: str, task: int | None = None) -> list[tuple[GroupKey, str]]:
+    """Of all groups, or of that which has a task."""
     metadata = cluster.metadata()
     found = []
     for view in newest_groups(metadata, module):
+        if task is not None and task not in view.tasks:
+            continue
         address = metadata.addresses.get(view.leader) if view.leader is not None else None
         if address is None:
             raise RetriableError(f"nobody leads group {view.key.group} of {module} now; try again")

@@ -8,8 +8,9 @@ import msgspec
 from litestar.params import Parameter
 
 from stretto import admin
-from stretto.client.failures import ModuleFailures, find_failures, settle_failures
+from stretto.client.failures import ModuleFailures, find_failures, settle_failures, settle_one
 from stretto.client.status import GroupStatus
+from stretto.errors import UsageError
 from stretto.types import Epoch, WorkerId
 from stretto.ui.api.common import Group, get, group_named, groups_of, module_named, post
 from stretto.ui.charts import Charts
@@ -145,7 +146,9 @@ class Settling(msgspec.Struct, frozen=True):
     again: bool
     """Try them again; else forget them."""
     topology: str | None = None
-    offset: int | None = None
+    """Only those of this topology."""
+    record: admin.FailureKey | None = None
+    """Only this one. An offset alone would name as many records as there are tasks and topologies."""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -156,10 +159,14 @@ class Settled(msgspec.Struct, frozen=True):
 def settle(desk: Desk, module: str, data: Settling) -> Settled:
     module_named(desk, module)
 
-    def is_wanted(each: admin.FailureView) -> bool:
-        return data.topology in (None, each.topology) and data.offset in (None, each.offset)
-
-    return Settled(settle_failures(desk.cluster, module, is_wanted, again=data.again))
+    if data.record is not None:
+        if data.topology is not None:
+            raise UsageError("name a topology, whose records are all meant, or one record, and not both")
+        return Settled(settle_one(desk.cluster, module, data.record, again=data.again))
+    settled = settle_failures(
+        desk.cluster, module, lambda each: data.topology in (None, each.topology), again=data.again
+    )
+    return Settled(settled)
 
 
 HANDLERS = (

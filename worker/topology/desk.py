@@ -235,8 +235,11 @@ class StreamDesk:
                     return f"stream {name} is at work on task {led.task}"
         return ""
 
-    def find_failures(self, key: GroupKey, then: Callable[[admin.FailuresView | Exception], None]) -> bool:
+    def find_failures(
+        self, call: admin.Failures, then: Callable[[admin.FailuresView | Exception], None]
+    ) -> bool:
         """False if the group is not led here."""
+        key, after = call.group, call.after
         group = self._worker.groups.get(key)
         if group is None or group.leader is None:
             return False
@@ -251,9 +254,8 @@ class StreamDesk:
         problems = tuple(self._worker.executors.problems)
 
         def read() -> admin.FailuresView:
-            parked = [each for task in tasks for each in rows.failures(state, task, FAILURES_SHOWN_MAX)]
-            shown = tuple(parked[:FAILURES_SHOWN_MAX])
-            return admin.FailuresView(parked=shown, streams=streams, problems=problems)
+            parked, more = rows.failures_page(state, tasks, FAILURES_SHOWN_MAX, after)
+            return admin.FailuresView(parked=parked, more=more, streams=streams, problems=problems)
 
         self._worker.applier.read(read, then)
         return True

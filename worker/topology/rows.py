@@ -103,11 +103,17 @@ def count_parked(state: AppliedState, task: TaskId, topology: str) -> int:
         return sum(1 for _ in rows.keys(*subtree(key_of(topology))))
 
 
-def failures(state: AppliedState, task: TaskId, limit: int) -> list[admin.FailureView]:
-    """Of all topologies, by topology; off the loop."""
+def failures(
+    state: AppliedState, task: TaskId, limit: int, after: admin.FailureKey | None = None
+) -> list[admin.FailureView]:
+    """Of all topologies, by topology, those behind ``after``; off the loop."""
     found: list[admin.FailureView] = []
+    start, end = EVERYTHING
+    if after is not None:
+        # The least key that is greater.
+        start = key_of(after.topology, after.depot, after.offset) + b"\0"
     with state.reading_pstate(task, FAILURES) as rows:
-        for key, value in islice(rows.scan(*EVERYTHING), limit):
+        for key, value in islice(rows.scan(start, end), limit):
             topology, *path = _decoded(key)
             depot, offset = _record(path)
             row = _failure(value)
@@ -125,6 +131,20 @@ def failures(state: AppliedState, task: TaskId, limit: int) -> list[admin.Failur
                 )
             )
     return found
+
+
+def failures_page(
+    state: AppliedState, tasks: Iterable[TaskId], limit: int, after: admin.FailureKey | None
+) -> tuple[tuple[admin.FailureView, ...], bool]:
+    """Of these tasks, by task, so many behind ``after``, and whether there are more; off the loop."""
+    found: list[admin.FailureView] = []
+    for task in sorted(tasks):
+        if after is None or task >= after.task:
+            behind = after if after is not None and task == after.task else None
+            found += failures(state, task, limit + 1 - len(found), behind)
+        if len(found) > limit:
+            return tuple(found[:limit]), True
+    return tuple(found), False
 
 
 def _beginning(state: AppliedState, task: TaskId, depot: str, offset: int) -> bytes:

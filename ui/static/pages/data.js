@@ -1,5 +1,5 @@
 // What a module holds: depots and PStates, and records that its functions did not manage.
-import { action, ask, count, fill, h, moment, path, table } from "../dom.js";
+import { action, ask, count, fill, h, many, moment, path, table } from "../dom.js";
 import { moduleHead } from "./shared.js";
 
 const PAGE = 50;
@@ -84,11 +84,17 @@ export function data(root, [name]) {
 export function failures(root, [name]) {
   moduleHead(root, name, "/failures");
   const box = h("div", {});
-  const settle = (again) => async () => {
-    const done = await ask(`/modules/${path(name)}/failures`, { method: "POST", body: { again } });
-    return `${count(done.records)} records ${again ? "will be tried again" : "forgotten"}`;
+  const parked = h("div", {});
+  const send = async (body) => {
+    const done = await ask(`/modules/${path(name)}/failures`, { method: "POST", body });
+    return `${many(done.records, "record")} ${body.again ? "will be tried again" : "forgotten"}`;
   };
-  root.append(box, h("p", {}, action("Try all again", settle(true)), " ", action("Forget all", settle(false), "Forget all parked records? Their depot still has them, but nobody will process them.")));
+  const warning = "Forget all parked records? Their depot still has them, but nobody will process them.";
+  root.append(box, h("h2", {}, "Parked records"), parked, h("p", {}, action("Try all again", () => send({ again: true })), " ", action("Forget all", () => send({ again: false }), warning)));
+  const one = (each) => {
+    const record = { topology: each.topology, depot: each.depot, task: each.task, offset: each.offset };
+    return h("p", {}, action("Try again", () => send({ again: true, record })), " ", action("Forget", () => send({ again: false, record })));
+  };
   return async () => {
     const told = await ask(`/modules/${path(name)}/failures`);
     const by = new Map();
@@ -97,8 +103,9 @@ export function failures(root, [name]) {
       by.set(each.topology, { lag: sum.lag + each.lag, retrying: sum.retrying + each.retrying });
     }
     fill(box, told.problems.length ? h("ul", { class: "problems" }, told.problems.map((problem) => h("li", {}, problem))) : null,
-      h("h2", {}, "Streams"), by.size ? table(["topology", ["records to process", "number"], ["records tried again", "number"]], [...by].map(([topology, sum]) => [topology, count(sum.lag), count(sum.retrying)])) : h("p", { class: "soft" }, "No stream runs."),
-      h("h2", {}, "Parked records"), told.parked.length ? told.parked.map((each) => h("details", {}, h("summary", {}, `${each.topology}: record ${count(each.offset)} of ${each.depot} on task ${each.task}, after ${each.attempts} attempts, ${moment(each.at_ms)} UTC: ${each.error}`),
-        h("pre", {}, each.record, "\n\n", each.traceback || each.error))) : h("p", { class: "soft" }, "None."));
+      h("h2", {}, "Streams"), by.size ? table(["topology", ["records to process", "number"], ["records tried again", "number"]], [...by].map(([topology, sum]) => [topology, count(sum.lag), count(sum.retrying)])) : h("p", { class: "soft" }, "No stream runs."));
+    fill(parked, told.more ? h("p", { class: "stale" }, `These are ${count(told.parked.length)} of them, and there are more. What is done to all is done to those as well.`) : null,
+      told.parked.length ? told.parked.map((each) => h("details", {}, h("summary", {}, `${each.topology}: record ${count(each.offset)} of ${each.depot} on task ${each.task}, after ${many(each.attempts, "attempt")}, ${moment(each.at_ms)} UTC: ${each.error}`),
+        h("pre", {}, each.record, "\n\n", each.traceback || each.error), one(each))) : h("p", { class: "soft" }, "None."));
   };
 }
