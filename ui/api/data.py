@@ -10,14 +10,20 @@ from litestar.exceptions import NotFoundException
 from litestar.params import Parameter
 
 from stretto.client import queries
-from stretto.client.selection import KeyRange, entries, find, plain
+from stretto.client.pstate import PStateReader
+from stretto.client.selection import Collection, KeyRange, entries, find, plain
 from stretto.errors import OutcomeUnknown
 from stretto.partition import Partitioner
+from stretto.pstate import types
 from stretto.ui.api.common import Limit, find_named, get, module_named, post
 from stretto.ui.desk import Desk
 from stretto.ui.threads import SLOW
 
 RECORDS_MAX = 10_000
+PREVIEW_MAX = 3
+"""Keys that are shown of a collection inside of one."""
+PREVIEWED_MAX = 100
+"""Entries of a page for which they are read."""
 READ_SECONDS = 10.0
 APPEND_SECONDS = 20.0
 QUERY_MS_MAX = 60_000
@@ -93,9 +99,19 @@ def read_depot(
     return DepotPage(task, start, end, shown, shown[-1].offset + 1 if shown else at)
 
 
+class PStateInside(msgspec.Struct, frozen=True):
+    """A collection inside of one: how it begins. What it holds is asked for with its key."""
+
+    first: list[Any]
+    """Keys of a dict, members of a set, elements of a list."""
+    more: bool
+
+
 class PStateEntry(msgspec.Struct, frozen=True):
     key: Any
     value: Any = None
+    inside: PStateInside | None = None
+    """Instead of a value, if there is a collection."""
 
 
 class PStatePage(msgspec.Struct, frozen=True):
@@ -129,11 +145,33 @@ def read_pstate(
         value = reader.contains(*found.path) if found.is_member else reader.get(*found.path)
         return PStatePage(str(reader.type), shown, plain(value), [], more=False)
     wanted = KeyRange(found.collection, prefix, start, end)
-    rows = [
-        PStateEntry(*map(plain, row))
-        for row in entries(reader, found.path, found.collection, wanted, limit + 1)
-    ]
+    rows = _entries(reader, found.path, found.collection, wanted, limit)
     return PStatePage(str(reader.type), shown, None, rows[:limit], more=len(rows) > limit)
+
+
+def _entries(
+    reader: PStateReader, path: list[Any], type_: Collection, wanted: KeyRange, limit: int
+) -> list[PStateEntry]:
+    """One more than ``limit`` if there are more."""
+    if not isinstance(type_, types.Dict) or not isinstance(type_.value, Collection):
+        rows = entries(reader, path, type_, wanted, limit + 1)
+        return [PStateEntry(*map(plain, row)) for row in rows]
+    # What lies under a key may be far more than a page: of each only the beginning is read.
+    keys = list(reader.keys(*path, prefix=wanted.prefix, start=wanted.start, end=wanted.end, limit=limit + 1))
+    return [
+        PStateEntry(plain(key), inside=_beginning(reader, [*path, key], type_.value, at < PREVIEWED_MAX))
+        for at, key in enumerate(keys)
+    ]
+
+
+def _beginning(reader: PStateReader, path: list[Any], type_: Collection, is_read: bool) -> PStateInside:
+    if not is_read:
+        return PStateInside([], more=True)
+    if isinstance(type_, types.List):
+        first = reader.slice(*path, stop=PREVIEW_MAX + 1)
+    else:
+        first = list(reader.keys(*path, limit=PREVIEW_MAX + 1))
+    return PStateInside([plain(each) for each in first[:PREVIEW_MAX]], more=len(first) > PREVIEW_MAX)
 
 
 class QueryAnswer(msgspec.Struct, frozen=True):

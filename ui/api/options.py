@@ -1,19 +1,25 @@
-"""Dynamic options: what is in force, set and unset."""
+"""Dynamic options: what is in force, set and unset; of the cluster, a module, or one object of a module."""
 
 from __future__ import annotations
 
 import msgspec
 
 from stretto import admin
+from stretto.options import Level
 from stretto.ui.api.common import delete, find_named, get, module_named, put
 from stretto.ui.desk import Desk
 
 
 @get("/options", summary="Dynamic options in force at a level")
-def options(desk: Desk, module: str | None = None, depot: str | None = None) -> tuple[admin.OptionView, ...]:
-    if module is not None:
-        module_named(desk, module)
-    return desk.ask(admin.Options(level=admin.OptionLevel(module=module, depot=depot)))
+def options(
+    desk: Desk,
+    *,
+    module: str | None = None,
+    depot: str | None = None,
+    topology: str | None = None,
+    pstate: str | None = None,
+) -> tuple[admin.OptionView, ...]:
+    return desk.ask(admin.Options(level=_level(desk, module, depot, topology, pstate)))
 
 
 class OptionValue(msgspec.Struct, frozen=True):
@@ -22,25 +28,52 @@ class OptionValue(msgspec.Struct, frozen=True):
 
 @put("/options/{name:str}", status_code=204, summary="Set an option")
 def set_option(
-    desk: Desk, name: str, data: OptionValue, module: str | None = None, depot: str | None = None
+    desk: Desk,
+    name: str,
+    data: OptionValue,
+    *,
+    module: str | None = None,
+    depot: str | None = None,
+    topology: str | None = None,
+    pstate: str | None = None,
 ) -> None:
-    level = _level(desk, name, module, depot)
+    level = _level(desk, module, depot, topology, pstate)
+    _check_option(desk, level, name)
     desk.act(admin.SetOption(level=level, name=name, value=data.value))
 
 
 @delete("/options/{name:str}", summary="Let an option be what the next level says")
-def unset_option(desk: Desk, name: str, module: str | None = None, depot: str | None = None) -> None:
-    desk.act(admin.UnsetOption(level=_level(desk, name, module, depot), name=name))
+def unset_option(
+    desk: Desk,
+    name: str,
+    *,
+    module: str | None = None,
+    depot: str | None = None,
+    topology: str | None = None,
+    pstate: str | None = None,
+) -> None:
+    level = _level(desk, module, depot, topology, pstate)
+    _check_option(desk, level, name)
+    desk.act(admin.UnsetOption(level=level, name=name))
 
 
-def _level(desk: Desk, option: str, module: str | None, depot: str | None) -> admin.OptionLevel:
+def _level(
+    desk: Desk, module: str | None, depot: str | None, topology: str | None, pstate: str | None
+) -> admin.OptionLevel:
+    # Whether it is one is for it to say.
+    Level.of(module, depot=depot, topology=topology, pstate=pstate)
     if module is not None:
-        module_named(desk, module)
-    level = admin.OptionLevel(module=module, depot=depot)
-    find_named(
-        "there is no option", option, {each.name: each for each in desk.ask(admin.Options(level=level))}
-    )
-    return level
+        view = module_named(desk, module)
+        kinds = (("depot", depot, view.depots), ("topology", topology, view.topologies))
+        for kind, name, there in (*kinds, ("PState", pstate, view.pstates)):
+            if name is not None:
+                find_named(f"module {module} has no {kind}", name, {each.name: each for each in there})
+    return admin.OptionLevel(module=module, depot=depot, topology=topology, pstate=pstate)
+
+
+def _check_option(desk: Desk, level: admin.OptionLevel, option: str) -> None:
+    known = {each.name: each for each in desk.ask(admin.Options(level=level))}
+    find_named("there is no such option at this level:", option, known)
 
 
 HANDLERS = (

@@ -1,4 +1,5 @@
 // Small tools: elements, text for numbers, requests.
+import { parse } from "./json.js";
 
 export function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
@@ -71,9 +72,10 @@ export async function ask(path, options = {}) {
     headers,
     body: options.body === undefined ? undefined : JSON.stringify(options.body),
   });
-  if (response.ok) return response.status === 204 ? null : response.json();
+  const text = await response.text();
+  if (response.ok) return response.status === 204 ? null : parse(text);
   let problem = {};
-  try { problem = await response.json(); } catch { /* no body */ }
+  try { problem = JSON.parse(text); } catch { /* no body */ }
   throw new Error(problem.detail || problem.title || `the server answered ${response.status}`);
 }
 

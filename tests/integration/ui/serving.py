@@ -33,12 +33,15 @@ from stretto import Depot, Module, PState, query, stream
 class Shown(Module):
     events = Depot(partition_by="user")
     counts = PState(dict[str, int])
+    notes = PState(dict[str, dict[int, str]])
 
     @stream(events, retry="none")
     def count(self, event: dict[str, Any]) -> None:
         if event["user"] == "unlucky":
             raise ValueError("no luck")
         self.counts.increment(str(event["user"]))
+        if "note" in event:
+            self.notes.set(str(event["user"]), int(event["number"]), value=str(event["note"]))
 
     @query(key="user")
     def seen(self, user: str, extra: int = 0) -> int:

@@ -8,9 +8,10 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
 
 from tests.integration.ui.serving import GROUPS, MODULE, Served
 from tests.integration.zk.waiting import wait_until
@@ -33,22 +34,28 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser, served: Served) -> Iterator[Page]:
-    """Whatever goes wrong in a page fails its test."""
+def refusals() -> set[int]:
+    """What a test makes the server refuse: it is shown in the page, and browsers log it as well."""
+    return set()
+
+
+@pytest.fixture
+def page(browser: Browser, served: Served, refusals: set[int]) -> Iterator[Page]:
+    """Whatever else goes wrong in a page fails its test."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.set_default_timeout(PATIENCE_MS)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if _is_error(message) else None)
+    page.on("console", lambda message: errors.append(message.text) if _is_error(message, refusals) else None)
     page.goto(served.url)
     yield page
     page.close()
     assert errors == []
 
 
-def _is_error(message: ConsoleMessage) -> bool:
-    """What the server refuses in words is shown there, and browsers log it as well."""
-    return message.type == "error" and not re.search("status of (400|503)", message.text)
+def _is_error(message: ConsoleMessage, refusals: set[int]) -> bool:
+    refused = re.search(r"status of (\d+)", message.text)
+    return message.type == "error" and not (refused and int(refused[1]) in refusals)
 
 
 def picture(page: Page, name: str) -> None:
@@ -56,6 +63,15 @@ def picture(page: Page, name: str) -> None:
     folder = os.environ.get("STRETTO_PICTURES")
     if folder is not None:
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def chart(page: Page, name: str) -> Locator:
+    return page.locator("section.chart", has=page.get_by_role("heading", name=name))
+
+
+def latest(page: Page, name: str, line: str) -> Locator:
+    """The newest value of a line of a chart, by its legend."""
+    return chart(page, name).locator(".u-series", has_text=line).locator(".u-value")
 
 
 def go(page: Page, served: Served, where: str) -> None:
@@ -103,6 +119,8 @@ def test_a_killed_leader_shows_its_successor_and_the_dip_of_the_isr(page: Page, 
         expect(page.locator("#health")).to_have_attribute("data-health", "degraded", timeout=PATIENCE_MS)
         story = page.locator("ol.story li", has_text=successor)
         expect(story.filter(has_text="leads").first).to_be_visible(timeout=PATIENCE_MS)
+        expect(latest(page, "ISR count", "ISR members")).to_have_text("2", timeout=PATIENCE_MS)
+        expect(latest(page, "ISR count", "min-ISR")).to_have_text("2")
         picture(page, "group")
     # The supervisor brings it back, and it returns to the ISR.
     expect(page.get_by_text("3 of 3 replicas; min-ISR 2")).to_be_visible(timeout=PATIENCE_MS)
@@ -124,7 +142,8 @@ def test_leadership_is_handed_over_from_the_map(page: Page, served: Served) -> N
     expect(column.get_by_role("link", name="group 2, leads")).to_be_visible(timeout=PATIENCE_MS)
 
 
-def test_a_server_that_is_gone_leaves_no_good_health_on_the_page(page: Page, served: Served) -> None:
+def test_a_server_that_is_gone_leaves_no_good_health_on_the_page(page: Page, refusals: set[int]) -> None:
+    refusals.add(503)
     expect(page.locator("#health")).to_have_attribute("data-health", KNOWN, timeout=PATIENCE_MS)
     page.route("**/api/v1/**", lambda route: route.fulfill(status=503, json={"detail": "gone away"}))
     expect(page.locator("#health")).to_have_attribute("data-health", "unknown", timeout=PATIENCE_MS)
@@ -134,31 +153,58 @@ def test_a_server_that_is_gone_leaves_no_good_health_on_the_page(page: Page, ser
     expect(page.locator("#health")).to_have_attribute("data-health", KNOWN, timeout=PATIENCE_MS)
 
 
+SOMETHING = re.compile(r"[1-9]")
+LINES = [
+    ("Replog entries", "maximum"),
+    ("Replicate duration", "99th percentile"),
+    ("Replicate throughput", "depot"),
+    ("Apply duration", "99th percentile"),
+    ("Replicated bytes", "depot"),
+    ("Task thread load", "busiest"),
+    ("ISR count", "ISR members"),
+]
+
+
 def test_charts_have_data(page: Page, served: Served) -> None:
-    for number in range(3):
-        body = {"records": [{"user": f"user-{number}-{each}"} for each in range(100)]}
+    leader = served.get(f"/modules/{MODULE}/groups/0")["leader"]
+    for where in (f"/modules/{MODULE}/charts", f"/workers/{leader}"):
+        body = {"records": [{"user": f"user-{each}"} for each in range(300)]}
         assert served.send("POST", f"/modules/{MODULE}/depots/events/records", body).status_code == 201
-    go(page, served, f"/modules/{MODULE}/charts")
-    for name in (
-        "Replog entries",
-        "Replicate duration",
-        "Replicate throughput",
-        "Apply duration",
-        "ISR count",
-    ):
-        chart = page.locator("section.chart", has=page.get_by_role("heading", name=name))
-        expect(chart.locator("canvas")).to_be_visible(timeout=PATIENCE_MS)
-    entries = page.locator("section.chart", has=page.get_by_role("heading", name="Replog entries"))
-    entries.get_by_label("Of:").select_option("isr_followers")
-    entries.get_by_label("Show:").select_option("unapplied")
-    expect(entries.locator("canvas")).to_be_visible()
-    durations = page.locator("section.chart", has=page.get_by_role("heading", name="Replicate duration"))
-    durations.get_by_label("Kind of entry").select_option("depot")
-    expect(durations.locator("canvas")).to_be_visible()
-    picture(page, "module")
+        go(page, served, where)
+        for name, line in LINES:
+            expect(chart(page, name).locator("canvas")).to_be_visible(timeout=PATIENCE_MS)
+            expect(latest(page, name, line)).to_have_text(SOMETHING, timeout=PATIENCE_MS)
+        expect(chart(page, "Replicate failures").get_by_label("Kind of entry")).to_be_visible()
+        entries = chart(page, "Replog entries")
+        entries.get_by_label("Of:").select_option("isr_followers")
+        entries.get_by_label("Show:").select_option("unapplied")
+        expect(entries.locator("canvas")).to_be_visible()
+        durations = chart(page, "Replicate duration")
+        durations.get_by_label("Kind of entry").select_option("depot")
+        expect(latest(page, "Replicate duration", "maximum")).to_have_text(SOMETHING, timeout=PATIENCE_MS)
+        if "modules" in where:
+            picture(page, "module")
 
 
-def test_an_option_is_edited(page: Page, served: Served) -> None:
+def test_an_option_of_a_topology_is_edited(page: Page, served: Served) -> None:
+    name = "topology.failures.max"
+    go(page, served, f"/modules/{MODULE}/options")
+    of = page.get_by_label("Options of")
+    expect(of.locator("option")).to_have_count(5, timeout=PATIENCE_MS)
+    of.select_option("topology:count")
+    row = page.locator("tr", has=page.get_by_label(name))
+    expect(row).to_contain_text("default 1000 records", timeout=PATIENCE_MS)
+    page.get_by_label(name).fill("77")
+    row.get_by_role("button", name="Set", exact=True).click()
+    expect(row).to_contain_text("topology count of module Shown", timeout=PATIENCE_MS)
+    told = served.get(f"/options?module={MODULE}&topology=count")
+    assert next(each for each in told if each["name"] == name)["value"] == 77
+    row.get_by_role("button", name="Unset").click()
+    expect(row).to_contain_text("default;", timeout=PATIENCE_MS)
+
+
+def test_an_option_is_edited(page: Page, served: Served, refusals: set[int]) -> None:
+    refusals.add(400)
     name = "replication.max.near.sync.message.lag"
     go(page, served, f"/modules/{MODULE}/options")
     field = page.get_by_label(name)
@@ -222,6 +268,32 @@ def test_a_pstate_is_paged_without_a_key_twice(page: Page, served: Served) -> No
         expect(rows.first).not_to_have_text(shown[0], timeout=PATIENCE_MS)
     assert len(seen) == len(set(seen))
     assert {json.dumps(each["user"]) for each in records} <= set(seen)
+
+
+def test_keys_with_slashes_and_numbers_beyond_those_of_javascript_are_browsed(
+    page: Page, served: Served
+) -> None:
+    user, big = "https://example.org/a", 2**53 + 1
+    records = [{"user": user, "number": big + each, "note": f"note {each}"} for each in range(60)]
+    where = f"/modules/{MODULE}/depots/events/records"
+    assert served.send("POST", where, {"records": records}).status_code == 201
+    path = f"/modules/{MODULE}/pstates/notes?key={quote(user, safe='')}&key={big + 59}"
+    wait_until("all are noted", lambda: served.get(path)["value"] is not None, 60)
+    go(page, served, f"/modules/{MODULE}/data")
+    page.get_by_label("Depot or PState").select_option("pstate:notes")
+    page.get_by_role("button", name=user).click()
+    rows = page.locator("tbody tr td:first-child")
+    expect(rows.first).to_have_text(str(big), timeout=PATIENCE_MS)
+    shown = rows.all_inner_texts()
+    page.get_by_role("button", name="Next page").click()
+    expect(rows.first).to_have_text(str(big + 50), timeout=PATIENCE_MS)
+    shown += rows.all_inner_texts()
+    assert shown == [str(big + each) for each in range(60)]
+    typed = page.get_by_label("Key, or a JSON list of keys")
+    assert typed.input_value() == user
+    typed.fill(json.dumps([user, big + 7]))
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("main pre")).to_have_text('"note 7"', timeout=PATIENCE_MS)
 
 
 def test_a_parked_record_that_was_opened_stays_open(page: Page, served: Served) -> None:

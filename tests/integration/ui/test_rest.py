@@ -124,6 +124,34 @@ def test_appended_records_are_read_back(served: Served) -> None:
     assert all(record in found for record in records)
 
 
+def test_of_a_collection_inside_of_a_pstate_the_beginning_is_told_and_the_rest_page_by_page(
+    served: Served,
+) -> None:
+    big = 2**60
+    records = [{"user": "noted", "number": big + each, "note": f"note {each}"} for each in range(20)]
+    assert (
+        served.send("POST", f"/modules/{MODULE}/depots/events/records", {"records": records}).status_code
+        == 201
+    )
+    path = f"/modules/{MODULE}/pstates/notes"
+
+    def page(query: str) -> Any:
+        return served.get(f"{path}?{query}")
+
+    wait_until("all are noted", lambda: len(page("key=noted")["entries"]) == 20, 60)
+    [entry] = page("prefix=noted")["entries"]
+    assert entry == {
+        "key": "noted",
+        "value": None,
+        "inside": {"first": [big, big + 1, big + 2], "more": True},
+    }
+    inside = page(f"key=noted&start={big + 10}&limit=5")
+    assert [each["key"] for each in inside["entries"]] == [big + 10 + each for each in range(5)]
+    assert inside["entries"][0]["value"] == "note 10"
+    assert inside["more"]
+    assert page(f"key=noted&key={big + 3}")["value"] == "note 3"
+
+
 def test_a_record_that_is_none_appends_nothing(served: Served) -> None:
     before = [served.get(f"/modules/{MODULE}/depots/events/records?task={task}")["end"] for task in range(8)]
     body = {"records": [{"user": "good"}, {"no": "user"}]}
@@ -167,7 +195,9 @@ def test_what_is_not_there_is_told_with_what_is(served: Served, path: str, sente
     assert sentence in why
 
 
-def test_pages_of_other_sites_change_nothing(served: Served) -> None:
+def test_pages_of_other_sites_see_and_change_nothing(served: Served) -> None:
+    looked = served.send("GET", "/cluster", headers={"Sec-Fetch-Site": "cross-site"})
+    assert refusal(looked)[0] == 403
     path = f"/modules/{MODULE}/leadership/balance"
     for headers in ({"Origin": "http://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}):
         assert refusal(served.send("POST", path, headers=headers))[0] == 403
@@ -244,8 +274,15 @@ def test_progress_and_failures_of_topologies_are_in_charts_and_metrics(served: S
     text = httpx.get(f"{served.url}/metrics").text
     assert 'stretto_topology_parked_records{module="Shown"' in text
     assert "stretto_function_duration_seconds_bucket" in text
-    forgotten = served.send("POST", f"/modules/{MODULE}/failures", {"again": False})
-    assert forgotten.json()["records"] >= 1
+    where = f"/modules/{MODULE}/failures"
+    parked = served.get(where)["parked"]
+    record = {name: parked[0][name] for name in ("topology", "depot", "task", "offset")}
+    forgotten = served.send("POST", where, {"again": False, "record": record})
+    assert forgotten.json() == {"records": 1}
+    wait_until("one is gone", lambda: len(served.get(where)["parked"]) == len(parked) - 1, 60)
+    assert refusal(served.send("POST", where, {"again": False, "record": {"offset": 5}}))[0] == 400
+    forgotten = served.send("POST", where, {"again": False})
+    assert forgotten.json()["records"] == len(parked) - 1
 
 
 def test_a_snapshot_is_made_listed_verified_and_deleted(served: Served, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from stretto.ui.history import History
 from stretto.ui.metrics import Metrics
 from stretto.ui.server import application
 from stretto.ui.views import ClusterView, Health
-from stretto.zk.records import DepotSpec
+from stretto.zk.records import DepotSpec, TopologySpec
 from tests.unit.ui.test_views import module
 
 # Handlers declare parameters in the way that all versions of the framework from 2.18 on know.
@@ -47,7 +47,8 @@ class Ack:
 class Fakes(Desk):
     def __init__(self) -> None:
         self.begun, self.over = threading.Semaphore(0), threading.Event()
-        self.modules = (module(depots=(DepotSpec(name="events"),)),)
+        topology = TopologySpec(name="count", kind="stream", depots=("events",))
+        self.modules = (module(depots=(DepotSpec(name="events"),), topologies=(topology,)),)
         ack = Ack(self.begun, self.over)
         producer = SimpleNamespace(append=lambda *_, **__: ack, close=lambda: None)
         self.client = cast(Client, SimpleNamespace(producer=lambda *_, **__: producer))
@@ -125,3 +126,28 @@ def test_the_framework_serves_no_pages_of_its_own(served: TestClient[Litestar], 
         answer = served.get(where)
         assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
     assert served.get("/openapi.json").json()["info"]["title"] == "stretto"
+
+
+def test_options_are_asked_for_at_every_level(
+    fakes: Fakes, served: TestClient[Litestar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    option = admin.OptionView(name="a.b", value=1, origin="default", default=1, unit="", doc="")
+    asked: list[admin.OptionLevel] = []
+
+    def ask(call: admin.Call[Any]) -> Any:
+        if isinstance(call, admin.Options):
+            asked.append(call.level)
+            return (option,)
+        return fakes.modules
+
+    monkeypatch.setattr(fakes, "ask", ask)
+    monkeypatch.setattr(fakes, "act", lambda call: asked.append(call.level))
+    level = {"module": "M", "topology": "count"}
+    assert served.get("/api/v1/options", params=level).json()[0]["name"] == "a.b"
+    assert served.put("/api/v1/options/a.b", params=level, json={"value": 2}).status_code == 204
+    assert served.delete("/api/v1/options/a.b", params=level).status_code == 204
+    assert set(asked) == {admin.OptionLevel(module="M", topology="count")}
+    wrong = served.get("/api/v1/options", params={"module": "M", "pstate": "nothing"})
+    assert (wrong.status_code, "M has no PState nothing" in wrong.json()["detail"]) == (404, True)
+    several = served.get("/api/v1/options", params={"module": "M", "depot": "events", "topology": "count"})
+    assert several.status_code == 400

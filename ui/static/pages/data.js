@@ -1,9 +1,21 @@
 // What a module holds: depots and PStates, and records that its functions did not manage.
 import { action, ask, count, fill, h, many, moment, path, table } from "../dom.js";
+import { parse, show } from "../json.js";
 import { moduleHead } from "./shared.js";
 
 const PAGE = 50;
-const text = (key) => (typeof key === "string" ? key : JSON.stringify(key));
+const text = (key) => (typeof key === "string" ? key : show(key));
+
+// What somebody typed: a JSON list of keys, each inside what the one before leads to; anything else is one key.
+function keysOf(typed) {
+  if (!typed) return [];
+  try {
+    const found = parse(typed);
+    if (Array.isArray(found)) return found.map(text);
+  } catch { /* it is a key */ }
+  return [typed];
+}
+const typedFor = (keys) => (keys.length === 1 && keysOf(keys[0].trim())[0] === keys[0] ? keys[0] : keys.length ? show(keys) : "");
 
 export function data(root, [name]) {
   moduleHead(root, name, "/data");
@@ -12,12 +24,12 @@ export function data(root, [name]) {
   const offset = h("input", { type: "number", min: 0, value: 0, style: "width: 9em" });
   const keys = h("input", { placeholder: "all of them" });
   const ofDepot = [h("label", {}, "Task ", task), h("label", {}, "From offset ", offset)];
-  const ofPState = [h("label", {}, "Keys, separated by / ", keys)];
+  const ofPState = [h("label", {}, "Key, or a JSON list of keys ", keys)];
   const box = h("div", {});
   const more = h("p", { class: "inline" });
   const button = (label, work) => h("button", { type: "button", onclick: () => guarded(work) }, label);
   let asked = 0; // An answer to what nobody waits for any more is not shown.
-  let inside = []; // Keys that lead to what is shown; they may have a / in them.
+  let inside = []; // Keys that lead to what is shown.
 
   const guarded = async (work) => {
     asked += 1;
@@ -36,7 +48,7 @@ export function data(root, [name]) {
     const page = await ask(`/modules/${path(name)}/depots/${path(object)}/records?${new URLSearchParams({ task: task.value, offset: start, limit: PAGE })}`);
     if (mine !== asked) return;
     fill(box, h("p", { class: "soft" }, page.end > page.start ? `Task ${page.task} has offsets ${count(page.start)} to ${count(page.end)} (exclusive).` : `Task ${page.task} has no records; it has offsets from ${count(page.end)} on.`),
-      page.records.length ? table([["offset", "number"], "time (UTC)", "record"], page.records.map((each) => [count(each.offset), moment(each.timestamp_ms), h("code", {}, JSON.stringify(each.value))])) : null);
+      page.records.length ? table([["offset", "number"], "time (UTC)", "record"], page.records.map((each) => [count(each.offset), moment(each.timestamp_ms), h("code", {}, show(each.value))])) : null);
     more.replaceChildren(...(start > page.start ? [button("First", () => depot(object, page.start))] : []),
       ...(page.next < page.end ? [button("Next page", () => depot(object, page.next)), button("Newest", () => depot(object, Math.max(page.start, page.end - PAGE)))] : []));
   }
@@ -50,11 +62,12 @@ export function data(root, [name]) {
     if (mine !== asked) return;
     // A page begins with the key that the one before it ended with.
     const entries = after === undefined ? page.entries : page.entries.filter((each) => text(each.key) !== after);
-    const into = (key) => h("button", { type: "button", class: "key", onclick: () => guarded(() => { inside = [...inside, text(key)]; keys.value = inside.join(" / "); return pstate(object); }) }, h("code", {}, JSON.stringify(key)));
-    const isNested = (value) => value !== null && typeof value === "object";
-    fill(box, h("p", { class: "soft" }, "Type ", h("code", {}, page.type), inside.length ? `, inside ${inside.join(" / ")}` : ""),
-      entries.length ? table(["key", "value"], entries.map((each) => [isNested(each.value) ? into(each.key) : h("code", {}, JSON.stringify(each.key)), h("code", {}, JSON.stringify(each.value))]))
-        : page.value === null ? h("p", { class: "soft" }, "Nothing is there.") : h("pre", {}, JSON.stringify(page.value, null, 2)));
+    const into = (key) => h("button", { type: "button", class: "key", onclick: () => guarded(() => { inside = [...inside, text(key)]; keys.value = typedFor(inside); return pstate(object); }) }, h("code", {}, show(key)));
+    const preview = ({ first, more }) => h("code", {}, `${first.map((each) => show(each)).join(", ")}${more ? (first.length ? ", …" : "…") : ""}`);
+    const row = (each) => (each.inside ? [into(each.key), preview(each.inside)] : [h("code", {}, show(each.key)), h("code", {}, show(each.value))]);
+    fill(box, h("p", { class: "soft" }, "Type ", h("code", {}, page.type), inside.length ? [", inside ", h("code", {}, inside.map((key) => show(key)).join(" / "))] : null),
+      entries.length ? table(["key", "value"], entries.map(row))
+        : page.value === null ? h("p", { class: "soft" }, "Nothing is there.") : h("pre", {}, show(page.value, 2)));
     const last = entries.at(-1);
     more.replaceChildren(...(after === undefined ? [] : [button("First", () => pstate(object))]), ...(page.more && last ? [button("Next page", () => pstate(object, text(last.key)))] : []));
   }
@@ -64,7 +77,7 @@ export function data(root, [name]) {
     for (const each of ofDepot) each.hidden = kind !== "depot";
     for (const each of ofPState) each.hidden = kind !== "pstate";
     if (kind === "depot") return depot(object, Number(offset.value));
-    inside = keys.value.split("/").map((each) => each.trim()).filter(Boolean);
+    inside = keysOf(keys.value.trim());
     return pstate(object);
   });
   const form = h("form", { class: "inline", onsubmit: (event) => { event.preventDefault(); look(); } }, what, ofDepot, ofPState, h("button", {}, "Show"));

@@ -81,7 +81,7 @@ export function leadership(root, [name]) {
     fill(map, h("div", { class: "map" }, nodes.map((node) => {
       const held = told.flatMap((each) => each.replicas.filter((replica) => replica.node === node).map((replica) => [each, replica]));
       const leaders = balance.nodes.find((each) => each.node === node);
-      return h("section", {}, h("h3", {}, nodeLink(node)), h("p", { class: "soft" }, leaders ? `leads ${leaders.leaders}, ideal ${leaders.ideal.toFixed(1)}${leaders.allowed ? "" : ", disallowed"}` : "leads none"),
+      return h("section", {}, h("h3", {}, nodeLink(node)), h("p", { class: "soft" }, leaders ? `leads ${many(leaders.leaders, "group")}, ideal ${leaders.ideal.toFixed(1)} groups${leaders.allowed ? "" : ", disallowed"}` : "leads none"),
         h("div", { class: "cells" }, held.map(([each, replica]) => cell(name, each, replica))));
     })));
     fill(plan, h("p", {}, `Imbalance ${percent(balance.imbalance)} of the ideal share; it is balanced by itself from ${percent(balance.threshold)} on. `,
