@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from stretto import admin, wire
 from stretto.client.api import Client
@@ -20,13 +22,16 @@ from stretto.client.calls import ask
 from stretto.client.cluster import Cluster
 from stretto.client.status import GroupStatus, group_statuses
 from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.telemetry.windows import StoryLine
 from stretto.types import WorkerId
 from stretto.ui.views import PROBLEMS_MAX, ClusterView, Health, Problem, problems_of, sentence_of
+from stretto.zk.paths import GroupKey
 
 FRESH_SECONDS = 0.8
 SUPERVISOR_SECONDS = 5.0
 
 T = TypeVar("T")
+Story: TypeAlias = list[tuple[WorkerId, StoryLine]]
 
 
 class _Plan(NamedTuple):
@@ -40,11 +45,18 @@ class _Plan(NamedTuple):
 class Desk:
     """May be used from many threads."""
 
-    def __init__(self, cluster: Cluster, parked: Callable[[], Mapping[tuple[str, str], int]]) -> None:
-        """``parked`` tells how many records are, by module and topology."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        parked: Callable[[], Mapping[tuple[str, str], int]],
+        remembered: Callable[[GroupKey], Story],
+    ) -> None:
+        """``parked`` tells how many records are, by module and topology; ``remembered`` what replicas of a
+        group told of themselves, also those that are gone."""
         self.cluster = cluster
         self.client = Client(cluster.network)
         self._parked = parked
+        self._remembered = remembered
         self._answers: dict[Any, tuple[float, Future[Any]]] = {}
         self._lock = threading.Lock()
         self._plan = _Plan()
@@ -172,11 +184,15 @@ class Desk:
                 continue
         return found
 
-    def story(self, status: GroupStatus) -> list[tuple[WorkerId, admin.StoryLine]]:
-        """Of all replicas of a group, by time."""
+    def story(self, status: GroupStatus) -> Story:
+        """Of all replicas of a group, by time: what is remembered here, and what they tell now."""
         told = self._of_replicas(status, admin.Story(group=status.group))
         lines = [(worker, line) for worker, story in told.items() for line in story]
-        return sorted(lines, key=lambda each: each[1].at_ms)
+        known = {(worker, msgspec.json.encode(line)): line for worker, line in lines}
+        for worker, line in self._remembered(status.group):
+            known.setdefault((worker, msgspec.json.encode(line)), line)
+        found = [(worker, line) for (worker, _), line in known.items()]
+        return sorted(found, key=lambda each: each[1].at_ms)
 
     def epochs(self, status: GroupStatus) -> tuple[admin.EpochView, ...]:
         """By the leader's log; without one, by that which goes furthest."""

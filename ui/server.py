@@ -160,7 +160,7 @@ def serve(cluster: Cluster, *, host: str, port: int, data_dir: Path, token: str 
     metrics = Metrics()
     history = History(store)
     collector = Collector(cluster, store, metrics, history)
-    desk = Desk(cluster, metrics.parked)
+    desk = Desk(cluster, metrics.parked, store.story)
     config = uvicorn.Config(
         application(desk, history, metrics, token),
         host=host,

@@ -1,4 +1,4 @@
-"""The windows of all workers, kept for weeks in a file of bounded size.
+"""The windows of all workers and the story of all groups, kept for weeks in a file of bounded size.
 
 Three tiers: every window for hours, minutes for days, tens of minutes for weeks. A window is merged into
 those of the coarser tiers as it comes, so nothing has to be rolled up later, and a store that was down for a
@@ -21,7 +21,9 @@ import structlog
 from msgspec.structs import replace
 
 from stretto.errors import StrettoError
-from stretto.telemetry.windows import WINDOW_MS, Window
+from stretto.telemetry.windows import WINDOW_MS, StoryLine, Window
+from stretto.types import WorkerId
+from stretto.zk.paths import GroupKey
 
 log = structlog.get_logger()
 
@@ -29,6 +31,8 @@ FORMAT = 2
 BYTES_MAX = 1024 * 1024 * 1024
 HALVINGS_MAX = 12
 """Of the time that each tier keeps, when there is too much."""
+STORY_LINES_MAX = 2_000
+"""Of a group."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
@@ -43,6 +47,7 @@ TIERS = (Tier(WINDOW_MS, 6 * HOUR_MS), Tier(60_000, 3 * DAY_MS), Tier(600_000, 3
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Window).decode
+_line = msgspec.msgpack.Decoder(StoryLine).decode
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS windows (
@@ -52,6 +57,15 @@ CREATE TABLE IF NOT EXISTS windows (
     data BLOB NOT NULL,
     PRIMARY KEY (step_ms, start_ms, worker)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS story (
+    module TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    worker TEXT NOT NULL,
+    line BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS story_of ON story (module, generation, number, at_ms);
 """
 
 
@@ -91,9 +105,29 @@ class Store:
             self._database.execute("BEGIN")
             for window in windows:
                 if self._at(TIERS[0].step_ms, window.start_ms, window) is None:
-                    self._put(TIERS[0].step_ms, window)
+                    told = self._without_story(window)
+                    self._put(TIERS[0].step_ms, told)
                     for tier in TIERS[1:]:
-                        self._merge(tier.step_ms, window)
+                        self._merge(tier.step_ms, told)
+
+    def _without_story(self, window: Window) -> Window:
+        """Which is kept by itself."""
+        for each in window.groups:
+            self._database.executemany(
+                "INSERT INTO story VALUES (?, ?, ?, ?, ?, ?)",
+                [(*each.group, line.at_ms, window.worker, _encode(line)) for line in each.story],
+            )
+        return replace(window, groups=tuple(replace(each, story=()) for each in window.groups))
+
+    def story(self, group: GroupKey) -> list[tuple[WorkerId, StoryLine]]:
+        """Of all replicas of a group that ever told, by time."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT worker, line FROM story WHERE module = ? AND generation = ? AND number = ? "
+                "ORDER BY at_ms DESC LIMIT ?",
+                (*group, STORY_LINES_MAX),
+            ).fetchall()
+        return [(WorkerId(worker), _line(line)) for worker, line in reversed(rows)]
 
     def latest(self, worker: str) -> int | None:
         """Start of the last window of a worker."""
@@ -128,6 +162,7 @@ class Store:
             for halvings in range(HALVINGS_MAX):
                 for tier in TIERS:
                     self._forget(tier.step_ms, now_ms - (tier.kept_ms >> halvings))
+                self._forget_story(now_ms - (TIERS[-1].kept_ms >> halvings))
                 if self._pages() <= self._pages_max:
                     break
             oldest_ms = {tier.step_ms: now_ms - tier.kept_ms for tier in TIERS}
@@ -142,6 +177,15 @@ class Store:
 
     def _forget(self, step_ms: int, before_ms: int) -> None:
         self._database.execute("DELETE FROM windows WHERE step_ms = ? AND start_ms < ?", (step_ms, before_ms))
+
+    def _forget_story(self, before_ms: int) -> None:
+        self._database.execute("DELETE FROM story WHERE at_ms < ?", (before_ms,))
+        self._database.execute(
+            "DELETE FROM story WHERE rowid IN (SELECT rowid FROM (SELECT rowid, row_number() OVER "
+            "(PARTITION BY module, generation, number ORDER BY at_ms DESC) AS place FROM story) "
+            "WHERE place > ?)",
+            (STORY_LINES_MAX,),
+        )
 
     def _merge(self, step_ms: int, window: Window) -> None:
         start_ms = window.start_ms - window.start_ms % step_ms

@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stretto.admin import StoryLine
 from stretto.replog.core import effects
 from stretto.replog.frame import Frame, Kind
 from stretto.telemetry.histogram import Histogram
@@ -28,6 +27,7 @@ from stretto.telemetry.windows import (
     KindWindow,
     Looks,
     ReplogLooks,
+    StoryLine,
     TopologyWindow,
     Window,
 )
@@ -103,6 +103,7 @@ class Meter:
         self._looks: dict[str, Looks] = {}
         self._replogs: dict[str, ReplogLooks] = {}
         self._led_epoch = Epoch(0)
+        self._lines: deque[StoryLine] = deque(maxlen=STORY_LINES)
         self._topologies: dict[str, _TopologyMeter] = {}
         self._functions: dict[str, Histogram] = {}
         self.busy_seconds = 0.0
@@ -141,7 +142,9 @@ class Meter:
 
     def noted(self, event: str, fields: dict[str, Any]) -> None:
         """A transition of the replica."""
-        self.story.append(StoryLine(at_ms=time.time_ns() // 1_000_000, event=event, fields=fields))
+        line = StoryLine(at_ms=time.time_ns() // 1_000_000, event=event, fields=fields)
+        self.story.append(line)
+        self._lines.append(line)
         match event:
             case "leads":
                 self._events["elections"] += 1
@@ -217,13 +220,14 @@ class Meter:
         """The window that ends now. A run that is applied meanwhile may count for it or for the next."""
         kinds, events, looks, busy = self._kinds, self._events, self._looks, self.busy_seconds
         topologies, functions = self._topologies, self._functions
-        replogs, led_epoch = self._replogs, self._led_epoch
+        replogs, led_epoch, lines = self._replogs, self._led_epoch, self._lines
         self._begin()
         standing |= looks
         return GroupWindow(
             busy_ms=busy * 1_000,
             led_epoch=led_epoch,
             replogs=replogs,
+            story=tuple(lines),
             kinds={kind.name.lower(): meter.told() for kind, meter in list(kinds.items())},
             events=dict(events),
             topologies={name: meter.told() for name, meter in topologies.items()},

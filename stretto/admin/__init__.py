@@ -57,7 +57,6 @@ from stretto.admin.replicas import (
     Replicas,
     ReplicaView,
     Story,
-    StoryLine,
     TaskCatchup,
     Windows,
 )
@@ -87,6 +86,7 @@ from stretto.admin.topologies import (
     SettleFailures,
     TopologyView,
 )
+from stretto.telemetry.windows import StoryLine
 
 __all__ = [
     "AbandonScaling",

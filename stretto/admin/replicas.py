@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from stretto.admin.call import Call
-from stretto.telemetry.windows import Window
+from stretto.telemetry.windows import StoryLine, Window
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
 
@@ -110,15 +108,6 @@ class Windows(Call[tuple[Window, ...]], frozen=True, kw_only=True):
     """What a worker measured: the windows that it still has, from one on."""
 
     since_ms: int = 0
-
-
-class StoryLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A transition of a replica."""
-
-    at_ms: int
-    """Of the Unix epoch."""
-    event: str
-    fields: dict[str, Any]
 
 
 class Story(Call[tuple[StoryLine, ...]], frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import reduce
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -118,6 +119,15 @@ class TopologyWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         )
 
 
+class StoryLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A transition of a replica."""
+
+    at_ms: int
+    """Of the Unix epoch."""
+    event: str
+    fields: dict[str, Any]
+
+
 class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One replica in one window."""
 
@@ -148,6 +158,8 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     topologies: dict[str, TopologyWindow] = {}
     functions: dict[str, Distribution] = {}
     """Seconds that a call of a module's function took: of topologies, steps and queries."""
+    story: tuple[StoryLine, ...] = ()
+    """What the replica went through, oldest first; of the latest only, where windows are merged."""
 
     @property
     def replog(self) -> ReplogLooks:

@@ -19,6 +19,7 @@ from stretto.ui.history import CHARTED_MINUTES, History, Scope
 from stretto.ui.threads import SLOW
 
 MINUTES_MAX = 7 * 24 * 60
+STORY_SHOWN_MAX = 500
 
 
 @get("/modules", summary="The modules")
@@ -51,7 +52,8 @@ class StoryEntry(msgspec.Struct, frozen=True):
 @get("/modules/{module:str}/groups/{group:int}/story", summary="Recent transitions")
 def story(desk: Desk, module: str, group: Group) -> list[StoryEntry]:
     status = group_named(desk, module, group)
-    return [StoryEntry(worker, line.at_ms, line.event, line.fields) for worker, line in desk.story(status)]
+    lines = desk.story(status)[-STORY_SHOWN_MAX:]
+    return [StoryEntry(worker, line.at_ms, line.event, line.fields) for worker, line in lines]
 
 
 class EpochEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +72,13 @@ class EpochEntry(msgspec.Struct, frozen=True, kw_only=True):
 def epochs(desk: Desk, module: str, group: Group) -> list[EpochEntry]:
     status = group_named(desk, module, group)
     found = desk.epochs(status)
+    lines = desk.story(status)
     leads = {
-        line.fields.get("epoch"): (worker, line.at_ms)
-        for worker, line in desk.story(status)
-        if line.event == "leads"
+        line.fields.get("epoch"): (worker, line.at_ms) for worker, line in lines if line.event == "leads"
     }
     follows = {
         line.fields.get("epoch"): WorkerId(str(line.fields["leader"]))
-        for _, line in desk.story(status)
+        for _, line in lines
         if line.event == "follows"
     }
     ends = [each.start for each in found[1:]]

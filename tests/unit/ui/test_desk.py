@@ -10,6 +10,7 @@ from stretto import admin, wire
 from stretto.client.cluster import Cluster
 from stretto.client.status import GroupState, GroupStatus
 from stretto.errors import RetriableError
+from stretto.telemetry.windows import StoryLine
 from stretto.types import WorkerId
 from stretto.ui import desk as desks
 from stretto.ui.desk import Desk
@@ -19,6 +20,7 @@ from tests.unit.ui.test_metrics import record
 from tests.unit.ui.test_views import module, node, status
 
 SILENCE = "nothing answers"
+REMEMBERED = [(WorkerId("gone"), StoryLine(at_ms=1, event="leads", fields={"epoch": 1}))]
 
 
 class FakeCluster:
@@ -40,6 +42,10 @@ class FakeCluster:
                 return (node(),)
             case _:
                 return (module(),)
+
+    def ask_worker(self, _: str, call: admin.Call[Any]) -> Any:
+        assert isinstance(call, admin.Story)
+        return (StoryLine(at_ms=2, event="leads", fields={"epoch": 2}),)
 
     def metadata(self) -> wire.Metadata:
         if not self.workers_answer:
@@ -63,7 +69,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[GroupStatus]:
 
 @pytest.fixture
 def desk(cluster: FakeCluster, groups: list[GroupStatus]) -> Desk:
-    return Desk(cast(Cluster, cluster), dict)
+    return Desk(cast(Cluster, cluster), dict, lambda _: list(REMEMBERED))
 
 
 def test_all_is_well(desk: Desk) -> None:
@@ -110,3 +116,14 @@ def test_without_a_conductor_from_the_beginning_groups_are_known_all_the_same(
     groups[:] = [status(GroupState.OFFLINE, group=0)]
     assert desk.cluster_view().health is Health.BAD
     assert desk.groups("M")[0].group == GroupKey("M", 1, 0)
+
+
+def test_the_story_of_a_group_has_what_replicas_told_that_are_gone_and_nothing_twice(
+    desk: Desk, groups: list[GroupStatus]
+) -> None:
+    live = (WorkerId("w0"), StoryLine(at_ms=2, event="leads", fields={"epoch": 2}))
+    REMEMBERED.append(live)
+    try:
+        assert desk.story(groups[0]) == [REMEMBERED[0], live]
+    finally:
+        REMEMBERED.remove(live)

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from stretto.errors import StrettoError
+from stretto.telemetry.windows import StoryLine
+from stretto.ui import store as stores
 from stretto.ui.store import TIERS, Store, tier_for
+from stretto.zk.paths import GroupKey
 from tests.unit.ui.windows import group, kind, window
 
 FINE, MINUTES, TENS = (tier.step_ms for tier in TIERS)
@@ -65,6 +68,36 @@ def test_groups_that_come_and_go_are_merged_by_name(store: Store) -> None:
     store.add([window(0, group(0)), window(FINE, group(1))])
     [merged] = store.between(0, DAY_MS, MINUTES)
     assert [each.group.group for each in merged.groups] == [0, 1]
+
+
+def line(at_ms: int, event: str = "leads") -> StoryLine:
+    return StoryLine(at_ms=at_ms, event=event, fields={"epoch": at_ms})
+
+
+def test_the_story_of_a_group_is_kept_once_and_by_time(store: Store, tmp_path: Path) -> None:
+    told = [
+        window(0, group(0, story=(line(2), line(5))), group(1, story=(line(3),)), worker="a"),
+        window(0, group(0, story=(line(4),)), worker="b"),
+    ]
+    store.add(told)
+    store.add(told)
+    store.close()
+    found = Store(tmp_path / "telemetry.sqlite").story(GroupKey("M", 1, 0))
+    assert found == [("a", line(2)), ("b", line(4)), ("a", line(5))]
+    [merged, _] = Store(tmp_path / "telemetry.sqlite").between(0, DAY_MS, MINUTES)
+    assert merged.groups[0].story == ()
+
+
+def test_of_a_story_the_newest_lines_stay(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "STORY_LINES_MAX", 10)
+    now_ms = 40 * DAY_MS
+    for number in range(2):
+        old, new = [line(at) for at in range(3)], [line(now_ms - 20 + at) for at in range(20)]
+        store.add([window(now_ms, group(number, story=(*old, *new)), worker=f"w{number}")])
+    store.expire(now_ms)
+    for number in range(2):
+        found = store.story(GroupKey("M", 1, number))
+        assert [each.at_ms for _, each in found] == [now_ms - 10 + at for at in range(10)]
 
 
 def test_history_survives_a_restart(store: Store, tmp_path: Path) -> None:

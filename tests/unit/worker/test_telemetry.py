@@ -106,6 +106,8 @@ def test_the_story_is_bounded_and_newest_last() -> None:
         meter.noted("leads", {"epoch": epoch})
     assert len(meter.story) == STORY_LINES
     assert meter.story[-1].fields == {"epoch": STORY_LINES + 4}
+    assert taken(meter).story == tuple(meter.story)
+    assert taken(meter).story == (), "each line is told with one window"
 
 
 def test_batches_and_looks_of_a_topology_are_told_together() -> None:
