@@ -43,7 +43,7 @@ class Operations:
             with contextlib.suppress(NoNodeError):
                 self._client.delete(f"{self._folder}/{name}")
 
-    def newest(self, limit: int, module: str | None) -> tuple[Operation, ...]:
+    def newest(self, limit: int, module: str | None, before_ms: int | None = None) -> tuple[Operation, ...]:
         """In the order they were done."""
         try:
             names = sorted(self._client.get_children(self._folder), reverse=True)
@@ -56,6 +56,7 @@ class Operations:
             path = f"{self._folder}/{name}"
             with contextlib.suppress(NoNodeError, ZnodeDamaged):
                 operation = decode(self._client.get(path)[0], Operation, path)
-                if module is None or operation.module == module:
+                is_old = before_ms is None or operation.at_ms < before_ms
+                if is_old and module in (None, operation.module):
                     found.append(operation)
         return tuple(reversed(found))

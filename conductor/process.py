@@ -287,8 +287,8 @@ class Conductor:
                 return self._balancing.resign(now, now.module(module), group, to)
             case admin.Options(level=level):
                 return answers.options(read_all(self._client, self._paths), self._level(level))
-            case admin.Operations(module=module, limit=limit):
-                return self._operations.newest(limit, module)
+            case admin.Operations(module=module, limit=limit, before_ms=before_ms):
+                return self._operations.newest(limit, module, before_ms)
             case admin.Specification(module=module):
                 return now.module(module).spec
             case admin.Snapshots(module=module):

@@ -80,6 +80,8 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds that the lease of the leader with the least had left."""
     catchup_left: Line
     """Bytes of rounds under way that replicas have not received."""
+    catchup_lag: Line
+    """Entries that replicas outside the ISR lack, by their leaders."""
     topology_lag: dict[str, Line]
     """Records that are visible and not processed, by topology."""
     topology_records: dict[str, Line]
@@ -120,6 +122,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     events: Numbers
     lease_left: float | None
     catchup_left: float | None
+    catchup_lag: float | None
     topology_lag: Numbers
     topology_records: Numbers
     topology_batches: Numbers
@@ -136,7 +139,7 @@ def point_of(windows: Sequence[Window]) -> Point | None:
     groups = [each for window in windows for each in window.groups]
     kinds = [(name, kind) for each in groups for name, kind in each.kinds.items()]
     topologies = [(name, topology) for each in groups for name, topology in each.topologies.items()]
-    standing = _of_latest_leaders(groups)
+    standing = [told for each in _latest_leaders(groups, _has_looked) for told in each.topologies.items()]
     worst = min(
         (each for each in (*unled, *groups) if each.isr.count),
         key=lambda each: each.isr.min - each.min_isr,
@@ -159,6 +162,7 @@ def point_of(windows: Sequence[Window]) -> Point | None:
         events=events,
         lease_left=min((each.lease_left_ms.min for each in groups if each.lease_left_ms.count), default=None),
         catchup_left=sum(each.catchup_left_bytes for each in groups) if groups else None,
+        catchup_lag=_lag(groups),
         topology_lag=_sums((name, each.lag.average) for name, each in standing if each.lag.count),
         topology_records=_sums((name, each.records) for name, each in topologies),
         topology_batches=_sums((name, each.batches) for name, each in topologies),
@@ -174,17 +178,26 @@ def _busy(window: Window) -> float:
     return sum(each.busy_ms for each in window.groups) / window.covered_ms
 
 
-def _of_latest_leaders(groups: Iterable[GroupWindow]) -> list[tuple[str, TopologyWindow]]:
-    """Topologies as the last leader of each group saw them: if it changed, two have looked at the same."""
+def _latest_leaders(
+    groups: Iterable[GroupWindow], is_told: Callable[[GroupWindow], bool]
+) -> Iterable[GroupWindow]:
+    """Of each group the last leader that tells something: if it changed, two have looked at the same."""
     latest: dict[tuple[str, int], GroupWindow] = {}
-    for each in groups:
-        if not any(told.lag.count or told.parked.count for told in each.topologies.values()):
-            continue
+    for each in filter(is_told, groups):
         where = (each.group.module, each.group.group)
         before = latest.get(where)
         if before is None or (before.group, before.led_epoch) < (each.group, each.led_epoch):
             latest[where] = each
-    return [told for each in latest.values() for told in each.topologies.items()]
+    return latest.values()
+
+
+def _has_looked(each: GroupWindow) -> bool:
+    return any(told.lag.count or told.parked.count for told in each.topologies.values())
+
+
+def _lag(groups: Iterable[GroupWindow]) -> float | None:
+    told = list(_latest_leaders(groups, lambda each: each.catchup_lag.count > 0))
+    return sum(each.catchup_lag.average for each in told) if told else None
 
 
 def _replogs(groups: Iterable[GroupWindow], standing: str) -> ReplogLooks:
@@ -260,6 +273,7 @@ def charts_of(points: Mapping[int, Point | None], step_ms: int, at_ms: int) -> C
         events=_lines(line, lambda point: point.events, absent=0.0, names=EVENTS),
         lease_left=_line(line, lambda point: point.lease_left),
         catchup_left=_line(line, lambda point: point.catchup_left),
+        catchup_lag=_line(line, lambda point: point.catchup_lag),
         topology_lag=_lines(line, lambda point: point.topology_lag),
         topology_records=_rates(line, lambda point: point.topology_records),
         topology_batches=_rates(line, lambda point: point.topology_batches),

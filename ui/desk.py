@@ -60,6 +60,7 @@ class Desk:
         self._answers: dict[Any, tuple[float, Future[Any]]] = {}
         self._lock = threading.Lock()
         self._plan = _Plan()
+        self._modules: tuple[admin.ModuleView, ...] | None = None
         self._nodes: dict[WorkerId, str] = {}
         #: Where workers were when somebody last told: they are asked also if ZooKeeper is lost.
         self._metadata: wire.Metadata | None = None
@@ -86,6 +87,15 @@ class Desk:
     def ask(self, call: admin.Call[admin.Result]) -> admin.Result:
         """Of the conductor, to look at something."""
         return self.shared(call, lambda: self.cluster.ask(call))
+
+    def modules(self) -> tuple[admin.ModuleView, ...]:
+        """As a conductor tells, or told last: groups serve without one."""
+        try:
+            self._modules = self.ask(admin.Modules())
+        except RetriableError:
+            if self._modules is None:
+                raise
+        return self._modules
 
     def act(self, call: admin.Call[admin.Result]) -> admin.Result:
         """Of the conductor, to change something: what was looked up before is old then."""
@@ -144,6 +154,7 @@ class Desk:
                 trouble = "no conductor is active; start one with 'stretto conductor', or wait a moment"
             else:
                 self._plan = _Plan(self.ask(admin.Nodes()), self.ask(admin.Modules()), at_ms)
+                self._modules = self._plan.modules
                 self._remember(self._plan.modules)
         except StrettoError as error:
             trouble = str(error)

@@ -60,6 +60,7 @@ GAUGES = {
     "stretto_replica_leads": "1 if the replica leads its group.",
     "stretto_replica_catching_up": "1 if it catches up, by mode: near, from the log; far, from the state.",
     "stretto_catchup_left_bytes": "Bytes of the round under way that a replica has not received.",
+    "stretto_catchup_lag_entries": "Entries that replicas outside the ISR lack, as their leader knows them.",
     "stretto_topology_lag_records": "Records that are visible and that a topology has not processed.",
     "stretto_topology_retrying_records": "Records that a topology failed to process and tries again.",
     "stretto_topology_parked_records": "Records that a topology gave up, until a person decides.",
@@ -260,6 +261,7 @@ def _gauges(group: GroupWindow) -> dict[str, float]:
     if group.isr.count:
         found["stretto_isr_members"] = group.isr.min
         found["stretto_stalled"] = group.stalled.max
+        found["stretto_catchup_lag_entries"] = group.catchup_lag.max
         found["stretto_lease_left_seconds"] = group.lease_left_ms.min / 1_000
     return found
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stretto.replog.core import effects
+from stretto.replog.core.record import Member
 from stretto.replog.frame import Frame, Kind
 from stretto.telemetry.histogram import Histogram
 from stretto.telemetry.windows import (
@@ -37,6 +38,7 @@ from stretto.worker.views import is_stalled
 
 if TYPE_CHECKING:
     from stretto.loop import Loop
+    from stretto.replog.core.leader import Leader
     from stretto.worker.group import Group
     from stretto.worker.microbatch.desk import MicrobatchDesk
     from stretto.worker.topology.desk import StreamDesk
@@ -317,7 +319,17 @@ def _look_at(group: Group, now: Millis) -> None:
             isr=len(leader.membership.committed),
             lease_left_ms=max(0, replica.lease_end - now),
             stalled=int(is_stalled(leader)),
+            catchup_lag=_lacked(leader, replica.log_end),
         )
+
+
+def _lacked(leader: Leader, end: Offset) -> int:
+    committed = leader.membership.committed
+    return sum(
+        end - progress.confirmed
+        for worker, progress in leader.followers.items()
+        if progress.confirmed is not None and Member(worker, progress.storage) not in committed
+    )
 
 
 def _standing(group: Group) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class Operations(Call[tuple[Operation, ...]], frozen=True, kw_only=True):
 
     module: str | None = None
     limit: int = 100
+    before_ms: int | None = None
+    """Only those that were done before."""
 
 
 class LocalWorkers(Call[tuple[WorkerView, ...]], frozen=True, kw_only=True):

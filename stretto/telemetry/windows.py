@@ -155,6 +155,8 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     damaged_blocks; and at leaders REFUSED_TRANSFERS with the reason."""
     catchup_left_bytes: int = 0
     """Of the round under way, while it receives its leader's state."""
+    catchup_lag: Looks = NO_LOOKS
+    """Entries that replicas outside the ISR lack, all together; of leaders only."""
     topologies: dict[str, TopologyWindow] = {}
     functions: dict[str, Distribution] = {}
     """Seconds that a call of a module's function took: of topologies, steps and queries."""
@@ -187,6 +189,7 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             isr=self.isr.merged(later.isr),
             lease_left_ms=self.lease_left_ms.merged(later.lease_left_ms),
             stalled=self.stalled.merged(later.stalled),
+            catchup_lag=self.catchup_lag.merged(later.catchup_lag),
             busy_ms=self.busy_ms + later.busy_ms,
             kinds=kinds,
             events=dict(Counter(self.events) + Counter(later.events)),

@@ -36,9 +36,16 @@ def allow_leadership(desk: Desk, node: str, data: Allowed) -> None:
     desk.act(admin.AllowLeadership(node=node) if data.allowed else admin.DisallowLeadership(node=node))
 
 
+BeforeMs = Annotated[
+    int | None, Parameter(ge=0, le=2**63 - 1, description="Only what was done before: ms of the Unix epoch.")
+]
+
+
 @get("/operations", summary="What was done to the cluster, newest last")
-def operations(desk: Desk, module: str | None = None, limit: Limit = 100) -> tuple[Operation, ...]:
-    return desk.ask(admin.Operations(module=module, limit=limit))
+def operations(
+    desk: Desk, module: str | None = None, limit: Limit = 100, before_ms: BeforeMs = None
+) -> tuple[Operation, ...]:
+    return desk.ask(admin.Operations(module=module, limit=limit, before_ms=before_ms))
 
 
 # Logs.

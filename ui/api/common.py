@@ -65,7 +65,7 @@ Group = Annotated[int, Parameter(ge=0)]
 
 
 def module_named(desk: Desk, module: str) -> admin.ModuleView:
-    return find_named("there is no module", module, {each.module: each for each in desk.ask(admin.Modules())})
+    return find_named("there is no module", module, {each.module: each for each in desk.modules()})
 
 
 def node_named(desk: Desk, node: str) -> admin.NodeView:

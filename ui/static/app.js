@@ -40,8 +40,8 @@ let shown = 0;
 let timer = null;
 
 function show() {
-  const where = location.hash.slice(1) || "/";
-  if (where === "main") return;
+  const hash = location.hash.slice(1);
+  const where = hash === "" || hash === "main" ? "/" : hash;
   main.replaceChildren();
   shown += 1;
   refresh = null;
@@ -114,6 +114,12 @@ setTheme(localStorage.getItem("theme") || (matchMedia("(prefers-color-scheme: da
 document.getElementById("token").addEventListener("click", () => {
   const token = window.prompt("The token that lets you change things (kept until this tab is closed):");
   if (token !== null) sessionStorage.setItem("token", token.trim());
+});
+
+// Where a page is, is in the hash: the link that skips to its content must not change that.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
 });
 
 window.addEventListener("hashchange", show);

@@ -28,6 +28,7 @@ const CHARTS = [
   { name: "Failing records", unit: "tried again or parked", format: count, lines: (told) => told.topology_failures },
   { name: "Lease left", unit: "of the leader with the least", format: milliseconds, zero: true, lines: (told) => ({ "lease left": told.lease_left }) },
   { name: "Catchup", unit: "bytes of the round still to come", format: bytes, lines: (told) => ({ left: told.catchup_left }) },
+  { name: "Catchup lag", unit: "entries that replicas outside the ISR lack", format: count, lines: (told) => ({ lacking: told.catchup_lag }) },
   { name: "Transitions", unit: "per point", format: count, lines: (told) => told.events },
 ];
 

@@ -19,12 +19,24 @@ export function fill(container, ...children) {
   if (container.dataset.shown === next.innerHTML) return;
   const active = document.activeElement;
   if (container.contains(active) && active.closest("form")) return; // somebody is typing here
-  const key = container.contains(active) ? active.getAttribute("href") || active.id : null;
+  const refocus = container.contains(active) ? likeness(active) : null;
   const opened = new Set([...container.querySelectorAll("details[open] > summary")].map((each) => each.textContent));
   container.dataset.shown = next.innerHTML;
   for (const each of next.querySelectorAll("details > summary")) each.parentElement.open = opened.has(each.textContent);
   container.replaceChildren(...next.childNodes);
-  if (key) container.querySelector(`[href="${CSS.escape(key)}"], #${CSS.escape(key)}`)?.focus();
+  if (refocus) refocus(container)?.focus();
+}
+
+// How to find again what had the focus: by where it leads, by its name, or by its words in the same <details>.
+function likeness(active) {
+  const key = active.getAttribute("href") || active.id;
+  if (key) return (container) => container.querySelector(`[href="${CSS.escape(key)}"], #${CSS.escape(key)}`);
+  const summary = (details) => details?.querySelector("summary")?.textContent;
+  const [within, tag, words] = [summary(active.closest("details")), active.tagName, active.textContent];
+  return (container) => {
+    const found = [...container.querySelectorAll("details")].find((each) => within && summary(each) === within);
+    return [...(found?.querySelectorAll(tag) || [])].find((each) => each.textContent === words);
+  };
 }
 
 export function table(columns, rows) {
@@ -77,6 +89,12 @@ export async function ask(path, options = {}) {
   let problem = {};
   try { problem = JSON.parse(text); } catch { /* no body */ }
   throw new Error(problem.detail || problem.title || `the server answered ${response.status}`);
+}
+
+// What does not depend on one another: if one fails, the others are shown all the same.
+export async function all(...works) {
+  const failed = (await Promise.allSettled(works)).find((each) => each.status === "rejected");
+  if (failed) throw failed.reason;
 }
 
 // The choices of a <select>: changed only if they differ, and never under somebody's hands.

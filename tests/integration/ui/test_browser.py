@@ -96,6 +96,45 @@ def test_every_page_can_be_reached_by_keyboard(page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Module {MODULE}")
 
 
+def test_the_link_to_the_content_leaves_the_page_as_it_is(page: Page, served: Served) -> None:
+    go(page, served, "/options")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Options of the cluster")
+    skip = page.get_by_role("link", name="Skip to content")
+    skip.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Options of the cluster")
+    go(page, served, "main")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cluster")
+
+
+def test_without_a_conductor_charts_and_map_go_on(page: Page, served: Served, refusals: set[int]) -> None:
+    refusals.add(503)
+    for told in (f"modules/{MODULE}", f"modules/{MODULE}/leadership"):
+        page.route(
+            f"**/api/v1/{told}", lambda route: route.fulfill(status=503, json={"detail": "no conductor"})
+        )
+    go(page, served, f"/modules/{MODULE}")
+    expect(chart(page, "ISR count").locator("canvas")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator("#freshness")).to_contain_text("no conductor")
+    go(page, served, f"/modules/{MODULE}/leadership")
+    expect(page.locator("a.cell.leader")).to_have_count(GROUPS, timeout=PATIENCE_MS)
+    expect(page.get_by_text("How it would be balanced is not known now.")).to_be_visible()
+
+
+def test_a_log_that_cannot_be_read_says_so(page: Page, served: Served, refusals: set[int]) -> None:
+    refusals.add(503)
+    go(page, served, "/conductor/log")
+    expect(page.locator("ol.log")).to_be_visible(timeout=PATIENCE_MS)
+    page.get_by_role("button", name="Pause").click()
+    page.route(
+        "**/api/v1/conductor/log*", lambda route: route.fulfill(status=503, json={"detail": "gone away"})
+    )
+    page.get_by_label("Least level").select_option("debug")
+    expect(page.locator("main .error")).to_have_text("gone away", timeout=PATIENCE_MS)
+
+
 def test_a_killed_leader_shows_its_successor_and_the_dip_of_the_isr(page: Page, served: Served) -> None:
     go(page, served, f"/modules/{MODULE}/leadership")
     leading = page.locator("a.cell.leader")
@@ -309,6 +348,7 @@ def test_a_parked_record_that_was_opened_stays_open(page: Page, served: Served) 
     assert served.send("POST", where, body).status_code == 201
     expect(parked).to_have_count(before + 1, timeout=PATIENCE_MS)
     expect(page.locator("details[open]")).to_have_count(1)
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY", "the focus was lost"
     go(page, served, "/")
     problem = page.locator("ul.problems li", has_text=f"of count of {MODULE}")
     expect(problem).to_contain_text("parked", timeout=PATIENCE_MS)

@@ -241,6 +241,12 @@ def test_a_query_is_asked_with_its_arguments(served: Served) -> None:
     assert (status, "cannot take" in why) == (409, True)
 
 
+def test_operations_are_told_page_by_page(served: Served) -> None:
+    [latest] = served.get("/operations?limit=1")
+    [before] = served.get(f"/operations?limit=1&before_ms={latest['at_ms']}")
+    assert before["at_ms"] < latest["at_ms"]
+
+
 def test_logs_are_read_of_every_daemon_page_by_page(served: Served) -> None:
     worker = served.get(f"/modules/{MODULE}/groups/0")["leader"]
     node = next(each for each in served.get("/nodes") if each["running"])["node"]

@@ -164,6 +164,15 @@ def test_topologies_are_summed_over_groups_and_functions_merged() -> None:
     assert charts.function_duration["all"].p50[0] == pytest.approx(10, rel=0.05)
 
 
+def test_what_replicas_outside_the_isr_lack_is_told_by_the_last_leader_of_each_group() -> None:
+    charts = drawn(
+        window(0, group(0, "follower", catchup_lag=looks(900), led_epoch=Epoch(1)), worker="a"),
+        window(0, group(0, catchup_lag=looks(100, 300), led_epoch=Epoch(2)), group(1, catchup_lag=looks(5))),
+        window(STEP, group(0, "follower")),
+    )
+    assert list(charts.catchup_lag) == [205, None]
+
+
 def test_of_leases_the_shortest_counts_and_of_catchup_the_sum() -> None:
     charts = drawn(
         window(0, group(0, lease_left_ms=looks(4_000, 900)), group(1, lease_left_ms=looks(3_000))),

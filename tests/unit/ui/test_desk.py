@@ -127,3 +127,15 @@ def test_the_story_of_a_group_has_what_replicas_told_that_are_gone_and_nothing_t
         assert desk.story(groups[0]) == [REMEMBERED[0], live]
     finally:
         REMEMBERED.remove(live)
+
+
+def test_modules_are_known_while_there_is_no_conductor_as_it_told_last(
+    desk: Desk, cluster: FakeCluster
+) -> None:
+    cluster.conductor_answers = False
+    with pytest.raises(RetriableError):
+        desk.modules()
+    cluster.conductor_answers = True
+    before = desk.modules()
+    cluster.conductor_answers = False
+    assert desk.modules() == before

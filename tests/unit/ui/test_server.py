@@ -48,13 +48,16 @@ class Fakes(Desk):
     def __init__(self) -> None:
         self.begun, self.over = threading.Semaphore(0), threading.Event()
         topology = TopologySpec(name="count", kind="stream", depots=("events",))
-        self.modules = (module(depots=(DepotSpec(name="events"),), topologies=(topology,)),)
+        self.known = (module(depots=(DepotSpec(name="events"),), topologies=(topology,)),)
         ack = Ack(self.begun, self.over)
         producer = SimpleNamespace(append=lambda *_, **__: ack, close=lambda: None)
         self.client = cast(Client, SimpleNamespace(producer=lambda *_, **__: producer))
 
     def ask(self, call: admin.Call[Any]) -> Any:
-        return self.modules
+        return self.known
+
+    def modules(self) -> tuple[admin.ModuleView, ...]:
+        return self.known
 
     def cluster_view(self) -> ClusterView:
         return ClusterView(
@@ -63,7 +66,7 @@ class Fakes(Desk):
             problems=(),
             conductor=None,
             nodes=(),
-            modules=self.modules,
+            modules=self.known,
             planned_at_ms=None,
             at_ms=0,
         )
@@ -138,7 +141,7 @@ def test_options_are_asked_for_at_every_level(
         if isinstance(call, admin.Options):
             asked.append(call.level)
             return (option,)
-        return fakes.modules
+        return fakes.known
 
     monkeypatch.setattr(fakes, "ask", ask)
     monkeypatch.setattr(fakes, "act", lambda call: asked.append(call.level))

@@ -3,6 +3,8 @@ import { charts } from "../charts.js";
 import { action, ask, count, fill, groupLink, h, moduleLink, moment, nodeLink, path, table, workerLink } from "../dom.js";
 import { catchup, down, moduleHead, nodesTable, problemsList, state } from "./shared.js";
 
+const OPERATIONS = 100;
+
 export function cluster(root) {
   const box = h("div", {});
   root.append(h("h1", {}, "Cluster"), box);
@@ -54,7 +56,7 @@ export function worker(root, [name]) {
       const held = told.flatMap((each) => each.replicas.filter((replica) => replica.worker === name).map((replica) => [each, replica]));
       fill(box, h("dl", {}, h("dt", {}, "Module"), h("dd", {}, moduleLink(found[0].module)), h("dt", {}, "Node"), h("dd", {}, nodeLink(found[1].node)), h("dt", {}, "Address"), h("dd", {}, found[1].address || down("not registered"))),
         h("h2", {}, "Replicas"), table(["group", "role", "ISR", ["applied below", "number"], ["log end", "number"], ["lag (entries)", "number"], "catchup", "remarks"],
-          held.map(([each, replica]) => [groupLink(found[0].module, each.group[2]), replica.role, replica.in_isr ? "● in" : "○ out", count(replica.apply), count(replica.end), count(replica.lag), catchup(replica.catchup), replica.why || ""])));
+          held.map(([each, replica]) => [groupLink(found[0].module, each.group[2]), replica.role, replica.in_isr ? "● in" : "○ out", count(replica.apply), count(replica.end), count(replica.lag), catchup(replica, each.replicas.find((other) => other.worker === each.leader)?.end), replica.why || ""])));
     }
     await drawn.refresh();
   };
@@ -64,9 +66,18 @@ export function operations(root, [name]) {
   if (name) moduleHead(root, name, "/operations");
   else root.append(h("h1", {}, "Operations"));
   const box = h("div", {});
-  root.append(box);
-  return async () => {
-    const told = await ask(`/operations?${new URLSearchParams(name ? { module: name } : {})}`);
-    fill(box, told.length ? table(["time (UTC)", "module", "what", "outcome"], told.reverse().map((each) => [moment(each.at_ms), each.module ? moduleLink(each.module) : "–", each.what, each.outcome])) : h("p", { class: "soft" }, "Nothing was done yet."));
+  const at = h("p", {});
+  root.append(box, at);
+  let before = null; // The newest page, unless somebody went further back.
+  const go = (to) => () => { before = to; show().catch((error) => fill(box, h("p", { class: "error" }, error.message))); };
+  const show = async () => {
+    const mine = before;
+    const told = await ask(`/operations?${new URLSearchParams({ limit: OPERATIONS, ...(name ? { module: name } : {}), ...(mine === null ? {} : { before_ms: mine }) })}`);
+    if (mine !== before) return;
+    fill(at, told.length === OPERATIONS ? h("button", { type: "button", id: "earlier", onclick: go(told[0].at_ms) }, "Earlier") : null, " ",
+      mine === null ? null : h("button", { type: "button", id: "newest", onclick: go(null) }, "Newest"));
+    fill(box, told.length ? table(["time (UTC)", "module", "what", "outcome"], told.reverse().map((each) => [moment(each.at_ms), each.module ? moduleLink(each.module) : "–", each.what, each.outcome]))
+      : h("p", { class: "soft" }, mine === null ? "Nothing was done yet." : "Nothing was done before."));
   };
+  return async () => { if (before === null) await show(); };
 }

@@ -30,7 +30,7 @@ export function group(root, [name, number]) {
       h("h2", {}, "Replicas"),
       table(["worker", "node", "role", "ISR", ["log start", "number"], ["applied below", "number"], ["log end", "number"], ["lag (entries)", "number"], "catchup", "remarks"],
         view.replicas.map((each) => [workerLink(each.worker), each.node ? nodeLink(each.node) : "–", each.role, each.in_isr ? "● in" : "○ out",
-          count(each.start), count(each.apply), count(each.end), count(each.lag), catchup(each.catchup), each.why || ""])));
+          count(each.start), count(each.apply), count(each.end), count(each.lag), catchup(each, view.replicas.find((replica) => replica.worker === view.leader)?.end), each.why || ""])));
     const others = view.isr.filter((worker) => worker !== view.leader);
     offered(target, others.map((worker) => [worker, worker]));
     hand.hidden = !others.length;

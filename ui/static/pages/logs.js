@@ -20,13 +20,14 @@ function log(root, title, route) {
     fill(at, page.earlier === null ? "This is where it begins. " : h("button", { type: "button", id: "earlier", "data-before": page.earlier }, "Earlier"), " ",
       before === null ? "" : h("button", { type: "button", id: "newest" }, "Newest"));
   };
+  const shown = () => show().catch((error) => fill(box, h("p", { class: "error" }, error.message)));
   at.addEventListener("click", (event) => {
     if (event.target.id === "earlier") before = event.target.dataset.before;
     else if (event.target.id === "newest") before = null;
     else return;
-    show();
+    shown();
   });
-  level.addEventListener("change", () => { before = null; show(); });
+  level.addEventListener("change", () => { before = null; shown(); });
   root.append(h("h1", {}, title), h("p", {}, h("label", {}, "Level ", level), " and above, oldest first"), box, at);
   return async () => { if (before === null) await show(); };
 }

@@ -1,6 +1,6 @@
 // A module: overview, task groups, leadership map, charts.
 import { charts } from "../charts.js";
-import { action, ask, count, duration, fill, groupLink, h, many, nodeLink, offered, path, table, workerLink } from "../dom.js";
+import { action, all, ask, count, duration, fill, groupLink, h, many, nodeLink, offered, path, table, workerLink } from "../dom.js";
 import { down, moduleHead, state, worstFirst } from "./shared.js";
 
 const percent = (share) => `${(share * 100).toFixed(0)} %`;
@@ -10,7 +10,7 @@ export function module(root, [name]) {
   const box = h("div", {});
   const drawn = charts({ module: name });
   root.append(box, h("h2", {}, "Replication"), drawn.element);
-  return async () => {
+  const overview = async () => {
     const view = await ask(`/modules/${path(name)}`);
     fill(box, view.problems.length ? h("ul", { class: "problems" }, view.problems.map((problem) => h("li", {}, problem))) : null,
       h("dl", {},
@@ -24,8 +24,8 @@ export function module(root, [name]) {
         h("dt", {}, "Artifact"), h("dd", {}, h("code", {}, view.artifact))),
       h("h2", {}, "Processes"),
       table(["worker", "node", "address"], view.processes.map((each) => [workerLink(each.worker), nodeLink(each.node), each.address || down("not registered")])));
-    await drawn.refresh();
   };
+  return () => all(overview(), drawn.refresh());
 }
 
 export function moduleCharts(root, [name]) {
@@ -72,18 +72,25 @@ export function leadership(root, [name]) {
     h("span", {}, h("span", { class: "cell osr" }, "○ 0"), " outside the ISR"), h("span", {}, h("span", { class: "cell gone" }, "✖ 0"), " not running")), map, plan,
     h("p", {}, action("Balance now", async () => { const done = await ask(`/modules/${path(name)}/leadership/balance`, { method: "POST" }); return done.switches.length ? `${many(done.switches.length, "switch", "es")} asked for` : "it is balanced already"; })), hand);
   return async () => {
-    const [told, balance, view] = await Promise.all([ask(`/modules/${path(name)}/groups`), ask(`/modules/${path(name)}/leadership`), ask(`/modules/${path(name)}`)]);
+    // Replicas tell of themselves also while no conductor tells of the balance.
+    const [groups, leadership] = await Promise.allSettled([ask(`/modules/${path(name)}/groups`), ask(`/modules/${path(name)}/leadership`)]);
+    if (groups.reason) throw groups.reason;
+    const [told, balance] = [groups.value, leadership.value];
     statuses = told;
     offer();
-    const at = new Map(view.processes.map((each) => [each.worker, each.node]));
-    const placed = (worker) => [workerLink(worker), " on ", at.has(worker) ? nodeLink(at.get(worker)) : "?"];
-    const nodes = [...new Set([...balance.nodes.map((each) => each.node), ...view.processes.map((each) => each.node)])].sort();
+    const at = new Map(told.flatMap((each) => each.replicas.map((replica) => [replica.worker, replica.node])));
+    const placed = (worker) => [workerLink(worker), " on ", at.get(worker) ? nodeLink(at.get(worker)) : "?"];
+    const nodes = [...new Set([...(balance?.nodes || []).map((each) => each.node), ...at.values()])].filter(Boolean).sort();
     fill(map, h("div", { class: "map" }, nodes.map((node) => {
       const held = told.flatMap((each) => each.replicas.filter((replica) => replica.node === node).map((replica) => [each, replica]));
-      const leaders = balance.nodes.find((each) => each.node === node);
-      return h("section", {}, h("h3", {}, nodeLink(node)), h("p", { class: "soft" }, leaders ? `leads ${many(leaders.leaders, "group")}, ideal ${leaders.ideal.toFixed(1)} groups${leaders.allowed ? "" : ", disallowed"}` : "leads none"),
+      const leaders = balance?.nodes.find((each) => each.node === node);
+      return h("section", {}, h("h3", {}, nodeLink(node)), h("p", { class: "soft" }, leaders ? `leads ${many(leaders.leaders, "group")}, ideal ${leaders.ideal.toFixed(1)} groups${leaders.allowed ? "" : ", disallowed"}` : balance ? "leads no group" : ""),
         h("div", { class: "cells" }, held.map(([each, replica]) => cell(name, each, replica))));
     })));
+    if (!balance) {
+      fill(plan, h("p", { class: "stale" }, "How it would be balanced is not known now."));
+      throw leadership.reason;
+    }
     fill(plan, h("p", {}, `Imbalance ${percent(balance.imbalance)} of the ideal share; it is balanced by itself from ${percent(balance.threshold)} on. `,
       balance.switches.length ? "A balancing would switch:" : "A balancing would change nothing."),
       balance.switches.length ? table(["group", "from", "to"], balance.switches.map((each) => [groupLink(name, each.group[2]), placed(each.leader), placed(each.target)])) : null);

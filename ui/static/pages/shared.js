@@ -38,7 +38,11 @@ export function moduleHead(root, module, tab) {
     TABS.map(([suffix, label]) => h("a", { href: `#/modules/${path(module)}${suffix}`, "aria-current": suffix === tab ? "page" : null }, label))));
 }
 
-export function catchup(view) {
+// `end` is where the leader's log ends.
+export function catchup(replica, end) {
+  const view = replica.catchup;
+  if (!view && replica.role === "near" && replica.lag !== null)
+    return h("span", {}, h("progress", { max: end || 1, value: replica.end, "aria-label": "catchup" }), ` from the log, ${count(replica.lag)} entries behind`);
   if (!view) return "–";
   const known = view.tasks.filter((task) => task.size_bytes !== null);
   const size = known.reduce((sum, task) => sum + task.size_bytes, 0);
