@@ -24,9 +24,17 @@ def failures(
     topology: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only those of this topology.", show_default=False)
     ] = None,
+    depot: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only records of this depot.", show_default=False)
+    ] = None,
+    task: Annotated[
+        int | None, typer.Option(metavar="N", help="Only records of this task.", show_default=False)
+    ] = None,
     offset: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Only the record at this offset of its depot.", show_default=False),
+        typer.Option(
+            metavar="N", help="Only records at this offset; each task of a depot has one.", show_default=False
+        ),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try them again.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Forget them.")] = False,
@@ -43,12 +51,16 @@ def failures(
     Example: stretto failures WordCount
 
     Example: stretto failures WordCount --topology split --retry
+
+    Example: stretto failures WordCount --depot sentences --task 3 --offset 5 --forget
     """
     if retry and forget:
         raise UsageError("choose one of --retry and --forget")
 
     def is_wanted(failure: admin.FailureView) -> bool:
-        return topology in (None, failure.topology) and offset in (None, failure.offset)
+        asked = (topology, depot, task, offset)
+        told = (failure.topology, failure.depot, failure.task, failure.offset)
+        return all(each in (None, found) for each, found in zip(asked, told, strict=True))
 
     with reach(bootstrap, key) as cluster:
         if retry or forget:

@@ -13,7 +13,7 @@ from stretto.ui import history
 from stretto.ui.charts import Point, point_of
 from stretto.ui.history import History, Scope
 from stretto.ui.store import Store
-from tests.unit.ui.windows import group, window
+from tests.unit.ui.windows import group, kind, window
 
 
 @pytest.fixture
@@ -40,6 +40,16 @@ def test_only_what_is_wanted_is_drawn(store: Store, now_ms: int) -> None:
     assert charts(Scope(module="M", group=1), 10).busy == (0.3,)
     assert charts(Scope(module="Other"), 10).busy == (0.4,)
     assert charts(Scope(), 10).busy == (0.6,)
+
+
+def test_a_steady_rate_is_the_same_in_every_tier_however_little_of_its_step_is_over(
+    store: Store, now_ms: int
+) -> None:
+    steady = group(kinds={"depot": kind(1_000)})
+    store.add([window(now_ms, steady), window(now_ms + WINDOW_MS, steady)])
+    for minutes in (10, 24 * 60, 7 * 24 * 60):
+        rates = History(store).charts(Scope("M"), minutes).replicate_throughput["depot"]
+        assert set(rates) == {100}
 
 
 def test_a_worker_that_tells_late_is_drawn(store: Store, now_ms: int) -> None:
