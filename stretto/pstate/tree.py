@@ -63,7 +63,9 @@ class Leaf:
     decoder: msgspec.msgpack.Decoder[Any]
 
     def encode(self, value: Any) -> bytes:
-        data = _encode_plain(self.type.name, value) if isinstance(self.type, types.Plain) else None
+        data = None
+        if isinstance(self.type, types.Plain) and not self.type.limits:
+            data = _encode_plain(self.type.name, value)
         if data is None:
             try:
                 data = _encode(value)

@@ -56,43 +56,49 @@ _PLAIN_INFO: dict[type[inspect.Type], str] = {
 _KEYS = frozenset({"None", "bool", "int", "float", "str", "bytes", "datetime", "date"})
 _KEY_TYPES = "use str, int, float, bool, bytes, date, datetime or a tuple of them"
 _NUMBERS = frozenset({"bool", "int", "float"})
+_LIMITS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
 
 
 class Plain(msgspec.Struct, frozen=True, array_like=True, tag="plain"):
     """A type by its name."""
 
     name: str
+    limits: tuple[str, ...] = ()
+    """What ``msgspec.Meta`` demands of its values, such as ``ge=0``; of a collection, of its length."""
 
     def __post_init__(self) -> None:
         if self.name not in _PLAIN:
             raise ValueError(f"there is no type {self.name}")
 
     def __str__(self) -> str:
-        return self.name
+        return self.name + _limited(self.limits)
 
 
 class Dict(msgspec.Struct, frozen=True, array_like=True, tag="dict"):
     key: Type
     value: Type
+    limits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"dict[{self.key}, {self.value}]"
+        return f"dict[{self.key}, {self.value}]" + _limited(self.limits)
 
 
 class Set(msgspec.Struct, frozen=True, array_like=True, tag="set"):
     """Also a frozenset."""
 
     item: Type
+    limits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"set[{self.item}]"
+        return f"set[{self.item}]" + _limited(self.limits)
 
 
 class List(msgspec.Struct, frozen=True, array_like=True, tag="list"):
     item: Type
+    limits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"list[{self.item}]"
+        return f"list[{self.item}]" + _limited(self.limits)
 
 
 class Tuple(msgspec.Struct, frozen=True, array_like=True, tag="tuple"):
@@ -106,9 +112,10 @@ class Tuple(msgspec.Struct, frozen=True, array_like=True, tag="tuple"):
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     item: Type
+    limits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"tuple[{self.item}, ...]"
+        return f"tuple[{self.item}, ...]" + _limited(self.limits)
 
 
 class Choice(msgspec.Struct, frozen=True, array_like=True, tag="choice"):
@@ -167,18 +174,19 @@ def describe(annotation: Any) -> Type:
 def _described(info: inspect.Type, inside: tuple[type, ...]) -> Type:
     plain = _PLAIN_INFO.get(type(info))
     if plain is not None:
-        return Plain(plain)
+        return Plain(plain, _limits(info))
     match info:
         case inspect.DictType():
-            return Dict(_described(info.key_type, inside), _described(info.value_type, inside))
+            key, value = _described(info.key_type, inside), _described(info.value_type, inside)
+            return Dict(key, value, _limits(info))
         case inspect.SetType() | inspect.FrozenSetType():
-            return Set(_described(info.item_type, inside))
+            return Set(_described(info.item_type, inside), _limits(info))
         case inspect.ListType():
-            return List(_described(info.item_type, inside))
+            return List(_described(info.item_type, inside), _limits(info))
         case inspect.TupleType():
             return Tuple(tuple(_described(each, inside) for each in info.item_types))
         case inspect.VarTupleType():
-            return Run(_described(info.item_type, inside))
+            return Run(_described(info.item_type, inside), _limits(info))
         case inspect.UnionType():
             return Choice(tuple(sorted((_described(each, inside) for each in info.types), key=str)))
         case inspect.LiteralType():
@@ -215,6 +223,15 @@ def _record(
     if isinstance(info, inspect.StructType):
         return Record(info.cls.__name__, fields, info.array_like, info.tag_field, info.tag)
     return Record(info.cls.__name__, fields, isinstance(info, inspect.NamedTupleType))
+
+
+def _limits(info: inspect.Type) -> tuple[str, ...]:
+    found = ((name, getattr(info, name, None)) for name in _LIMITS)
+    return tuple(f"{name}={value!r}" for name, value in found if value is not None)
+
+
+def _limited(limits: tuple[str, ...]) -> str:
+    return f" with {', '.join(limits)}" if limits else ""
 
 
 def _constant(values: Sequence[Any]) -> Constant:
@@ -300,22 +317,33 @@ def not_a_key(type_: Type) -> str | None:
 def incompatible(old: Type, new: Type) -> str | None:
     """Why what was written as ``old`` cannot be read as ``new``, or None if it can.
 
-    A record may have another name, and more fields that have defaults; in an array, at its end.
+    A record may have another name, and more fields that have defaults; in an array, at its end. A field keeps
+    its default, as rows that were written without it may be there. Limits may only go.
     """
     match old, new:
+        case (Plain(), Plain()) if old.name == new.name:
+            return _narrowed(old, new)
         case (Record(), Record()):
             return _incompatible_records(old, new)
         case (Dict(), Dict()):
-            return incompatible(old.key, new.key) or incompatible(old.value, new.value)
-        case (Set(item=before), Set(item=after)) | (List(item=before), List(item=after)):
-            return incompatible(before, after)
-        case (Run(item=before), Run(item=after)):
-            return incompatible(before, after)
+            within = incompatible(old.key, new.key) or incompatible(old.value, new.value)
+            return within or _narrowed(old, new)
+        case (Set(), Set()):
+            return incompatible(old.item, new.item) or _narrowed(old, new)
+        case (List(), List()):
+            return incompatible(old.item, new.item) or _narrowed(old, new)
+        case (Run(), Run()):
+            return incompatible(old.item, new.item) or _narrowed(old, new)
         case (Tuple(), Tuple()) if len(old.items) == len(new.items):
             return next(filter(None, map(incompatible, old.items, new.items)), None)
         case (Choice(), Choice()) if len(old.options) == len(new.options):
             return next(filter(None, map(incompatible, old.options, new.options)), None)
     return None if old == new else f"{old} cannot become {new}"
+
+
+def _narrowed(old: Plain | Dict | Set | List | Run, new: Plain | Dict | Set | List | Run) -> str | None:
+    added = [limit for limit in new.limits if limit not in old.limits]
+    return f"{new} would refuse values that {old} took; leave out {added[0]}" if added else None
 
 
 def _incompatible_records(old: Record, new: Record) -> str | None:
@@ -330,6 +358,9 @@ def _incompatible_records(old: Record, new: Record) -> str | None:
     needed = [name for name, field in after.items() if name not in before and field.required]
     if needed:
         return f"field {needed[0]!r} of {new.name} is new and has no default"
+    strict = [name for name, field in before.items() if after[name].required and not field.required]
+    if strict:
+        return f"field {strict[0]!r} of {new.name} had a default, and rows may lack it; give it one"
     if new.as_array and list(after)[: len(before)] != list(before):
         return f"the fields of {new.name} have another order; add new ones at the end"
     for name, field in before.items():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 
 from stretto import ordered
@@ -116,6 +117,8 @@ def test_the_longest_key_is_as_long_as_lmdb_takes() -> None:
         (dict[str, list[int]], {"a": {1}}, r"\{1\} is no list"),
         (dict[str, set[int]], {"a": [1]}, r"\[1\] is no set"),
         (dict[str, dict[str, int]], {"a": 1}, "1 is no dict"),
+        (dict[str, Annotated[int, msgspec.Meta(ge=0)]], {"a": -5}, "-5 is no int with ge=0"),
+        (dict[str, Annotated[str, msgspec.Meta(max_length=2)]], {"a": "long"}, "'long' is no str"),
     ],
 )
 def test_values_of_other_types(annotation: Any, value: Any, sentence: str) -> None:

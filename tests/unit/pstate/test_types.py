@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import pytest
@@ -42,6 +43,10 @@ class Options(TypedDict, total=False):
     color: Color
 
 
+class StrictOptions(TypedDict):
+    color: Color
+
+
 class Deposit(msgspec.Struct, tag=True, array_like=True):
     amount: int
 
@@ -49,6 +54,9 @@ class Deposit(msgspec.Struct, tag=True, array_like=True):
 class Withdrawal(msgspec.Struct, tag=True, array_like=True):
     amount: int
     fee: int = 0
+
+
+NATURAL = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Old(msgspec.Struct):
@@ -67,6 +75,7 @@ class Circular(msgspec.Struct):
 ADDRESS = "Address(street_name: str, zip_code: None | int = ...)"
 VALUES: list[tuple[Any, Any, str]] = [
     (int, 7, "int"),
+    (NATURAL, 7, "int with ge=0"),
     (int | None, None, "None | int"),
     (dict[str, dict[date, int]], {"a": {date(2026, 1, 1): 3}}, "dict[str, dict[date, int]]"),
     (frozenset[int], {1, 2}, "set[int]"),
@@ -143,6 +152,10 @@ def record(name: str, *fields: Any, array: bool = False) -> Any:
         (record("A", ("a", int)), record("A", ("b", int, 0), ("a", int, 0))),
         (record("A", ("a", int), array=True), record("A", ("a", int), ("b", int, 0), array=True)),
         (tuple[Old, int], tuple[New, int]),
+        (record("A", ("a", int)), record("A", ("a", int, 0))),
+        (NATURAL, int),
+        (NATURAL, NATURAL),
+        (dict[str, list[NATURAL]], dict[str, list[int]]),
     ],
 )
 def test_versions_that_read_what_others_wrote(old: Any, new: Any) -> None:
@@ -166,7 +179,40 @@ def test_versions_that_read_what_others_wrote(old: Any, new: Any) -> None:
             record("A", ("b", int, 0), ("a", int, 0), array=True),
             "have another order",
         ),
+        (
+            record("A", ("a", int), ("b", int, 0)),
+            record("A", ("a", int), ("b", int)),
+            "field 'b' of A had a default, and rows may lack it",
+        ),
+        (Options, StrictOptions, "field 'color' of StrictOptions had a default"),
+        (int, NATURAL, "int with ge=0 would refuse values that int took; leave out ge=0"),
+        (dict[str, set[int]], dict[str, set[NATURAL]], "leave out ge=0"),
+        (NATURAL, Annotated[int, msgspec.Meta(ge=0, le=9)], "leave out le=9"),
+        (str, Annotated[str, msgspec.Meta(max_length=3)], "leave out max_length=3"),
+        (datetime, Annotated[datetime, msgspec.Meta(tz=True)], "leave out tz=True"),
+        (list[int], Annotated[list[int], msgspec.Meta(min_length=1)], "leave out min_length=1"),
+        (tuple[int, ...], Annotated[tuple[int, ...], msgspec.Meta(min_length=1)], "leave out min_length=1"),
+        (dict[str, int], Annotated[dict[str, int], msgspec.Meta(min_length=1)], "leave out min_length=1"),
     ],
 )
 def test_versions_that_do_not(old: Any, new: Any, why: str) -> None:
     assert why in (incompatible(describe(old), describe(new)) or "")
+
+
+def test_no_chain_of_updates_makes_rows_unreadable() -> None:
+    """Each version reads what the one before wrote, so it must read what any earlier one wrote."""
+    fields = [("a", int), ("a", int, 0), ("a", NATURAL), ("b", int), ("b", int, 0)]
+    versions = [
+        record("A", *chosen)
+        for size in range(3)
+        for chosen in itertools.permutations(fields, size)
+        if len({field[0] for field in chosen}) == size
+        and not any(len(one) > len(two) for one, two in itertools.pairwise(chosen))
+    ]
+    follows = {
+        (one, two): incompatible(describe(one), describe(two)) is None
+        for one, two in itertools.product(versions, repeat=2)
+    }
+    for one, two, three in itertools.product(versions, repeat=3):
+        if follows[one, two] and follows[two, three]:
+            assert follows[one, three], (one, two, three)
