@@ -27,16 +27,13 @@ from stretto.conductor.regrouping import record_of, regrouped, unclosed, unprepa
 from stretto.conductor.view import GroupState, Module, View
 from stretto.conductor.words import many, some
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.options import Level
 from stretto.types import WorkerId
 from stretto.worker.plan import plans_of
-from stretto.zk.options import read_all, set_option, unset_option
 from stretto.zk.paths import Paths
 from stretto.zk.records import Assignment, ModuleSpec, ModuleState, NextGrouping, encode
 
 log = structlog.get_logger()
 
-UNCLEAN = "replication.unclean.election"
 REGROUPING_SECONDS = 60
 """Then it is abandoned: as long as it lasts nothing is appended."""
 SETTLED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING)
@@ -106,7 +103,8 @@ class Scaling:
         processes = view.processes()
         after = moved(module.name, module.assignment, factor=factor, processes=processes, leave={node})
         if lost:
-            after = msgspec.structs.replace(after, forced=self._let_others_lead(module))
+            given_up = {*after.given_up, *(group.plan.key.group for group in lost)}
+            after = msgspec.structs.replace(after, given_up=tuple(sorted(given_up)))
         self._commit(module, after, module.spec)
         what = f"reassign {many(len(concerned), 'group')} from node {node}"
         if lost:
@@ -141,14 +139,6 @@ class Scaling:
         )
         self._operations.note(what, module.name)
         return what
-
-    def _let_others_lead(self, module: Module) -> bool:
-        """Unclean elections, until this change is done. False if they are allowed anyway."""
-        level = Level.of(module.name)
-        if read_all(self._client, self._paths).value(UNCLEAN, level):
-            return False
-        set_option(self._client, self._paths, level, UNCLEAN, True)
-        return True
 
     def _commit(self, module: Module, after: Assignment, spec: ModuleSpec) -> None:
         before = {placed.worker for placed in module.assignment.workers}
@@ -233,9 +223,7 @@ class Scaling:
         assignment = module.assignment
         if not all(follows(each.record, assignment, number) for number, each in enumerate(module.groups)):
             return
-        if assignment.forced:
-            unset_option(self._client, self._paths, Level.of(module.name), UNCLEAN)
-        after = msgspec.structs.replace(settled(assignment), forced=False)
+        after = msgspec.structs.replace(settled(assignment), given_up=())
         running = msgspec.structs.replace(module.spec, state=ModuleState.RUNNING)
         change = self._client.transaction()
         change.set_data(self._paths.spec(module.name), encode(running), module.spec_version)

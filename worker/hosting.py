@@ -83,7 +83,7 @@ class Hosting:
             known = self.plans.get(plan.key)
             if known is None:
                 self.host(plan)
-            elif plan.number > known.number:
+            elif plan.number >= known.number and plan != known:
                 self.plans[plan.key] = plan
                 self._replan(plan)
         self._worker.peers_changed()
@@ -92,6 +92,7 @@ class Hosting:
         group = self._worker.groups.get(plan.key)
         if group is not None:
             group.plan = plan
+            group.step(events.OptionsChanged(settings=self._worker.settings(plan)))
             group.step(events.ReplicasChanged(plan=plan.number, replicas=plan.replicas))
         stopped = self._worker.replicas.stopped.get(plan.key)
         if stopped is not None:

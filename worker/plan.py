@@ -17,6 +17,8 @@ class GroupPlan:
     """Preferred leader first."""
     number: int = 0
     """Of this list of replicas: a later one is higher."""
+    is_given_up: bool = False
+    """Its members in sync were given up by force: others may lead with what they have."""
 
 
 def plans_of(module: str, assignment: Assignment) -> tuple[GroupPlan, ...]:
@@ -27,6 +29,7 @@ def plans_of(module: str, assignment: Assignment) -> tuple[GroupPlan, ...]:
             tuple(TaskId(task) for task in assignment.tasks_of(number)),
             replicas,
             assignment.plan,
+            number in assignment.given_up,
         )
         for number, replicas in enumerate(assignment.replicas)
     )

@@ -287,7 +287,7 @@ class Worker:
         log.info("options_in_force", worker=self.worker, options=set_here)
         self.replicas.options_changed()
         for group in list(self.groups.values()):
-            group.step(events.OptionsChanged(settings=self.settings()))
+            group.step(events.OptionsChanged(settings=self.settings(group.plan)))
 
     def _spec_changed(self, spec: ModuleSpec | None) -> None:
         """Nothing to go by if the module was made by hand, or is gone."""
@@ -297,7 +297,7 @@ class Worker:
             self.is_paused = spec.is_paused
             log.info("module_paused" if self.is_paused else "module_resumed", worker=self.worker)
             for group in list(self.groups.values()):
-                group.step(events.OptionsChanged(settings=self.settings()))
+                group.step(events.OptionsChanged(settings=self.settings(group.plan)))
             self.streams.settings_changed()
             self.microbatches.settings_changed()
             self.metastore.update_registration()
@@ -359,14 +359,16 @@ class Worker:
                 self.replicas.begin(plan, incarnation)
             else:
                 group.session_started(incarnation)
-                group.step(events.OptionsChanged(settings=self.settings()))
+                group.step(events.OptionsChanged(settings=self.settings(group.plan)))
 
-    def settings(self) -> Settings:
+    def settings(self, plan: GroupPlan) -> Settings:
+        """Of a group."""
         self._session_ms = self.metastore.negotiated_timeout_ms or self._session_ms
         margin_ms = Millis(int(self._session_ms * LEASE_MARGIN))
         lease_ms = GUARDS.lease_duration(self._session_ms, LEASE_TICK_MS, margin_ms)
         settings = settings_of(self.options, self.config.module)
-        return settings.with_lease(lease_ms).with_paused(self.is_paused)
+        settings = settings.with_lease(lease_ms).with_paused(self.is_paused)
+        return settings.with_unclean_election() if plan.is_given_up else settings
 
     def lose_session(self) -> None:
         if self.incarnation is None:

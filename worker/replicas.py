@@ -77,7 +77,7 @@ class Replicas:
             replicas=plan.replicas,
             plan=plan.number,
         )
-        group = Group(worker, plan, identity, worker.settings(), log=storage.log, state=storage.state)
+        group = Group(worker, plan, identity, worker.settings(plan), log=storage.log, state=storage.state)
         worker.groups[plan.key] = group
         del self.stopped[plan.key]
         self._by_log[storage.log] = group

@@ -232,8 +232,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """No group counts on these any more: they are stopped and their data is deleted."""
     named: int = 0
     """How many names of workers were given so far; none is given twice."""
-    forced: bool = False
-    """Unclean elections are allowed until the change under way is done, and no longer."""
+    given_up: tuple[int, ...] = ()
+    """Groups whose members in sync were given up by force: these, and no others, may elect uncleanly until
+    the change under way is done."""
     next: NextGrouping | None = None
     """What the tasks are being regrouped into."""
     abandoned: int = 0
@@ -250,7 +251,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         if self.next is None:
             return None
         return msgspec.structs.replace(
-            self, generation=self.next.generation, groups=self.next.groups, next=None
+            self, generation=self.next.generation, groups=self.next.groups, next=None, given_up=()
         )
 
     @property

@@ -56,6 +56,9 @@ class Settings:
     def with_paused(self, paused: bool) -> Settings:
         return replace(self, paused=paused)
 
+    def with_unclean_election(self) -> Settings:
+        return replace(self, unclean_election=True)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:

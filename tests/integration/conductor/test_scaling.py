@@ -39,10 +39,10 @@ def remains(scene: Scene) -> set[str]:
     return set(scene.zk.get_children(scene.paths.remains(MODULE)))
 
 
-def leave_alone(scene: Scene, worker: WorkerId) -> None:
-    """Only that worker is in sync, of every group."""
+def leave_alone(scene: Scene, worker: WorkerId, *numbers: int) -> None:
+    """Only that worker is in sync, of these groups, or of every one."""
     assignment = scene.assignment()
-    for number in range(len(assignment.groups)):
+    for number in numbers or range(len(assignment.groups)):
         found = scene.record(number)
         assert found is not None
         record, version = found
@@ -129,13 +129,40 @@ def test_what_only_a_dead_node_has_is_given_up_by_force_only(scene: Scene) -> No
     scene.artifacts.add(DIGEST)
     said = scene.ask(conductor, admin.Reassign(module=MODULE, node="n2", force=True))
     assert "what only its replicas of 4 groups (0, 1, 2, 3) had is lost" in said
-    assert _allows_unclean(scene, conductor)
+    assert scene.assignment().given_up == (0, 1, 2, 3)
     follow(scene, 0, 1, 2, 3)
     wait_until("it is done", lambda: scene.state() != "scaling")
-    assert not _allows_unclean(scene, conductor)
-    assert not scene.assignment().forced
+    assert scene.assignment().given_up == ()
 
 
-def _allows_unclean(scene: Scene, conductor: object) -> bool:
-    options = scene.ask(conductor, admin.Options(level=admin.OptionLevel(module=MODULE)))  # type: ignore[arg-type]
-    return bool({each.name: each.value for each in options}["replication.unclean.election"])
+def test_only_groups_whose_loss_was_told_are_given_up_and_all_of_them_until_the_change_is_done(
+    scene: Scene,
+) -> None:
+    conductor, stop = scene.conductor()
+    scene.active(conductor)
+    scene.running(conductor)
+    scene.nodes(conductor, "n4", "n5")
+    workers = {node: worker for worker, node in scene.assignment().nodes.items()}
+    leave_alone(scene, workers["n2"], 1)
+    leave_alone(scene, workers["n3"], 3)
+    for node in ("n2", "n3"):
+        scene.stop_worker(workers[node])
+    wait_until(
+        "they are known to be gone",
+        lambda: scene.ask(conductor, admin.Modules(module=MODULE))[0].led <= 2,
+    )
+    said = scene.ask(conductor, admin.Reassign(module=MODULE, node="n2", force=True))
+    assert "what only its replicas of 1 group (1) had is lost" in said
+    assert scene.assignment().given_up == (1,)
+    said = scene.ask(conductor, admin.Reassign(module=MODULE, node="n3", force=True))
+    assert "what only its replicas of 1 group (3) had is lost" in said
+    assert scene.assignment().given_up == (1, 3)
+    options = scene.ask(conductor, admin.Options(level=admin.OptionLevel(module=MODULE)))
+    assert not {each.name: each.value for each in options}["replication.unclean.election"]
+    stop()
+
+    second, _ = scene.conductor()
+    scene.active(second)
+    follow(scene, 0, 1, 2, 3)
+    wait_until("it is done", lambda: scene.state() != "scaling")
+    assert scene.assignment().given_up == ()
