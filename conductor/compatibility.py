@@ -2,18 +2,21 @@
 
 What is stored stays as it is. So a declared object goes only with a word for it, a PState keeps its type but
 for more fields with defaults, and a depot keeps its rule: its records lie where that has put them.
-A topology is known by its name: a new one begins with the first record, and leaves alone what others wrote.
+A topology is known by its name, and its progress goes with it. So one that is new, or comes back, begins with
+the first record, and leaves alone what was written before it, by others or by its namesake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from stretto.admin import ModuleManifest
 from stretto.errors import UsageError
 from stretto.nearest import did_you_mean
 from stretto.pstate.types import incompatible
-from stretto.zk.records import DepotSpec, ModuleSpec, PStateSpec
+from stretto.zk.records import DepotSpec, ModuleSpec, PStateSpec, TopologySpec
+
+_KINDS: dict[type, str] = {DepotSpec: "depot", PStateSpec: "PState", TopologySpec: "topology"}
 
 
 def check_update(spec: ModuleSpec, manifest: ModuleManifest, delete: Collection[str]) -> None:
@@ -21,19 +24,22 @@ def check_update(spec: ModuleSpec, manifest: ModuleManifest, delete: Collection[
     before, after = objects(spec), objects(manifest)
     for name in delete:
         if name not in before:
-            raise UsageError(f"there is no depot or PState {name} to delete; {did_you_mean(name, before)}")
+            raise UsageError(
+                f"there is no depot, PState or topology {name} to delete; {did_you_mean(name, before)}"
+            )
         if name in after:
             raise UsageError(
                 f"{name} is to be deleted, and the new code declares it; take it out of the code, "
                 "or leave out --delete"
             )
     for name, old in before.items():
-        kind = "depot" if isinstance(old, DepotSpec) else "PState"
+        kind = _KINDS[type(old)]
         new = after.get(name)
         if new is None:
             if name not in delete:
+                what = "progress" if isinstance(old, TopologySpec) else "data"
                 raise UsageError(
-                    f"the new code does not declare {kind} {name}, whose data would be lost; "
+                    f"the new code does not declare {kind} {name}, whose {what} would be lost; "
                     f"declare it, or add --delete {name}"
                 )
         elif type(new) is not type(old):
@@ -46,10 +52,19 @@ def check_update(spec: ModuleSpec, manifest: ModuleManifest, delete: Collection[
     _check_topologies(spec, manifest)
 
 
-def objects(declared: ModuleSpec | ModuleManifest) -> dict[str, DepotSpec | PStateSpec]:
-    """Depots and PStates by their names, which are different."""
-    depots: dict[str, DepotSpec | PStateSpec] = {each.name: each for each in declared.depots}
-    return depots | {each.name: each for each in declared.pstates}
+def objects(declared: ModuleSpec | ModuleManifest) -> dict[str, DepotSpec | PStateSpec | TopologySpec]:
+    """What has data, by name: they are attributes of one class, and so all different."""
+    found: dict[str, DepotSpec | PStateSpec | TopologySpec] = {}
+    found |= {each.name: each for each in declared.depots}
+    found |= {each.name: each for each in declared.pstates}
+    return found | {each.name: each for each in declared.topologies}
+
+
+def writers_of(declared: ModuleSpec | ModuleManifest, before: Mapping[str, str]) -> dict[str, str]:
+    """Of the PStates that are declared: who writes each, or was the last to, as told before."""
+    names = {each.name for each in declared.pstates}
+    past = {pstate: writer for pstate, writer in before.items() if pstate in names}
+    return past | {pstate: each.name for each in declared.topologies for pstate in each.pstates}
 
 
 def _check_depots(spec: ModuleSpec, manifest: ModuleManifest) -> None:
@@ -81,12 +96,14 @@ def _check_topologies(spec: ModuleSpec, manifest: ModuleManifest) -> None:
                 f"topology {new.name} was a {before[new.name].kind} and is a {new.kind} in the new code, "
                 "which would begin elsewhere; give it, and the PStates that it writes, other names"
             )
-    writers = {pstate: each.name for each in spec.topologies for pstate in each.pstates}
+    writers = writers_of(spec, spec.writers)
     for new in manifest.topologies:
         for pstate in new.pstates if new.name not in before else ():
-            if pstate in writers:
+            writer = writers.get(pstate)
+            if writer is not None:
+                keep = f"keep the name {writer}, or " if writer in before else ""
                 raise UsageError(
-                    f"PState {pstate} was written by {writers[pstate]}, and in the new code by {new.name}, "
+                    f"PState {pstate} was written by {writer}, and in the new code by {new.name}, "
                     "which is new and begins with the first record: what is done would be done again; "
-                    f"keep the name {writers[pstate]}, or declare another PState"
+                    f"{keep}declare another PState"
                 )

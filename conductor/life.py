@@ -16,6 +16,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotE
 
 from stretto.admin import ModuleManifest, OptionsAt
 from stretto.conductor.assignment import assign
+from stretto.conductor.compatibility import writers_of
 from stretto.conductor.creation import first_record, next_generation
 from stretto.conductor.operations import Operations
 from stretto.conductor.updating import Updating
@@ -61,6 +62,7 @@ class Life:
         restored: RestoredFrom | None = None,
         version: int = 1,
         deleted: Mapping[str, int] | None = None,
+        writers: Mapping[str, str] | None = None,
     ) -> None:
         """Commit to it: from here on supervisors start its workers."""
         if module in view.modules:
@@ -95,6 +97,7 @@ class Life:
             queries=manifest.queries,
             version=version,
             deleted=dict(deleted or {}),
+            writers=writers_of(manifest, writers or {}),
             restored=restored,
         )
         groups = self._paths.groups(module, assignment.generation)

@@ -351,6 +351,7 @@ class Conductor:
             restored=call.restored,
             version=call.version,
             deleted=call.deleted,
+            writers=call.writers,
         )
 
     def _require_artifact(self, module: str, artifact: str, wanted: int) -> None:

@@ -23,7 +23,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoNodeError
 
 from stretto.admin import ModuleManifest
-from stretto.conductor.compatibility import check_update, objects
+from stretto.conductor.compatibility import check_update, objects, writers_of
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import Module, View
 from stretto.errors import RetriableError, UsageError
@@ -126,6 +126,7 @@ class Updating:
                 pstates=manifest.pstates,
                 topologies=manifest.topologies,
                 queries=manifest.queries,
+                writers=writers_of(manifest, writers_of(spec, spec.writers)),
             ),
             delete=delete,
             began_ms=_now_ms(),
@@ -175,7 +176,11 @@ class Updating:
         version = module.spec.version
         deleted = module.spec.deleted | dict.fromkeys(update.delete, version)
         for name in update.delete:
-            for level in (Level.of(module.name, depot=name), Level.of(module.name, pstate=name)):
+            for level in (
+                Level.of(module.name, depot=name),
+                Level.of(module.name, pstate=name),
+                Level.of(module.name, topology=name),
+            ):
                 forget_level(self._client, self._paths, level)
         finished = msgspec.structs.replace(module.spec, state=update.next.state, update=None, deleted=deleted)
         if self._set(module, finished):

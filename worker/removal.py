@@ -25,7 +25,7 @@ class Trim(msgspec.Struct, frozen=True, array_like=True, tag="trim", gc=False):
 class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop", gc=False):
     version: int
     names: tuple[str, ...]
-    """Of depots and PStates."""
+    """Of depots, PStates and topologies."""
 
 
 Removal: TypeAlias = Trim | Drop

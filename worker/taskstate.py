@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from stretto import records
 from stretto.errors import PeerError, StorageError, StrettoError
 from stretto.invariants import check
-from stretto.ordered import decode_at
+from stretto.ordered import decode, decode_at
 from stretto.pstate import changes as state_changes
 from stretto.pstate.changes import Changes
 from stretto.pstate.overlay import NoRows
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 4096
 CHANGES_NOTHING = (Kind.EPOCH, Kind.MARKER, Kind.CLAIM)
-OF_DEPOTS = ("$progress", "$retries", "$failures")
+OF_TOPOLOGIES = ("$progress", "$retries", "$failures")
 """Rows whose keys are a topology, a depot, and what else there is."""
 
 
@@ -279,7 +279,7 @@ class TaskState:
 
     def _drop(self, txn: WriteTransaction, batch: _Batch, name: str) -> None:
         """Emptied, not deleted: others may be reading it. An empty one counts as none, and goes when the file
-        is opened anew."""
+        is opened anew. What topologies keep of a depot goes with it, with a topology all that it keeps."""
         depot = batch.depots.get(name) or self._depots.get(name)
         if depot is not None:
             txn.drop(depot.database, delete=False)
@@ -287,16 +287,18 @@ class TaskState:
         pstate = batch.pstates.get(name) or self._pstates.get(name)
         if pstate is not None:
             txn.drop(pstate, delete=False)
-        for rows in OF_DEPOTS:
+        for rows in OF_TOPOLOGIES:
             database = batch.pstates.get(rows) or self._pstates.get(rows)
             if database is not None:
-                for key in [key for key, _ in txn.cursor(database) if _depot_of(key) == name]:
+                for key in [key for key, _ in txn.cursor(database) if name in _topology_and_depot(key)]:
                     txn.delete(key, db=database)
         database = batch.pstates.get(microbatches.DATABASE) or self._pstates.get(microbatches.DATABASE)
         if database is not None:
             for key, row in list(txn.cursor(database)):
                 changed = microbatches.without_depot(key, row, name)
-                if changed is not None:
+                if decode(key)[1] == name:
+                    txn.delete(key, db=database)
+                elif changed is not None:
                     txn.put(key, changed, db=database)
 
     def _changed_producers(
@@ -435,6 +437,6 @@ class _ReadingRows:
         self._reading.__exit__(kind, error, trace)
 
 
-def _depot_of(key: bytes) -> object:
-    _, at = decode_at(key, 0)
-    return decode_at(key, at)[0]
+def _topology_and_depot(key: bytes) -> tuple[object, object]:
+    topology, at = decode_at(key, 0)
+    return topology, decode_at(key, at)[0]

@@ -148,7 +148,10 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     """+1 with every update."""
     deleted: dict[str, int] = {}
-    """Depots and PStates that updates deleted and whose data is still going, with the version that did."""
+    """Depots, PStates and topologies that updates deleted and whose data is still going, with the version
+    that did."""
+    writers: dict[str, str] = {}
+    """The topology that writes each PState, or was the last to; it may be deleted by now."""
     update: Update | None = None
     """Only while it is updating."""
     failed_update: FailedUpdate | None = None
@@ -170,7 +173,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     next: ModuleSpec
     """What is to be, once all nodes have loaded the code."""
     delete: tuple[str, ...]
-    """Depots and PStates whose data goes."""
+    """Depots, PStates and topologies whose data goes."""
     began_ms: int
     is_switched: bool = False
     """The spec is the new one, and workers take it up."""

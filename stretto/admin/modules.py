@@ -63,6 +63,8 @@ class Launch(Call[None], frozen=True, kw_only=True):
     """The snapshot that its tasks begin with; without it they begin empty."""
     version: int = 1
     deleted: dict[str, int] = msgspec.field(default_factory=dict)
+    writers: dict[str, str] = msgspec.field(default_factory=dict)
+    """What a snapshot knows of who wrote its PStates."""
 
 
 class Destroy(Call[None], frozen=True, kw_only=True):

@@ -156,7 +156,7 @@ def update(
         list[str] | None,
         typer.Option(
             metavar="OBJECT",
-            help="Delete this depot or PState, which the new code no longer declares; may be repeated.",
+            help="Delete this depot, PState or topology, which the new code declares no more; repeatable.",
             show_default=False,
         ),
     ] = None,

@@ -202,6 +202,7 @@ def restore(
                 restored=RestoredFrom(folder=str(folder), checksum=manifest.checksum),
                 version=manifest.version,
                 deleted=manifest.deleted,
+                writers=manifest.writers or {},
             )
         )
         for line in lines_of(options, of_objects, called):

@@ -208,6 +208,7 @@ class _Making:
             topologies=spec.topologies,
             queries=spec.queries,
             deleted=spec.deleted,
+            writers=spec.writers,
             workers=spec.workers,
             replication_factor=spec.replication_factor,
             options=options,

@@ -70,6 +70,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     queries: tuple[QuerySpec, ...]
     deleted: dict[str, int] = {}
     """Objects whose data was still going, with the version that deleted them."""
+    writers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """The last topology to write each PState; unset in snapshots of releases that did not keep it."""
     workers: int
     replication_factor: int
     options: tuple[OptionsAt, ...] | msgspec.UnsetType = msgspec.UNSET

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stretto.admin import ModuleManifest
-from stretto.conductor.compatibility import check_update
+from stretto.conductor.compatibility import check_update, writers_of
 from stretto.errors import UsageError
 from stretto.pstate.types import describe
 from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec, TopologySpec
@@ -64,7 +64,6 @@ def test_code_may_change_objects_may_come_and_records_may_get_fields_with_defaul
     more = manifest(
         depots=(*SPEC.depots, DepotSpec(name="more")),
         pstates=typed("accounts", dict[str, with_more()]),  # type: ignore[misc]
-        topologies=(),
     )
     check_update(SPEC, more, ())
 
@@ -74,12 +73,34 @@ def test_a_new_topology_may_write_what_none_wrote_and_an_old_one_what_another_di
     new = TopologySpec(name="new", kind="microbatch", depots=("orders",), pstates=("accounts",))
     before = msgspec.structs.replace(SPEC, topologies=(*SPEC.topologies, other))
     moved = msgspec.structs.replace(other, pstates=("totals",))
-    check_update(before, manifest(topologies=(moved, new)), ())
+    check_update(before, manifest(topologies=(moved, new)), ("count",))
 
 
 def test_what_is_named_may_go() -> None:
-    less = manifest(depots=SPEC.depots[:1], pstates=SPEC.pstates[:1])
-    check_update(SPEC, less, ("notes", "accounts"))
+    less = manifest(depots=SPEC.depots[:1], pstates=SPEC.pstates[:1], topologies=())
+    check_update(SPEC, less, ("notes", "accounts", "count"))
+
+
+def updated(spec: ModuleSpec, after: ModuleManifest, *delete: str) -> ModuleSpec:
+    check_update(spec, after, delete)
+    writers = writers_of(after, writers_of(spec, spec.writers))
+    return msgspec.structs.replace(
+        spec, pstates=after.pstates, depots=after.depots, topologies=after.topologies, writers=writers
+    )
+
+
+@pytest.mark.parametrize("name", ["count", "count_again"])
+def test_no_chain_of_updates_lets_a_topology_begin_anew_on_what_was_written(name: str) -> None:
+    without = updated(SPEC, manifest(topologies=()), "count")
+    again = manifest(topologies=(msgspec.structs.replace(SPEC.topologies[0], name=name),))
+    with pytest.raises(UsageError, match=f"totals was written by count, .* by {name}, .* declare another"):
+        check_update(without, again, ())
+    # The code that was launched knew nothing of it: what matters is who wrote.
+    bare = updated(without, manifest(topologies=(), depots=(*SPEC.depots, DepotSpec(name="more"))))
+    with pytest.raises(UsageError, match="totals was written by count"):
+        check_update(bare, again, ("more",))
+    gone = updated(bare, manifest(topologies=(), pstates=SPEC.pstates[1:]), "totals", "more")
+    assert updated(gone, again).writers == {"totals": name}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +117,7 @@ def test_what_is_named_may_go() -> None:
             "notes is to be deleted, and the new code declares it",
         ),
         (manifest(pstates=SPEC.pstates[1:]), (), "does not declare PState totals, .* add --delete totals"),
-        (SAME, ("total",), "there is no depot or PState total to delete; did you mean totals?"),
+        (SAME, ("total",), "there is no depot, PState or topology total to delete; did you mean totals?"),
         (
             manifest(
                 depots=SPEC.depots[:1],
@@ -126,8 +147,13 @@ def test_what_is_named_may_go() -> None:
             "topology count was a stream and is a microbatch .* give it, and the PStates .* other names",
         ),
         (
-            manifest(topologies=(msgspec.structs.replace(SPEC.topologies[0], name="count_orders"),)),
+            manifest(topologies=()),
             (),
+            "does not declare topology count, whose progress would be lost; .* add --delete count",
+        ),
+        (
+            manifest(topologies=(msgspec.structs.replace(SPEC.topologies[0], name="count_orders"),)),
+            ("count",),
             "totals was written by count, and in the new code by count_orders, .* again; keep the name count",
         ),
     ],

@@ -16,7 +16,7 @@ from stretto.records import DepotOffset
 from stretto.replog.frame import Kind
 from stretto.types import TaskId
 from stretto.worker.microbatch import entries as microbatches
-from stretto.worker.microbatch.entries import Batch, Prime, Span, Version
+from stretto.worker.microbatch.entries import Batch, Prime, Span, Stage, Version
 from stretto.worker.removal import Drop, Trim
 from stretto.worker.retention import Retention, Trimming, due_drop
 from stretto.worker.state import AppliedState
@@ -151,6 +151,28 @@ def test_what_topologies_know_of_a_dropped_depot_goes_with_it(tmp_path: Path) ->
         left = microbatches.batch_of("m", rows.get)
     assert left is not None
     assert (left.progress, left.spans) == ({"clicks": {TASK: 1}}, ())
+
+
+def test_a_topology_that_is_dropped_leaves_nothing_and_begins_anew(tmp_path: Path) -> None:
+    log = filled()
+    for pstate in ("$progress", "$retries", "$failures"):
+        rows = ((path("other", "events", 1), number(1)), (path("t", "events", 4), number(1)))
+        log.state(Changes(puts=rows), pstate=pstate)
+    for topology in ("other", "t"):
+        batch = Batch(Version(7, 0), {"events": {TASK: 9}}, (Span("events", TASK, 9, 12),))
+        log.add(Kind.MICROBATCH, payload=microbatches.encode(Prime(topology, batch)))
+        log.add(Kind.MICROBATCH, payload=microbatches.encode(Stage(topology, Version(7, 0), b"")))
+    log.remove(Drop(2, ("t",)))
+    state = opened(tmp_path, log)
+    for pstate in ("$progress", "$retries", "$failures"):
+        with state.reading_pstate(TASK, pstate) as found:
+            assert list(found.keys(b"", b"\xff")) == [path("other", "events", 1)]
+    with state.reading_pstate(TASK, microbatches.DATABASE) as found:
+        assert microbatches.batch_of("t", found.get) is None
+        assert microbatches.staged_of("t", found.get) is None
+        assert microbatches.batch_of("other", found.get) is not None
+        assert microbatches.staged_of("other", found.get) == Version(7, 0)
+    assert offsets(state) == (0, list(range(0, 30, 3)))
 
 
 def trims(
