@@ -39,6 +39,10 @@ def select(
     to: Annotated[
         str | None, typer.Option(metavar="KEY", help="Keys below this one.", show_default=False)
     ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Keys behind this one, the last one shown.", show_default=False),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="No more than so many.")] = LIMIT,
     count: Annotated[bool, typer.Option("--count", help="How many there are, alone.")] = False,
     as_json: Json = False,
@@ -50,23 +54,25 @@ def select(
     Example: stretto select WordCount counts fugue
 
     Example: stretto select PageViews visitors /page/7 --from 2026-01-01T00:00:00Z --limit 5 --json
+
+    Example: stretto select WordCount counts --prefix fu --count
     """
     with serving_pstate(bootstrap, key, module, pstate) as reader:
         found = find(reader.type, keys or [])
-        if count:
-            _no_range(prefix, from_, to)
+        bounds = (prefix, from_, to, after)
+        is_chosen = any(bound is not None for bound in bounds)
+        if count and not is_chosen:
             typer.echo(reader.count(*found.path))
             return 0
         if found.collection is None:
-            _no_range(prefix, from_, to)
+            if is_chosen:
+                raise UsageError("--prefix, --from, --to and --after choose among keys; leave them out here")
             return _show_value(reader, pstate, found, as_json=as_json)
-        range_ = KeyRange(found.collection, prefix, from_, to)
+        range_ = KeyRange(found.collection, *bounds)
+        if count:
+            typer.echo(reader.count(*found.path, **range_.bounds))
+            return 0
         return _show_entries(entries(reader, found.path, found.collection, range_, limit + 1), limit, as_json)
-
-
-def _no_range(*bounds: str | None) -> None:
-    if any(bound is not None for bound in bounds):
-        raise UsageError("--prefix, --from and --to choose among keys; leave them out here")
 
 
 # Showing.
@@ -87,7 +93,8 @@ def _show_entries(entries: Iterator[tuple[Any, ...]], limit: int, as_json: bool)
     try:
         for number, entry in enumerate(entries):
             if number == limit:
-                typer.echo(f"stretto: these are the first {limit}; see more with --limit", err=True)
+                more = f"stretto: there are more than {limit}; see them with --limit or --after"
+                typer.echo(more, err=True)
                 break
             if as_json:
                 row = dict(zip(("key", "value"), map(plain, entry), strict=False))

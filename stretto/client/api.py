@@ -211,8 +211,8 @@ class AsyncPStateReader:
     async def contains(self, *path: Any) -> bool:
         return await asyncio.to_thread(self._reader.contains, *path)
 
-    async def count(self, *path: Any) -> int:
-        return await asyncio.to_thread(self._reader.count, *path)
+    async def count(self, *path: Any, **range_: Any) -> int:
+        return await asyncio.to_thread(self._reader.count, *path, **range_)
 
     async def slice(self, *path: Any, start: int = 0, stop: int | None = None) -> list[Any]:
         return await asyncio.to_thread(self._reader.slice, *path, start=start, stop=stop)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -29,6 +30,7 @@ from stretto.pstate.tree import (
     Elements,
     Entries,
     Leaf,
+    Node,
     Place,
     Row,
     build,
@@ -45,6 +47,8 @@ from stretto.zk.records import PStateSpec
 
 PAGE_ROWS = 1_000
 COUNT_KEYS = 50_000
+SCANS_AT_ONCE = 64
+"""Of one call: a page of rows comes for each, and waits until its turn."""
 
 T = TypeVar("T")
 _Message: TypeAlias = Callable[[int, GroupKey], wire.ToWorker]
@@ -117,13 +121,7 @@ class PStateReader:
             raise UsageError(f"PState {self._name} is a set, which has no values; ask whether a key is there")
         wanted = [(key, locate(self._root, [key])) for key in dict.fromkeys(keys)]
         if not isinstance(self._root.child, Leaf):
-            scans = [
-                (key, place, self._scan(self._owner([key]), *subtree(place.path))) for key, place in wanted
-            ]
-            built = (
-                (key, build(self._root.child, list(rows), len(place.path))) for key, place, rows in scans
-            )
-            return {key: value for key, value in built if value is not ABSENT}
+            return dict(self._collections(self._root.child, wanted))
         by_task: dict[TaskId, list[tuple[Any, bytes]]] = {}
         for key, place in wanted:
             by_task.setdefault(self._owner([key]), []).append((key, place.path))
@@ -135,6 +133,23 @@ class PStateReader:
         }
         leaf = self._root.child
         return {key: leaf.decode(value) for key, _ in wanted if (value := found[key]) is not None}
+
+    def _collections(self, node: Node, wanted: Iterable[tuple[Any, Place]]) -> Iterator[tuple[Any, Any]]:
+        """What is under each key, a scan for each; only so many at once, however many keys there are."""
+        asked: deque[tuple[Any, Place, Iterator[Row]]] = deque()
+
+        def first() -> Iterator[tuple[Any, Any]]:
+            key, place, rows = asked.popleft()
+            found = build(node, list(rows), len(place.path))
+            if found is not ABSENT:
+                yield key, found
+
+        for key, place in wanted:
+            if len(asked) == SCANS_AT_ONCE:
+                yield from first()
+            asked.append((key, place, self._scan(self._owner([key]), *subtree(place.path))))
+        while asked:
+            yield from first()
 
     def contains(self, *path: Any) -> bool:
         """Whether there is anything under these keys, or this member in that set."""
@@ -183,12 +198,14 @@ class PStateReader:
         scans = [self._scan(task, low, high, rows_max=rows_max) for task in self._concerned(path)]
         return _first(limit, items_of(place.node, heapq.merge(*scans), len(place.path)))
 
-    def count(self, *path: Any) -> int:
-        """How many entries, members or elements."""
+    def count(
+        self, *path: Any, prefix: Any = None, start: Any = None, end: Any = None, after: Any = None
+    ) -> int:
+        """How many entries, members or elements; of a dict or a set, also with the same keys only."""
         place = locate(self._root, path)
-        if isinstance(place.node, Elements):
+        if isinstance(place.node, Elements) and prefix is start is end is after is None:
             return self._length(path, place)
-        low, high = key_range(place)
+        low, high = key_range(place, prefix=prefix, start=start, end=end, after=after)
         scans = [
             _pages(self._ask, self._keys_message(task, low, high, len(place.path), COUNT_KEYS, tell=False))
             for task in self._concerned(path)

@@ -39,10 +39,12 @@ class KeyRange:
         prefix: str | None,
         from_: str | None,
         to: str | None,
+        after: str | None = None,
     ) -> None:
         key_type = _key_type(type_)
         self.start = None if from_ is None else read_key(key_type, from_)
         self.end = None if to is None else read_key(key_type, to)
+        self.after = None if after is None else read_key(key_type, after)
         if prefix is None:
             self.prefix: Any = None
         elif isinstance(type_, types.List):
@@ -51,6 +53,11 @@ class KeyRange:
             self.prefix = _beginning(key_type, prefix)
         else:
             self.prefix = read_key(key_type, prefix)
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """As readers take them."""
+        return {"prefix": self.prefix, "start": self.start, "end": self.end, "after": self.after}
 
 
 def find(type_: Type, keys: Sequence[str]) -> Found:
@@ -75,11 +82,15 @@ def read_key(type_: Type, text: str) -> Any:
     try:
         if isinstance(type_, types.Tuple | types.Run):
             return msgspec.convert(msgspec.json.decode(text), python_type(type_), strict=False)
-        if isinstance(type_, types.Choice) and types.Plain("str") in type_.options:
+        if isinstance(type_, types.Choice) and any(_is_text(option) for option in type_.options):
             return text
         return msgspec.convert(text, python_type(type_), strict=False)
     except (msgspec.MsgspecError, ValueError) as error:
         raise UsageError(f"{text!r} is no {type_}: {error}") from None
+
+
+def _is_text(type_: Type) -> bool:
+    return isinstance(type_, types.Plain) and type_.name == "str"
 
 
 def _beginning(type_: types.Tuple | types.Run, text: str) -> tuple[Any, ...]:
@@ -116,16 +127,12 @@ def entries(
 ) -> Iterator[tuple[Any, ...]]:
     match type_:
         case types.Dict():
-            yield from reader.items(
-                *path, prefix=range_.prefix, start=range_.start, end=range_.end, limit=limit
-            )
+            yield from reader.items(*path, **range_.bounds, limit=limit)
         case types.Set():
-            for key in reader.keys(
-                *path, prefix=range_.prefix, start=range_.start, end=range_.end, limit=limit
-            ):
+            for key in reader.keys(*path, **range_.bounds, limit=limit):
                 yield (key,)
         case types.List():
-            start = range_.start or 0
+            start = max(range_.start or 0, 0 if range_.after is None else range_.after + 1)
             stop = start + limit if range_.end is None else min(start + limit, range_.end)
             yield from enumerate(reader.slice(*path, start=start, stop=stop), start)
 

@@ -78,14 +78,15 @@ class View:
         low, high = key_range(place, start=start, end=end, prefix=prefix)
         yield from items_of(place.node, self._rows.scan(low, high), len(place.path))
 
-    def count(self, *path: Any) -> int:
-        """How many entries, members or elements."""
+    def count(self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None) -> int:
+        """How many entries, members or elements; of a dict or a set, also with the same keys only."""
         place = self._locate(path)
-        if isinstance(place.node, Elements):
+        if isinstance(place.node, Elements) and start is end is prefix is None:
             return self._length(place.path)
+        low, high = key_range(place, start=start, end=end, prefix=prefix)
         if isinstance(place.node, Members) or isinstance(getattr(place.node, "child", None), Leaf):
-            return sum(1 for _ in self._rows.keys(*subtree(place.path)))
-        return sum(1 for _ in self.keys(*path))
+            return sum(1 for _ in self._rows.keys(low, high))
+        return sum(1 for _ in beginnings(self._rows, low, high, len(place.path)))
 
     def _locate(self, path: tuple[Any, ...]) -> Place:
         return locate(self._root, path)

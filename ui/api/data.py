@@ -134,6 +134,7 @@ def read_pstate(
     prefix: str | None = None,
     start: str | None = None,
     end: str | None = None,
+    after: Annotated[str | None, Parameter(description="Go on behind this key.")] = None,
     limit: Limit = 100,
 ) -> PStatePage:
     view = module_named(desk, module)
@@ -144,7 +145,7 @@ def read_pstate(
     if found.collection is None:
         value = reader.contains(*found.path) if found.is_member else reader.get(*found.path)
         return PStatePage(str(reader.type), shown, plain(value), [], more=False)
-    wanted = KeyRange(found.collection, prefix, start, end)
+    wanted = KeyRange(found.collection, prefix, start, end, after)
     rows = _entries(reader, found.path, found.collection, wanted, limit)
     return PStatePage(str(reader.type), shown, None, rows[:limit], more=len(rows) > limit)
 

@@ -61,6 +61,10 @@ def select(cluster: Cluster, *args: str) -> Done:
         (("counts", "--prefix", "bee"), ["bee\t2", "been\t3"]),
         (("counts", "--from", "b", "--to", "been"), ["bee\t2"]),
         (("counts", "--count"), ["4"]),
+        (("counts", "--count", "--prefix", "bee"), ["2"]),
+        (("counts", "--count", "--from", "b", "--to", "been"), ["1"]),
+        (("counts", "--after", "bee"), ["been\t3", '"two\\nlines"\t4']),
+        (("counts", "--after", "bee", "--count"), ["2"]),
         (("accounts", "7"), ['{"owner":"ann","balance":3}']),
         (("accounts", "--to", "0"), ['-1\t{"owner":"bob","balance":0}']),
         (("views", "/", "2026-01-03"), ["3"]),
@@ -69,6 +73,7 @@ def select(cluster: Cluster, *args: str) -> Done:
         (("logs", "today"), ["0\tfirst", "1\tsecond", "2\tthird"]),
         (("logs", "today", "1"), ["second"]),
         (("logs", "today", "--from", "1", "--to", "2"), ["1\tsecond"]),
+        (("logs", "today", "--after", "0"), ["1\tsecond", "2\tthird"]),
         (("words",), ["yes"]),
         (("words", "yes"), ["true"]),
         (("words", "no"), ["false"]),
@@ -99,7 +104,7 @@ def test_json_has_a_line_for_each_entry(cluster: Cluster) -> None:
 def test_more_than_the_limit_is_told(cluster: Cluster) -> None:
     done = select(cluster, "counts", "--limit", "2")
     assert (done.code, done.lines) == (0, ["ant\t1", "bee\t2"])
-    assert done.err == "stretto: these are the first 2; see more with --limit\n"
+    assert done.err == "stretto: there are more than 2; see them with --limit or --after\n"
     assert select(cluster, "counts", "--limit", "4").err == ""
 
 
@@ -115,7 +120,8 @@ def test_a_key_that_is_not_there_is_a_failure(cluster: Cluster) -> None:
         (("accounts", "seven"), "'seven' is no int: "),
         (("views", "/", "soon"), "'soon' is no date: "),
         (("counts", "ant", "more"), "'more' leads nowhere"),
-        (("counts", "ant", "--prefix", "a"), "--prefix, --from and --to choose among keys"),
+        (("counts", "ant", "--prefix", "a"), "--prefix, --from, --to and --after choose among keys"),
+        (("logs", "today", "--count", "--from", "1"), "only dicts and sets have keys"),
         (("logs", "today", "--prefix", "1"), "the positions of a list have no prefix"),
         (("accounts", "--prefix", "1"), "1 is no beginning of a key here: no int begins like that"),
         (("pairs", "--prefix", "de"), "'de' is no beginning of a tuple[str, int], as a JSON list"),

@@ -91,6 +91,9 @@ def test_keys_of_all_tasks_come_in_one_order(client: Client) -> None:
     assert list(counts.keys(after="a", limit=2)) == ["a\0b", "an"]
     assert list(counts.keys(start="z")) == []
     assert counts.count() == 8
+    assert counts.count(prefix="an") == 2
+    assert counts.count(start="an", end="been") == 3
+    assert counts.count(after="a", end="z") == 6
 
 
 def test_more_than_an_answer_holds_comes_in_pages(client: Client) -> None:

@@ -314,6 +314,7 @@ class Machine(RuleBasedStateMachine):
             key for key in sorted(here) if (start is None or start <= key) and (end is None or key < end)
         ]
         assert self.edit(lambda editor: list(editor.keys(*path, start=start, end=end))) == wanted
+        assert self.edit(lambda editor: editor.count(*path, start=start, end=end)) == len(wanted)
         if isinstance(type_, types.Dict):
             items = self.edit(lambda editor: list(editor.items(*path, start=start, end=end)))
             assert items == [(key, here[key]) for key in wanted]
