@@ -30,6 +30,7 @@ from stretto.conductor import answers, view
 from stretto.conductor.balancing import Balancing
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
+from stretto.conductor.regrouping import possible_threads
 from stretto.conductor.scaling import Scaling
 from stretto.conductor.snapshots import SnapshotRegister
 from stretto.conductor.view import View, named
@@ -279,6 +280,8 @@ class Conductor:
                 return self._scaling.reassign(now, now.module(module), now.node(node), force=force)
             case admin.ScaleThreads(module=module, threads=threads):
                 return self._scaling.regroup(now, now.module(module), threads)
+            case admin.PossibleThreads(module=module):
+                return possible_threads(now.module(module).assignment)
             case admin.AbandonScaling(module=module):
                 return self._scaling.abandon(now.module(module))
             case admin.Scale(module=module, workers=workers, replication_factor=factor):

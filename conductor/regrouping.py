@@ -40,13 +40,18 @@ def regrouped(assignment: Assignment, *, threads: int, generation: int, now_ms: 
         raise UsageError(f"{tasks} tasks cannot occupy {threads} threads; ask for 1 to {tasks}")
     slots = _slots(assignment, threads)
     if slots is None:
-        possible = [each for each in range(1, tasks + 1) if _slots(assignment, each) is not None]
+        possible = possible_threads(assignment)
         workers = len({frozenset(replicas) for replicas in assignment.groups})
         raise UsageError(
             f"{threads} threads would need tasks of different workers together; with {workers} workers ask "
             f"for {', '.join(map(str, possible[:-1]))} or {possible[-1]} threads, or scale to 1 worker first"
         )
     return NextGrouping(generation=generation, groups=preferring(slots, assignment.workers), began_ms=now_ms)
+
+
+def possible_threads(assignment: Assignment) -> tuple[int, ...]:
+    """Into how many groups the tasks can be regrouped where they are."""
+    return tuple(each for each in range(1, assignment.tasks + 1) if _slots(assignment, each) is not None)
 
 
 def _slots(assignment: Assignment, threads: int) -> list[tuple[int, ...]] | None:

@@ -19,6 +19,7 @@ from stretto.admin.modules import (
     Launch,
     Modules,
     Pause,
+    PossibleThreads,
     Reassign,
     Resume,
     Scale,
@@ -52,6 +53,7 @@ AnyCall: TypeAlias = (
     | Scale
     | ScaleThreads
     | AbandonScaling
+    | PossibleThreads
     | Pause
     | Resume
     | Modules

@@ -107,6 +107,12 @@ class ScaleThreads(Call[str], frozen=True, kw_only=True):
     threads: int
 
 
+class PossibleThreads(Call[tuple[int, ...]], frozen=True, kw_only=True):
+    """How many threads the module can have on its workers as they are."""
+
+    module: str
+
+
 class AbandonScaling(Call[str], frozen=True, kw_only=True):
     """Give up a change of threads that is under way."""
 

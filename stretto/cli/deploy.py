@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from stretto import admin, artifact
+from stretto.cli import scaling
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, ModuleName, reach
 from stretto.client.cluster import Cluster
 from stretto.client.upload import upload
@@ -32,6 +33,8 @@ from stretto.zk.records import DepotSpec, ModuleState
 LOOK_SECONDS = 0.2
 """The conductor tells how far it is when it is asked, and another one may have taken over."""
 WAIT_SECONDS = 300.0
+STEP_SECONDS = 60.0
+"""How long a later step of several may be refused for what passes."""
 PATIENCE_SECONDS = 10.0
 """What takes longer than this is told, with what it waits for."""
 
@@ -220,7 +223,7 @@ def scale_executors(
     module: ModuleName,
     threads: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Task groups: at most tasks; by itself.", show_default=False),
+        typer.Option(metavar="N", help="Task groups: at most tasks.", show_default=False),
     ] = None,
     workers: Annotated[
         int | None,
@@ -240,27 +243,27 @@ def scale_executors(
     """Give a module more or fewer threads, worker processes or replicas, while it serves.
 
     Other threads regroup its tasks: for a moment it takes no records, and clients try again by themselves. If
-    that is not done within a minute it is abandoned, and nothing has changed.
+    that is not done within a minute it is abandoned, and nothing has changed. What cannot be done at once is
+    done in steps, each of which leaves a module that serves.
 
     Example: stretto deploy scale-executors WordCount --workers 2 --replication-factor 3
+
+    Example: stretto deploy scale-executors WordCount --threads 8 --workers 4
     """
-    others = workers is not None or replication_factor is not None
-    if abandon and (others or threads is not None):
+    given = (threads, workers, replication_factor)
+    if abandon and given != (None, None, None):
         raise UsageError("--abandon gives up what is under way; say nothing else with it")
-    if threads is not None and others:
-        raise UsageError("threads are scaled by themselves; say --workers and --replication-factor apart")
-    if not abandon and not others and threads is None:
+    if not abandon and given == (None, None, None):
         raise UsageError("nothing to scale; say --threads, --workers or --replication-factor")
     with reach(bootstrap, key) as cluster:
         if abandon:
             typer.echo(cluster.ask(admin.AbandonScaling(module=module)))
-        elif threads is not None:
-            typer.echo(cluster.ask(admin.ScaleThreads(module=module, threads=threads)))
-            _finish_regrouping(cluster, module, threads, no_wait=no_wait)
-        else:
-            wanted = admin.Scale(module=module, workers=workers, replication_factor=replication_factor)
-            typer.echo(cluster.ask(wanted))
-            _finish_move(cluster, module, no_wait=no_wait)
+            return 0
+        [view] = cluster.ask(admin.Modules(module=module))
+        now = scaling.Shape(threads=view.threads, workers=view.workers, factor=view.replication_factor)
+        wanted = now.or_else(*given)
+        possible = cluster.ask(admin.PossibleThreads(module=module))
+        _take_steps(cluster, module, scaling.plan(view.tasks, now, wanted, possible), wanted, no_wait=no_wait)
     return 0
 
 
@@ -377,6 +380,41 @@ def await_led(cluster: Cluster, module: str) -> admin.ModuleView:
         f"{module} is still being launched after {WAIT_SECONDS:.0f} s: {why}; the launch goes on, "
         f"and 'stretto module-status {module}' shows it"
     )
+
+
+def _take_steps(
+    cluster: Cluster, module: str, steps: Sequence[scaling.Step], wanted: scaling.Shape, *, no_wait: bool
+) -> None:
+    if no_wait and len(steps) > 1:
+        raise UsageError(f"this takes {len(steps)} steps, each after the other is done; leave out --no-wait")
+    for number, step in enumerate(steps, 1):
+        far = f"step {number} of {len(steps)}"
+        try:
+            said = cluster.ask(step.call(module)) if number == 1 else _begin_step(cluster, module, step)
+            typer.echo(f"{far}: {said}" if len(steps) > 1 else said)
+            if isinstance(step, scaling.Regroup):
+                _finish_regrouping(cluster, module, step.threads, no_wait=no_wait)
+            else:
+                _finish_move(cluster, module, no_wait=no_wait)
+        except StrettoError as error:
+            if len(steps) == 1 or (number == 1 and isinstance(error, UsageError)):
+                raise
+            again = scaling.command(module, wanted)
+            raise StrettoError(f"{far} is not done: {error}; then go on with '{again}'") from None
+
+
+def _begin_step(cluster: Cluster, module: str, step: scaling.Step) -> str:
+    """After another one: leaders may still be on their way, or a conductor."""
+    deadline = time.monotonic() + STEP_SECONDS
+    while True:
+        try:
+            [view] = cluster.ask(admin.Modules(module=module))
+            # An answer may have been lost, and what was asked for is begun.
+            return "it goes on" if step.is_begun(view) else cluster.ask(step.call(module))
+        except RetriableError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_SECONDS)
 
 
 def _finish_move(cluster: Cluster, module: str, *, no_wait: bool) -> None:

@@ -213,16 +213,28 @@ def test_threads_are_scaled_under_load(whole_cluster: LocalCluster, tmp_path: Pa
             down = scale(cluster, "--threads", "1")
             assert (down.code, down.lines[-1]) == (0, "counts has 8 tasks in 1 groups"), down
             wait_for_more(load)
+            both = scale(cluster, "--threads", "3", "--workers", "2")
+            assert both.code == 0, both
+            assert [line.partition(":")[0] for line in both.lines[::2]] == ["step 1 of 2", "step 2 of 2"]
+            assert both.lines[-1] == "counts has 3 replicas of 3 groups, 6 workers on 3 nodes"
+            wait_for_more(load)
+            late = scale(cluster, "--threads", "5", "--no-wait")
+            assert (late.code, "this takes 3 steps" in late.err) == (2, True)
+            mixed = scale(cluster, "--threads", "5")
+            assert mixed.code == 0, mixed
+            assert mixed.lines[0].startswith("step 1 of 3: scale from 2 workers")
+            assert mixed.lines[-1] == "counts has 3 replicas of 5 groups, 6 workers on 3 nodes"
+            wait_for_more(load)
         tally = check_records(load.outcomes(), client.reader("counts", "events").read_all())
         assert tally.keys() == {"acked"}
         assert stretto("verify", "counts", *on(cluster)).code == 0
         too_many = scale(cluster, "--threads", "9")
         assert (too_many.code, "8 tasks cannot occupy 9 threads" in too_many.err) == (2, True)
-        both = scale(cluster, "--threads", "4", "--workers", "2")
-        assert (both.code, "threads are scaled by themselves" in both.err) == (2, True)
+        too_few = scale(cluster, "--threads", "1")
+        assert (too_few.code, "1 threads cannot occupy 2 workers" in too_few.err) == (2, True)
         idle = scale(cluster, "--abandon")
         assert (idle.code, "are not being scaled" in idle.err) == (2, True)
-        wait_until("old replicas are gone", lambda: len(replica_folders(cluster)) == 1, 30)
+        wait_until("old replicas are gone", lambda: len(replica_folders(cluster)) == 5, 30)
     finally:
         client.close()
         assert stretto("deploy", "destroy", "counts", "--yes", *on(cluster)).code == 0
