@@ -26,8 +26,10 @@ from stretto.options import Level, parse
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.zk.options import begin_module, forget_module
 from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import ModuleSpec, ModuleState, RestoredFrom, encode
+from stretto.zk.records import DestroyedModules, ModuleSpec, ModuleState, RestoredFrom, decode, encode
 
+DESTROYED_MAX = 1_000
+"""So many destroyed modules are remembered for nodes that were away: some 50 KB."""
 SETTLED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING)
 """From where a module can be changed."""
 
@@ -74,9 +76,14 @@ class Life:
         for level, values in levels.items():
             for name, value in values.items():
                 parse(name, value, level)
+        # Before the number is drawn: who destroys a namesake meanwhile makes this launch fail.
+        destroyed, destroyed_version = self._destroyed()
+        generation = next_generation(self._client, self._paths)
+        if destroyed.has(module, generation):
+            raise RetriableError(f"module {module} was destroyed just now; try again")
         assignment = assign(
             module,
-            generation=next_generation(self._client, self._paths),
+            generation=generation,
             tasks=tasks,
             threads=threads,
             workers=workers,
@@ -111,6 +118,7 @@ class Life:
         for worker in assignment.nodes:
             change.create(self._paths.remains_of(module, worker))
         begin_module(change, self._client, self._paths, module, levels)
+        change.check(self._paths.destroyed, destroyed_version)
         results = change.commit()
         if isinstance(results[0], NodeExistsError):
             raise UsageError(f"there is a module {module} already; choose another name")
@@ -204,10 +212,11 @@ class Life:
         self._operations.note("destroy", module.name)
 
     def _finish_destruction(self, view: View, module: Module) -> None:
-        """When no node that is there has a worker or data of it. One that is away keeps its files."""
+        """When no node that is there has a worker or data of it. One that is away deletes its files when it
+        returns: it reads that they are to go."""
         nodes = module.assignment.homes
-        left = {worker for worker in module.remains if nodes.get(worker) in view.nodes}
-        if left or any(worker in view.workers for worker in nodes):
+        here = {worker for worker in module.remains if nodes.get(worker) in view.nodes}
+        if here or any(worker in view.workers for worker in nodes):
             return
         for worker in nodes:
             try:
@@ -225,13 +234,26 @@ class Life:
         ):
             with contextlib.suppress(NoNodeError):
                 self._client.delete(below, recursive=True)
+        away = sorted({nodes[worker] for worker in module.remains if worker in nodes})
         # Together, and last: they are what says that the rest is to go.
         change = self._client.transaction()
+        if away:
+            destroyed, version = self._destroyed()
+            following = module.assignment.next
+            last = max(module.assignment.generation, following.generation if following is not None else 0)
+            after = destroyed.adding(module.name, last, DESTROYED_MAX)
+            change.set_data(self._paths.destroyed, encode(after), version)
         change.delete(self._paths.spec(module.name))
         change.delete(self._paths.assignment(module.name))
         change.delete(self._paths.module(module.name))
         if any(isinstance(result, Exception) for result in change.commit()):
             return
-        away = sorted({nodes[worker] for worker in module.remains if worker in nodes})
-        outcome = f"done; nodes {', '.join(away)} were away and keep its files" if away else "done"
-        self._operations.note("destroyed", module.name, outcome)
+        left = f"nodes {', '.join(away)} were away and delete its files when they return"
+        self._operations.note("destroyed", module.name, f"done; {left}" if away else "done")
+
+    def _destroyed(self) -> tuple[DestroyedModules, int]:
+        """With the version of its znode."""
+        path = self._paths.destroyed
+        self._client.ensure_path(path)
+        data, stat = self._client.get(path)
+        return (decode(data, DestroyedModules, path) if data else DestroyedModules()), stat.version

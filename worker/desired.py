@@ -2,7 +2,8 @@
 
 What has not been read yet, or cannot be read, is unknown and changes nothing: a worker is stopped only
 because of what the metastore says, and its data is deleted only because it says that the module is
-*destroying* or the worker *retired*.
+*destroying* or the worker *retired*, or that a replica is of a module that was destroyed while this node was
+away.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ import structlog
 from stretto.loop import Loop
 from stretto.types import WorkerId
 from stretto.zk.paths import Paths
-from stretto.zk.records import Assignment, ModuleSpec, ModuleState, Record, Update, ZnodeDamaged, decode
+from stretto.zk.records import (
+    Assignment,
+    DestroyedModules,
+    ModuleSpec,
+    ModuleState,
+    Record,
+    Update,
+    ZnodeDamaged,
+    decode,
+)
 from stretto.zk.view import Followed, View
 
 log = structlog.get_logger()
@@ -57,10 +67,14 @@ class Desired:
         self._changed = changed
         self._modules: dict[str, _Module] = {}
         self._is_listed = False
+        self._destroyed: DestroyedModules | None = None
 
     def start(self) -> None:
         self._view.follow_children(
             self._paths.modules, lambda names: self._loop.call_soon(self._listed, names or [])
+        )
+        self._view.follow_data(
+            self._paths.destroyed, lambda data: self._loop.call_soon(self._destroyed_read, data)
         )
 
     def fate(self, worker: WorkerId, module: str) -> Fate:
@@ -95,6 +109,21 @@ class Desired:
     def is_known(self) -> bool:
         """Everything was read at least once."""
         return self._is_listed and all(module.is_known for module in self._modules.values())
+
+    @property
+    def is_any_destroyed(self) -> bool:
+        return self._destroyed is not None and bool(self._destroyed.groupings)
+
+    def is_destroyed(self, module: str, grouping: int) -> bool:
+        """A replica of this grouping is of a module that is no more. To be believed only if all is known."""
+        if self._destroyed is None or not self._destroyed.has(module, grouping):
+            return False
+        namesake = self._modules.get(module)
+        if namesake is None:
+            return True
+        # One that was made by hand may have any number.
+        launched = namesake.assignment
+        return launched is not None and not self._destroyed.has(module, launched.generation)
 
     def artifact(self, module: str) -> str:
         """Digest of the code of a module that has workers to run."""
@@ -155,6 +184,14 @@ class Desired:
             log.error("znode_damaged", path=damage.path, problem=damage.problem)
             return
         module.told.add(path)
+        self._changed()
+
+    def _destroyed_read(self, data: bytes | None) -> None:
+        try:
+            self._destroyed = decode(data, DestroyedModules, self._paths.destroyed) if data else None
+        except ZnodeDamaged as damage:
+            log.error("znode_damaged", path=damage.path, problem=damage.problem)
+            return
         self._changed()
 
     def _spec_read(self, module: _Module, path: str, data: bytes | None) -> None:

@@ -36,8 +36,10 @@ from stretto.worker.burials import Burials
 from stretto.worker.children import Child, Children, bound_logs
 from stretto.worker.code import ModuleCode
 from stretto.worker.desired import Desired, Fate
+from stretto.worker.hosting import DELETING
 from stretto.worker.namesakes import Namesakes
 from stretto.worker.storage import lock_folder
+from stretto.worker.takeover import PREPARING
 from stretto.worker.trials import CodeTrials
 from stretto.zk.paths import Paths
 from stretto.zk.records import ConductorRegistration, NodeRegistration, ZnodeDamaged, decode, encode
@@ -53,6 +55,8 @@ SWEEP_MS = 10 * 60 * 1_000
 """How often code that no module uses is looked for."""
 LOGS_MS = 60 * 1_000
 """How often logs that have grown too long are looked for."""
+UNFINISHED = (DELETING, PREPARING)
+"""Folders beside replicas that are none, or none yet."""
 FAREWELL_MS = 2_000
 """For the registrations of those who were killed, when the supervisor itself stops."""
 
@@ -278,6 +282,7 @@ class Supervisor:
                     self._forget(post)
                 case _:
                     pass
+        self._delete_destroyed()
         self._tell_left()
 
     def _start(self, post: _Post) -> None:
@@ -361,20 +366,52 @@ class Supervisor:
         self._view.delete(self._paths.remains_of(post.module, post.worker), lambda: None)
 
     def _delete_data(self, worker: WorkerId) -> bool:
-        """Renamed first, so that a crash in between leaves nothing that looks like a worker's data."""
+        """With what it said."""
         folder = self._data / "workers" / worker
-        if not folder.exists():
-            return True
-        doomed = self._data / "deleting" / f"{worker}-{secrets.token_hex(4)}"
+        if folder.exists() and not self._delete(folder):
+            return False
+        said = self._log_of(worker)
+        for path in (said, said.with_suffix(".log.1")):
+            path.unlink(missing_ok=True)
+        return True
+
+    def _delete(self, folder: Path) -> bool:
+        """Renamed first, so that a crash in between leaves nothing that looks like a worker's data."""
+        doomed = self._data / "deleting" / f"{folder.name}-{secrets.token_hex(4)}"
         try:
             doomed.parent.mkdir(exist_ok=True)
             folder.rename(doomed)
         except OSError as error:
             log.error("not_deleted", path=str(folder), error=str(error))
             return False
-        log.info("worker_data_deleted", worker=worker, folder=str(folder))
+        log.info("worker_data_deleted", folder=str(folder))
         self._pool.submit(_delete, doomed)
         return True
+
+    def _delete_destroyed(self) -> None:
+        """Replicas of modules that were destroyed while this node was away: their grouping proves it."""
+        if not self._desired.is_known or not self._desired.is_any_destroyed:
+            return
+        named = self._named()
+        for folder in (self._data / "workers").glob("*"):
+            replicas = [each for each in folder.glob("groups/*") if not each.name.startswith(UNFINISHED)]
+            doomed = [each for each in replicas if self._is_destroyed(each.name)]
+            if doomed and doomed == replicas and folder.name not in named:
+                self._delete_data(WorkerId(folder.name))
+            else:
+                # A worker of a namesake has them beside its own.
+                for each in doomed:
+                    self._delete(each)
+
+    def _is_destroyed(self, replica: str) -> bool:
+        module, *numbers = replica.rsplit("-", 2)
+        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+            return False
+        return self._desired.is_destroyed(module, int(numbers[0]))
+
+    def _named(self) -> set[str]:
+        """Workers that the metastore places here, or that may still run."""
+        return {str(worker) for worker in (*self._desired.here(), *self._posts)}
 
     def _sweep(self) -> None:
         if self._desired.is_known:
@@ -390,8 +427,7 @@ class Supervisor:
         folder = self._data / "workers"
         if not self._desired.is_known or not folder.exists():
             return
-        named = {str(worker) for worker in self._desired.here()} | {str(worker) for worker in self._posts}
-        for name in sorted({each.name for each in folder.iterdir()} - named - self._told_left):
+        for name in sorted({each.name for each in folder.iterdir()} - self._named() - self._told_left):
             self._told_left.add(name)
             log.warning(
                 "folder_left_alone",

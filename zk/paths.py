@@ -47,6 +47,11 @@ class Paths:
         return f"{self.root}/conductor/generations"
 
     @property
+    def destroyed(self) -> str:
+        """Modules that were destroyed while a node was away, which may still have their files."""
+        return f"{self.root}/conductor/destroyed"
+
+    @property
     def operations(self) -> str:
         return f"{self.root}/conductor/operations"
 

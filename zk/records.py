@@ -76,6 +76,22 @@ class DrainedNodes(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
 
 
+class DestroyedModules(msgspec.Struct, frozen=True, kw_only=True):
+    """What nodes that were away have to delete when they return."""
+
+    groupings: dict[str, int] = {}
+    """By module, its last grouping: those have ever higher numbers, so whatever has this one or a lower one
+    is of a module that is no more, and a namesake launched later has a higher one."""
+
+    def has(self, module: str, grouping: int) -> bool:
+        return grouping <= self.groupings.get(module, -1)
+
+    def adding(self, module: str, grouping: int, most: int) -> DestroyedModules:
+        """The latest so many."""
+        all_of = sorted({**self.groupings, module: grouping}.items(), key=lambda each: each[1])
+        return DestroyedModules(groupings=dict(all_of[-most:]))
+
+
 class ModuleState(enum.StrEnum):
     LAUNCHING = "launching"
     RUNNING = "running"

@@ -14,7 +14,7 @@ from stretto.options import CLUSTER
 from stretto.types import Incarnation, WorkerId
 from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
 from stretto.zk.paths import GroupKey
-from stretto.zk.records import ConductorRegistration, decode, encode
+from stretto.zk.records import ConductorRegistration, DestroyedModules, decode, encode
 from tests.integration.conductor.scene import DIGEST, Scene
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until
@@ -308,11 +308,16 @@ def test_a_destroyed_module_is_gone_when_its_workers_are(scene: Scene) -> None:
         scene.zk.delete(scene.paths.remains_of("m", placed.worker))
     wait_until("it is gone", lambda: scene.zk.exists(scene.paths.module("m")) is None)
     *_, last = scene.ask(conductor, admin.Operations())
-    assert (last.what, last.outcome) == ("destroyed", f"done; nodes {away.node} were away and keep its files")
+    told = f"done; nodes {away.node} were away and delete its files when they return"
+    assert (last.what, last.outcome) == ("destroyed", told)
+    path = scene.paths.destroyed
+    destroyed = decode(scene.zk.get(path)[0], DestroyedModules, path)
+    assert destroyed.groupings == {"m": assignment.generation}
     scene.nodes(conductor, away.node)
     assert scene.ask(conductor, admin.Modules()) == ()
     # A name may be used again, and its groups are others.
     scene.launch(conductor)
+    assert not destroyed.has("m", scene.assignment().generation)
     assert scene.assignment().generation > assignment.generation
     assert scene.zk.exists(scene.paths.group(GroupKey("m", assignment.generation, 0))) is None
 

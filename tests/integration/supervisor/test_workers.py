@@ -17,7 +17,7 @@ from stretto.types import Incarnation, WorkerId
 from stretto.worker.children import RunFile
 from stretto.worker.storage import boot_id
 from stretto.zk.paths import Paths
-from stretto.zk.records import ModuleState, WorkerRegistration, encode
+from stretto.zk.records import DestroyedModules, ModuleState, WorkerRegistration, encode
 from tests.integration.supervisor.node import MODULE, Node, Start, is_alive, new_launch
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until
@@ -252,7 +252,43 @@ def test_destroying_deletes_the_data_of_the_modules_workers(node: Node) -> None:
     assert (node.data_dir / "workers" / "kept-0").exists()
     wait_until("all of it is gone", lambda: not list((node.data_dir / "deleting").iterdir()))
     wait_until("its process is forgotten", lambda: node.run_file(W0) is None)
+    assert [path.name for path in (node.data_dir / "logs").iterdir()] == ["kept-0.log"]
     assert is_alive(node.pid_of("kept-0"), node.wait_worker("kept-0")[1].launch)
+
+
+def test_what_was_destroyed_while_the_node_was_away_is_deleted_when_it_returns(node: Node) -> None:
+    def made(worker: str, *replicas: str) -> Path:
+        folder = node.data_dir / "workers" / worker
+        for replica in replicas:
+            (folder / "groups" / replica).mkdir(parents=True)
+        return folder
+
+    gone = made("gone-a-0", "gone-a-4-0", "gone-a-5-1", "deleting-gone-a-5-0-abcd")
+    said = node.data_dir / "logs" / "gone-a-0.log"
+    said.parent.mkdir()
+    said.write_text("its last words")
+    kept = [
+        made("later-0", "later-6-0"),
+        made("unknown-0", "unknown-5-0"),
+        made("odd-0", "odd"),
+        made("by-hand-0", "by-hand-1-0"),
+    ]
+    shared = made("shared-0", "gone-a-5-2", "unknown-5-0")
+    old = made(W0, f"{MODULE}-0-0") / "groups" / f"{MODULE}-0-0"
+    node.place(W0)
+    # Made by hand after a namesake was destroyed: its number says nothing.
+    node.place("by-hand-0", module="by-hand", elsewhere="n2")
+    destroyed = DestroyedModules(groupings={"gone-a": 5, "later": 5, "odd": 5, MODULE: 0, "by-hand": 5})
+    node.operator.create(node.paths.destroyed, encode(destroyed), makepath=True)
+    node.start()
+    wait_until("they are gone", lambda: not any(each.exists() for each in (gone, said, old)), 40)
+    wait_until("what was beside others too", lambda: not (shared / "groups" / "gone-a-5-2").exists())
+    node.wait_worker(W0)
+    assert (node.data_dir / "workers" / W0 / "groups" / f"{MODULE}-1-0").exists()
+    assert all(list((each / "groups").iterdir()) for each in (*kept, shared))
+    wait_until("all of it is gone", lambda: not list((node.data_dir / "deleting").iterdir()))
+    told = {Path(event["folder"]).name for event in node.wait_said("folder_left_alone", times=5)}
+    assert told == {"later-0", "unknown-0", "odd-0", "by-hand-0", "shared-0"}
 
 
 def test_a_missing_assignment_stops_a_worker_and_leaves_its_data_alone(node: Node) -> None:
