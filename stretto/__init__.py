@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stretto.client import connect, connect_async
     from stretto.module import Depot, Module, PState
-    from stretto.partition import GLOBAL, hash_by
+    from stretto.partition import GLOBAL, RANDOM, hash_by
     from stretto.topology.functions import microbatch, query, step, stream
 
 __version__ = "0.1.0"
 __all__ = [
     "GLOBAL",
+    "RANDOM",
     "Depot",
     "Module",
     "PState",
@@ -30,6 +31,7 @@ __all__ = [
 
 _HOME = {
     "GLOBAL": "stretto.partition",
+    "RANDOM": "stretto.partition",
     "Depot": "stretto.module",
     "Module": "stretto.module",
     "PState": "stretto.module",

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar, overload
 
 from stretto.declaration import Declaration, Place, class_statement, place_outside
 from stretto.errors import DeclarationError, UsageError
-from stretto.partition import Custom, Global, HashBy
+from stretto.partition import Custom, Global, HashBy, Random
 from stretto.pstate.edit import Editor
 from stretto.pstate.tree import Entries, Members, compile_type
 from stretto.pstate.types import Type, describe
@@ -59,11 +59,11 @@ class Depot(Declaration):
 
     ``partition_by`` names the field of a record whose value chooses the task, so that records that agree in
     it stay in order. It may also be ``hash_by("one", "more")``, ``GLOBAL`` (task 0 has them all, in one
-    order), or a function of a record and the number of tasks; see :mod:`stretto.partition`. Without it,
-    batches go to the tasks in turn.
+    order), or a function of a record and the number of tasks; see :mod:`stretto.partition`. Without it, or
+    with ``RANDOM``, any task will do: batches go to the tasks in turn.
     """
 
-    def __init__(self, *, partition_by: str | HashBy | Global | Custom | None = None) -> None:
+    def __init__(self, *, partition_by: str | HashBy | Global | Random | Custom | None = None) -> None:
         super().__init__()
         self.partition_by = partition_by
 
@@ -76,7 +76,9 @@ class Depot(Declaration):
     def spec(self) -> DepotSpec:
         """What others have to know of it."""
         match self.partition_by:
-            case None | str() as field:
+            case None | Random():
+                return DepotSpec(name=self.name)
+            case str() as field:
                 return DepotSpec(name=self.name, partition_by=field)
             case HashBy(fields=fields):
                 return DepotSpec(name=self.name, partition_by=fields)
@@ -250,13 +252,13 @@ def _check(
         raise refuse(str(error)) from None
     if isinstance(declared, Depot) and not _is_partitioning(declared.partition_by):
         raise refuse(
-            "partition_by names a field of the records, as text, or is hash_by(...), GLOBAL, a function that "
-            f"takes a record and the number of tasks, or None; it is {declared.partition_by!r}"
+            "partition_by names a field of the records, as text, or is hash_by(...), GLOBAL, RANDOM, a "
+            f"function that takes a record and the number of tasks, or None; it is {declared.partition_by!r}"
         )
 
 
 def _is_partitioning(by: object) -> bool:
-    if by is None or isinstance(by, Global):
+    if by is None or isinstance(by, Global | Random):
         return True
     if isinstance(by, HashBy):
         fields: tuple[object, ...] = by.fields

@@ -3,13 +3,13 @@
 Records are bytes to everything but their producer and their reader. A *value* (what JSON can say) is a record
 as its JSON text in UTF-8: anybody can read it, and msgspec decodes it as fast as MessagePack.
 
-A depot is partitioned by a field, by several (:func:`hash_by`), by a function of its module, or not at all;
-or all its records go to one task (:data:`GLOBAL`). The task of a field's value follows from it alone, the
-same in every process, on every machine and in every release: CRC32C of the value in MessagePack (shortest
-form, as msgspec writes it; a float without a fraction is written as the integer it equals, because both are
-one number in JSON), times 0x9E3779B1 modulo 2^32, times the number of tasks, divided by 2^32. The factor is
-needed because a CRC is linear: keys that differ in a few bits only would leave some tasks empty. Several
-fields choose as the list of their values does.
+A depot is partitioned by a field, by several (:func:`hash_by`), by a function of its module, or not at all
+(:data:`RANDOM`, or nothing); or all its records go to one task (:data:`GLOBAL`). The task of a field's value
+follows from it alone, the same in every process, on every machine and in every release: CRC32C of the value
+in MessagePack (shortest form, as msgspec writes it; a float without a fraction is written as the integer it
+equals, because both are one number in JSON), times 0x9E3779B1 modulo 2^32, times the number of tasks, divided
+by 2^32. The factor is needed because a CRC is linear: keys that differ in a few bits only would leave some
+tasks empty. Several fields choose as the list of their values does.
 
 What a PState has under a key lies on the task that the key chooses in the same way (:func:`owner_of`): where
 the records are that name it in their field. Its keys may be more than JSON can say: bytes, dates, datetimes.
@@ -64,6 +64,16 @@ class Global:
 
 
 GLOBAL: Final = Global()
+
+
+class Random:
+    """Records on any task: who appends chooses, evenly."""
+
+    def __repr__(self) -> str:
+        return "RANDOM"
+
+
+RANDOM: Final = Random()
 
 Custom: TypeAlias = Callable[[Any, int], int]
 """Of a record and the number of tasks."""

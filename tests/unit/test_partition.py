@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stretto.errors import DeclarationError, UsageError
 from stretto.module import Depot, Module
-from stretto.partition import GLOBAL, Partitioner, hash_by, owner_of, task_of
+from stretto.partition import GLOBAL, RANDOM, Partitioner, hash_by, owner_of, task_of
 from stretto.zk.records import DepotSpec
 
 numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -147,6 +147,7 @@ def by_length(record: str, tasks: int) -> int:
 class Depots(Module):
     several = Depot(partition_by=hash_by("land", "city"))
     one = Depot(partition_by=GLOBAL)
+    any = Depot(partition_by=RANDOM)
     chosen = Depot(partition_by=by_length)
 
 
@@ -159,6 +160,11 @@ def test_several_fields_choose_as_a_tuple_of_them_does() -> None:
 
 def test_a_global_depot_has_all_on_one_task() -> None:
     assert {Partitioner(Depots.one, 64).place(n).task for n in range(50)} == {0}
+
+
+def test_who_appends_chooses_among_all_tasks_of_a_random_depot() -> None:
+    assert Partitioner(Depots.any, 64).place(7) == (b"7", None)
+    assert Depots.any.spec == DepotSpec(name="any")
 
 
 def test_a_function_chooses_and_only_who_has_the_module_has_it() -> None:
