@@ -47,9 +47,20 @@ def check_update(spec: ModuleSpec, manifest: ModuleManifest, delete: Collection[
                 f"{name} was a {kind} and is none in the new code; choose another name, or delete it first "
                 "in an update of its own"
             )
+    _check_deleted_microbatches(spec, delete)
     _check_depots(spec, manifest)
     _check_pstates(spec, manifest)
     _check_topologies(spec, manifest)
+
+
+def _check_deleted_microbatches(spec: ModuleSpec, delete: Collection[str]) -> None:
+    """A module that is paused ends the one that is under way, and begins no other."""
+    for each in spec.topologies:
+        if each.kind == "microbatch" and each.name in delete and not spec.is_paused:
+            raise UsageError(
+                f"a microbatch of {each.name} may be under way, and would be left half done; pause the "
+                "module first, and update it once 'stretto module-status' shows that topology idle"
+            )
 
 
 def objects(declared: ModuleSpec | ModuleManifest) -> dict[str, DepotSpec | PStateSpec | TopologySpec]:

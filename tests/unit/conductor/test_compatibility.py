@@ -89,6 +89,14 @@ def updated(spec: ModuleSpec, after: ModuleManifest, *delete: str) -> ModuleSpec
     )
 
 
+def test_a_microbatch_topology_goes_only_while_the_module_is_paused() -> None:
+    book = TopologySpec(name="book", kind="microbatch", depots=("orders",), pstates=("accounts",))
+    before = msgspec.structs.replace(SPEC, topologies=(*SPEC.topologies, book))
+    with pytest.raises(UsageError, match=r"of book may be under way, .* pause the module first"):
+        check_update(before, SAME, ("book",))
+    check_update(msgspec.structs.replace(before, state=ModuleState.PAUSED), SAME, ("book",))
+
+
 @pytest.mark.parametrize("name", ["count", "count_again"])
 def test_no_chain_of_updates_lets_a_topology_begin_anew_on_what_was_written(name: str) -> None:
     without = updated(SPEC, manifest(topologies=()), "count")
