@@ -68,7 +68,7 @@ _PLAIN: dict[str, DataType] = {
     "Any": StringType(),
 }
 _NONE = types.Plain("None")
-_NUMBERS = types.Choice((types.Plain("float"), types.Plain("int")))
+_NUMBERS = ["float", "int"]
 
 METADATA = (StructField(TASK, IntegerType(), False), StructField(APPLY_OFFSET, LongType(), False))
 
@@ -136,8 +136,9 @@ def form_of(type_: Type) -> Form:
             return Form.TEXT
         case types.Plain(name=name):
             return Form.JSON if name == "Any" else Form.PLAIN
-        case types.Choice():
-            return Form.PLAIN if type_ == _NUMBERS else Form.JSON
+        case types.Choice(options=options):
+            names = [each.name for each in options if isinstance(each, types.Plain)]
+            return Form.PLAIN if names == _NUMBERS and len(options) == 2 else Form.JSON
         case types.Constant(values=values):
             return Form.PLAIN if len({type(value) for value in values}) == 1 else Form.JSON
         case types.Dict(key=key):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -245,6 +245,8 @@ def test_what_spark_has_no_type_for_is_text() -> None:
         {"key": 1, "value": 2.0},
         {"key": 2, "value": 2.5},
     ]
+    natural = Annotated[int, msgspec.Meta(ge=0)]
+    assert read(dict[int, natural | float], {1: 2}) == read(dict[int, int | float], {1: 2})
 
 
 def test_values_may_hold_whatever_msgpack_can() -> None:
