@@ -158,7 +158,8 @@ def _entries(
         rows = entries(reader, path, type_, wanted, limit + 1)
         return [PStateEntry(*map(plain, row)) for row in rows]
     # What lies under a key may be far more than a page: of each only the beginning is read.
-    keys = list(reader.keys(*path, prefix=wanted.prefix, start=wanted.start, end=wanted.end, limit=limit + 1))
+    span = {"prefix": wanted.prefix, "start": wanted.start, "end": wanted.end, "after": wanted.after}
+    keys = list(reader.keys(*path, **span, limit=limit + 1))
     return [
         PStateEntry(plain(key), inside=_beginning(reader, [*path, key], type_.value, at < PREVIEWED_MAX))
         for at, key in enumerate(keys)

@@ -57,11 +57,10 @@ export function data(root, [name]) {
     const mine = asked;
     const query = new URLSearchParams({ limit: PAGE + (after === undefined ? 0 : 1) });
     for (const key of inside) query.append("key", key);
-    if (after !== undefined) query.set("start", after);
+    if (after !== undefined) query.set("after", after);
     const page = await ask(`/modules/${path(name)}/pstates/${path(object)}?${query}`);
     if (mine !== asked) return;
-    // A page begins with the key that the one before it ended with.
-    const entries = after === undefined ? page.entries : page.entries.filter((each) => text(each.key) !== after);
+    const { entries } = page;
     const into = (key) => h("button", { type: "button", class: "key", onclick: () => guarded(() => { inside = [...inside, text(key)]; keys.value = typedFor(inside); return pstate(object); }) }, h("code", {}, show(key)));
     const preview = ({ first, more }) => h("code", {}, `${first.map((each) => show(each)).join(", ")}${more ? (first.length ? ", …" : "…") : ""}`);
     const row = (each) => (each.inside ? [into(each.key), preview(each.inside)] : [h("code", {}, show(each.key)), h("code", {}, show(each.value))]);
