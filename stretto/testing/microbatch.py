@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from stretto.errors import UsageError
@@ -17,7 +16,7 @@ from stretto.pstate.overlay import Overlay
 from stretto.records import DepotOffset
 from stretto.topology.bound import RowsOf
 from stretto.topology.runner import TaskRunner
-from stretto.topology.work import Calls, Failure, Records, StepCall, Work
+from stretto.topology.work import Calls, Failure, Records, StepCall, Work, rest
 from stretto.types import TaskId
 
 ROUNDS_MAX = 1_000
@@ -134,10 +133,3 @@ class Microbatch:
         if pstate not in overlays:
             overlays[pstate] = Overlay(self._applied(task)(pstate))
         return overlays[pstate]
-
-
-def rest(work: Work, done: int) -> Work:
-    """What is left of it."""
-    if isinstance(work, Records):
-        return replace(work, first=DepotOffset(work.first + done), records=work.records[done:])
-    return replace(work, calls=work.calls[done:])

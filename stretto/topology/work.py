@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import msgspec
@@ -52,6 +52,13 @@ class Calls:
 
 
 Work: TypeAlias = Records | Calls
+
+
+def rest(work: Work, done: int) -> Work:
+    """What is left of it."""
+    if isinstance(work, Records):
+        return replace(work, first=DepotOffset(work.first + done), records=work.records[done:])
+    return replace(work, calls=work.calls[done:])
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,7 +9,7 @@ the record that it comes from, however many hops ago, so that what fails is told
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,11 +17,11 @@ import lmdb
 import msgspec
 
 from stretto.errors import StrettoError
-from stretto.pstate.changes import pack_part
+from stretto.pstate.changes import TooMuch, pack_part
 from stretto.pstate.overlay import NoRows, Overlay, Rows
 from stretto.records import DepotOffset
 from stretto.replog.frame import Buffer
-from stretto.topology.work import Calls, Records, StepCall, Timed, Work
+from stretto.topology.work import Calls, Outcome, Records, StepCall, Timed, Work, rest
 from stretto.types import TaskId
 from stretto.worker import depot as depots
 from stretto.worker.executors import protocol
@@ -35,6 +35,8 @@ PORTION = 1_000
 """Records or calls that are run between two signs of life."""
 PORTION_BYTES = 8 * 1024 * 1024
 BEGINNING_BYTES = 1_000
+CALLS_BYTES_MAX = 64 * 1024 * 1024
+"""That a round may lead to: they travel between workers in one message for each task."""
 FAILURES_MAX = 1_000
 """Of one round; what fails beyond that fails again in the next version."""
 
@@ -47,7 +49,12 @@ Source = tuple[str, TaskId, int]
 class _Portion(NamedTuple):
     work: Work
     sources: Sequence[Source]
-    skip: Container[int]
+    skip: Collection[int]
+
+    def after(self, done: int) -> _Portion:
+        """What is left of it."""
+        skip = {index - done for index in self.skip if index >= done}
+        return _Portion(rest(self.work, done), self.sources[done:], skip or ())
 
 
 @dataclass(slots=True)
@@ -58,6 +65,36 @@ class _Kept:
     version: tuple[int, int]
     rounds: int = 0
     changes: dict[str, Overlay] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What comes of a round, beside its changes."""
+
+    calls: dict[TaskId, list[SourcedCall]] = field(default_factory=dict)
+    failures: list[protocol.SourcedFailure] = field(default_factory=list)
+    times: dict[str, Timed] = field(default_factory=dict)
+    done: int = 0
+    calls_bytes: int = 0
+
+    def add(self, outcome: Outcome, sources: Sequence[Source]) -> None:
+        for task, hops in outcome.hops.items():
+            self.calls_bytes += sum(len(hop.args) for hop in hops)
+            self.calls.setdefault(task, []).extend(
+                SourcedCall(hop.step, hop.args, *sources[hop.origin]) for hop in hops
+            )
+        self.failures += [
+            protocol.SourcedFailure(*sources[each.index], each.error, each.traceback)
+            for each in outcome.failures
+        ]
+        for each in outcome.times:
+            before = self.times.get(each.function)
+            self.times[each.function] = each if before is None else before.merged(each)
+        self.done += outcome.done
+        if self.calls_bytes > CALLS_BYTES_MAX:
+            raise TooMuch(
+                f"the calls of a round have more than {CALLS_BYTES_MAX} bytes; make smaller microbatches"
+            )
 
 
 class Rounds:
@@ -77,10 +114,7 @@ class Rounds:
         if message.after == 0:
             self._kept[lane.topology, lane.task] = _Kept(lane, message.version)
         kept = self._found(message)
-        calls: dict[TaskId, list[SourcedCall]] = {}
-        failures: list[protocol.SourcedFailure] = []
-        times: dict[str, Timed] = {}
-        done = 0
+        told = _Told()
         needed = [depots.PREFIX + depot for depot, _, _ in message.spans]
         with lanes.batch(lane, message.file, 0, *needed) as (file, txn, stored):
             seen: dict[str, Overlay] = {}
@@ -92,33 +126,25 @@ class Rounds:
                         over.add(kept.changes[pstate].changes())
                 return seen[pstate]
 
-            for work, sources, skip in _Input(message, file, txn).portions(bodies):
-                outcome = runner.run(work, rows, skip=skip)
-                for name, changes in outcome.changes.items():
-                    seen[name].add(changes)
-                    kept.changes.setdefault(name, Overlay(NoRows())).add(changes)
-                for task, hops in outcome.hops.items():
-                    calls.setdefault(task, []).extend(
-                        SourcedCall(hop.step, hop.args, *sources[hop.origin]) for hop in hops
-                    )
-                failures += [
-                    protocol.SourcedFailure(*sources[each.index], each.error, each.traceback)
-                    for each in outcome.failures
-                ]
-                for each in outcome.times:
-                    before = times.get(each.function)
-                    times[each.function] = each if before is None else before.merged(each)
-                done += len(sources)
-                self._say(protocol.framed(protocol.Alive(message.number, done)))
+            for portion in _Input(message, file, txn).portions(bodies):
+                # A run does less if what all of it does is too large to be handed on at once.
+                while portion.sources:
+                    outcome = runner.run(portion.work, rows, skip=portion.skip)
+                    for name, changes in outcome.changes.items():
+                        seen[name].add(changes)
+                        kept.changes.setdefault(name, Overlay(NoRows())).add(changes)
+                    told.add(outcome, portion.sources)
+                    self._say(protocol.framed(protocol.Alive(message.number, told.done)))
+                    portion = portion.after(outcome.done)  # noqa: PLW2901 - the rest of it
         kept.rounds += 1
         answer = protocol.RoundRan(
             message.number,
-            tuple((task, len(hops)) for task, hops in calls.items()),
-            tuple(failures[:FAILURES_MAX]),
+            tuple((task, len(hops)) for task, hops in told.calls.items()),
+            tuple(told.failures[:FAILURES_MAX]),
             (time.monotonic_ns() - began) // 1_000,
-            tuple(times.values()),
+            tuple(told.times.values()),
         )
-        return protocol.framed(answer, [_encode(hops) for hops in calls.values()])
+        return protocol.framed(answer, [_encode(hops) for hops in told.calls.values()])
 
     def collect(self, message: protocol.Collect, lanes: Lanes) -> bytes:
         kept = self._found(message)

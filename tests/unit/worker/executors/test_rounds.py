@@ -38,6 +38,9 @@ MODULE = """
                 return
             if word == "hop":
                 self.count.on(1 - self.task)(word)
+            if word == "large":
+                self.keep.on(1 - self.task)(b"x" * 40_000)
+                return
             self.counts.increment(word)
 
         @step
@@ -45,6 +48,11 @@ MODULE = """
             if word == "raise":
                 raise ValueError("not here either")
             self.counts.increment(word)
+
+        @step
+        def keep(self, data: bytes) -> None:
+            self.counts.increment("a")
+            self.keep.on(1 - self.task)(data)
 """
 #: Words that are task 0's of two.
 A, B, HOP = "a", "d", "hop"
@@ -142,6 +150,35 @@ def test_records_that_are_left_out_are_not_run_and_their_beginning_is_told(host:
     told, counts = collected(host, 1, left_out=(("events", 1),))
     assert counts == {A: 2}
     assert told.beginnings == (b'"raise"',)
+
+
+LARGE = 1_000
+"""As many as one portion has; what they lead to, 40 MB, is more than one run may do."""
+
+
+def test_records_whose_outcome_is_too_large_are_all_run_in_parts(host: Host) -> None:
+    host.append(*["large"] * LARGE)
+    reply, calls = ran(host, a_round(host, LARGE, left_out=(("events", 2), ("events", 900))))
+    assert reply.failures == ()
+    assert [each.offset for each in calls[1]] == [each for each in range(LARGE) if each not in (2, 900)]
+
+
+def test_calls_whose_outcome_is_too_large_are_all_run_in_parts(host: Host) -> None:
+    host.append(B)
+    ran(host, a_round(host, 1))
+    args = msgspec.msgpack.encode((b"x" * 40_000,))
+    given = [SourcedCall("keep", args, "events", TaskId(1), offset) for offset in range(LARGE)]
+    _, calls = ran(host, a_round(host, after=1), given)
+    assert [each.offset for each in calls[1]] == list(range(LARGE))
+    assert collected(host, 2)[1] == {A: LARGE, B: 1}
+
+
+def test_a_round_that_leads_to_more_than_travels_at_once_says_so(host: Host) -> None:
+    for _ in range(2):
+        host.append(*["large"] * LARGE)
+    ((reply, _),) = host.ask(a_round(host, 2 * LARGE), calls=None)
+    assert isinstance(reply, protocol.Failed)
+    assert reply.is_too_much
 
 
 def test_another_version_begins_with_nothing(host: Host) -> None:
