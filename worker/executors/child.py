@@ -140,12 +140,14 @@ class Executor:
         lane = message.lane
         began, delayed_before_us = time.monotonic_ns(), _delayed_us()
         runner = self._runner(lane.task)
-        start, records = DepotOffset(0), list[Buffer]()
+        start, records, left = DepotOffset(0), list[Buffer](), 0
         positions = self._lanes.positions(lane)
         needed = (depots.PREFIX + message.depot,) if isinstance(message, protocol.Run) else ()
         with self._lanes.batch(lane, message.file, message.applied, *needed) as (file, txn, rows):
             if isinstance(message, protocol.RunCalls):
-                outcome = runner.run(Calls(lane.topology, _decode_calls(bodies[0])), rows)
+                calls = _decode_calls(bodies[0])
+                outcome = runner.run(Calls(lane.topology, calls), rows)
+                left = len(calls) - outcome.done
             else:
                 offset = positions.get(message.depot) if message.offset is None else message.offset
                 if not message.is_aside:
@@ -163,6 +165,7 @@ class Executor:
             message.number,
             start,
             start + outcome.done,
+            left,
             changes.pstates,
             tuple(outcome.hops),
             tuple(outcome.results),

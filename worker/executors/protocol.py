@@ -164,6 +164,8 @@ class Ran(msgspec.Struct, frozen=True, tag="ran", gc=False):
     start: int
     end: int
     """Offsets of the records that it ran: ``[start, end)``. Of calls: how many, from 0 on."""
+    left: int = 0
+    """Calls that it did not run: what those before them do fills an entry."""
     pstates: int = 0
     """How many PStates the changes are of."""
     hops: tuple[TaskId, ...] = ()

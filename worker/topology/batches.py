@@ -36,7 +36,8 @@ class Retry:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """Calls of one hop, in one batch or, after one of them killed an executor, in one batch each."""
+    """Calls of one hop, in one batch or in several: those that one entry does not hold, or, after one of them
+    killed an executor, each by itself."""
 
     number: int
     left: int = 1
@@ -47,8 +48,10 @@ class Ticket:
 class Calls:
     ticket: Ticket
     calls: Buffer
-    index: int | None = None
-    """Its place in the hop, if it is alone."""
+    first: int = 0
+    """The place of the first of them in the hop."""
+    is_alone: bool = False
+    """It is one call, for it may have killed an executor."""
     crashes: int = 0
     failures: list[FailureNote] = field(default_factory=list)
 
@@ -73,15 +76,27 @@ class Batch:
 
 
 def in_hop(calls: Calls, note: FailureNote) -> FailureNote:
-    return note if calls.index is None else msgspec.structs.replace(note, index=calls.index)
+    return msgspec.structs.replace(note, index=calls.first + note.index) if calls.first else note
 
 
 def one_by_one(calls: Calls) -> list[Calls]:
-    if calls.index is not None:
+    if calls.is_alone:
         return [calls]
     alone = _split(calls.calls)
-    calls.ticket.left = len(alone)
-    return [Calls(calls.ticket, _encode([each]), index) for index, each in enumerate(alone)]
+    calls.ticket.left += len(alone) - 1
+    return [
+        Calls(calls.ticket, _encode([each]), index, is_alone=True)
+        for index, each in enumerate(alone, calls.first)
+    ]
+
+
+def cut_off(calls: Calls, left: int) -> Calls:
+    """The last of them, which is a batch of its own from now on."""
+    each = _split(calls.calls)
+    done = len(each) - left
+    calls.calls = _encode(each[:done])
+    calls.ticket.left += 1
+    return Calls(calls.ticket, _encode(each[done:]), calls.first + done)
 
 
 def end_of(batch: Batch) -> int:

@@ -381,6 +381,7 @@ def _event(batch: int, reply: Reply, bodies: list[bytes]) -> work.Event:
                 batch=batch,
                 start=reply.start,
                 end=reply.end,
+                left=reply.left,
                 changes=Packed(reply.pstates, bodies[0]) if reply.pstates else NO_CHANGES,
                 hops=tuple(zip(reply.hops, bodies[1:], strict=True)),
                 results=reply.results,

@@ -43,6 +43,7 @@ from stretto.worker.topology.batches import (
     Retry,
     Ticket,
     Work,
+    cut_off,
     end_of,
     in_hop,
     one_by_one,
@@ -288,6 +289,11 @@ class Stream:
                     batch.entry.retries[retry.key] = None
             case Calls() as calls:
                 calls.failures = list(ran.failures)
+                if ran.left:
+                    if self._running:
+                        # It was sent after them.
+                        self._end_attempt(list(self._running))
+                    self._calls.appendleft(cut_off(calls, ran.left))
             case Bare():
                 check(False, "rows of the engine were run", batch=batch.number)
             case _:
@@ -335,7 +341,7 @@ class Stream:
                 self._size = 1
             case Retry(key=key):
                 return self._failed(batch, key, lost, start=key[1], end=key[1] + 1)
-            case Calls(index=index) as calls if index is not None:
+            case Calls(is_alone=True) as calls:
                 calls.crashes += 1
                 if lost.why is Why.CRASH and calls.crashes < CRASHES_MAX:
                     return None

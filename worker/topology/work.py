@@ -69,6 +69,8 @@ class Ran:
     batch: int
     start: int
     end: int
+    left: int = 0
+    """Calls that were not run: what those before them do fills an entry."""
     changes: Packed = NO_CHANGES
     hops: tuple[tuple[TaskId, bytes], ...] = ()
     results: tuple[tuple[int, bytes], ...] = ()

@@ -16,6 +16,7 @@ from stretto.clock import boot_time_ms
 from stretto.ordered import decode
 from stretto.pstate.tree import compile_type
 from stretto.pstate.types import describe
+from stretto.topology.work import StepCall
 from stretto.types import Epoch
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
@@ -28,6 +29,7 @@ COUNTING = """
     class Example(Module):
         events = Depot()
         counts = PState(dict[str, int])
+        data = PState(dict[int, bytes])
 
         @query
         def ask(self, how: str) -> str:
@@ -49,6 +51,8 @@ COUNTING = """
             if word == "print":
                 print("hello from", word)
                 print("and this", file=sys.stderr)
+            if word == "keep":
+                return self.keep.at(0)(0, 1)
             if word == "hop":
                 return self.count.at(word)(word)
             return self.counts.increment(word)
@@ -56,6 +60,10 @@ COUNTING = """
         @step
         def count(self, word: str) -> None:
             self.counts.increment(word)
+
+        @step
+        def keep(self, key: int, size: int) -> None:
+            self.data.set(key, value=bytes(size))
 """
 
 
@@ -145,6 +153,14 @@ def test_calls_run_as_a_batch_of_their_lane(host: Host) -> None:
     request = protocol.RunCalls(0, host.lane(), str(host.state.folder(TASK)), 2, 1)
     ran, (changes,) = host.ran(request, calls)
     assert counts(ran, changes) == {"a": 2}
+
+
+def test_calls_whose_outcome_is_too_large_are_run_in_part_and_the_rest_is_told(host: Host) -> None:
+    calls = [StepCall("keep", msgspec.msgpack.encode((index, 32_700)), index) for index in range(1_000)]
+    request = protocol.RunCalls(0, host.lane(), str(host.state.folder(TASK)), 1, 1)
+    ran, bodies = host.ran(request, calls=msgspec.msgpack.encode(calls))
+    assert (ran.end, ran.left, ran.failures) == (500, 500, ())
+    assert len(changes_of(ran, bodies[0])["data"].puts) == 500
 
 
 def replies(host: Host, *requests: protocol.Request) -> list[Reply]:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from stretto.worker.executors.pool import Why
@@ -22,7 +24,7 @@ def settings(retry: str, **others: Any) -> work.Settings:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_without_hops_every_record_is_processed_exactly_once_whatever_happens(seed: int) -> None:
-    faults = Faults(crash=0.05, refuse=0.05, epoch=0.02, cannot=0.03, calls=0.1)
+    faults = Faults(crash=0.05, refuse=0.05, epoch=0.02, cannot=0.03, calls=0.1, too_large=0.3)
     world = World(seed, RECORDS, faults, SETTINGS)
     world.run()
     assert all(world.state.done[offset] == 1 for offset in range(RECORDS)), world.story[-20:]
@@ -47,6 +49,7 @@ def test_with_hops_and_failures_every_record_is_processed_or_parked(seed: int, r
         hop=0.4,
         hop_fails=0.1,
         calls=0.1,
+        too_large=0.3,
         raising=frozenset({7, 50, 51}),
         flaky=frozenset({20, 90}),
         hanging=frozenset({33}),
@@ -169,9 +172,17 @@ class _AnswersCallsAtOnce(Stream):
         super()._accepted(number)
 
 
+class _ForgetsWhatIsLeft(Stream):
+    """Of calls that did not fit."""
+
+    def _ran(self, ran: work.Ran) -> None:
+        super()._ran(replace(ran, left=0))
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
+        _ForgetsWhatIsLeft,
         _ForgetsToWait,
         _KeepsTheAttempt,
         _TrustsTheExecutorsPosition,
@@ -181,7 +192,9 @@ class _AnswersCallsAtOnce(Stream):
 )
 def test_the_world_notices_a_stream_without_one_of_its_rules(mutant: Callable[..., Stream]) -> None:
     def is_caught(seed: int) -> bool:
-        faults = Faults(crash=0.1, refuse=0.1, epoch=0.02, calls=0.1, hop=0.2, flaky=frozenset({5, 60}))
+        faults = Faults(
+            crash=0.1, refuse=0.1, epoch=0.02, calls=0.1, too_large=0.2, hop=0.2, flaky=frozenset({5, 60})
+        )
         world = World(seed, 60, faults, SETTINGS, mutant)
         try:
             world.run()
@@ -292,6 +305,36 @@ def test_a_paused_module_begins_no_record_and_ends_what_it_began() -> None:
     assert isinstance(append, work.Append)
     assert runs(stream.step(work.Accepted(append.batch), 1)) == []
     assert runs(stream.step(work.Retimed(settings("individual")), 2)) != []
+
+
+def run_of_calls(effects: list[work.Effect]) -> work.RunCalls:
+    (run,) = [each for each in effects if isinstance(each, work.RunCalls)]
+    return run
+
+
+def test_a_hop_whose_outcome_is_too_large_is_answered_when_the_rest_of_it_is_done_too() -> None:
+    stream = begin()
+    calls = [["step", b"%d" % index, index] for index in range(5)]
+    run = run_of_calls(stream.step(work.Called(1, msgspec.msgpack.encode(calls)), 0))
+    ran = work.Ran(batch=run.batch, start=0, end=2, left=3, failures=(FailureNote(1, "no"),))
+    run = run_of_calls(stream.step(ran, 1))
+    assert msgspec.msgpack.decode(run.calls) == calls[2:]
+    ran = work.Ran(batch=run.batch, start=0, end=2, left=1, failures=(FailureNote(0, "nor this"),))
+    run = run_of_calls(stream.step(ran, 2))
+    assert msgspec.msgpack.decode(run.calls) == calls[4:]
+    (answer,) = stream.step(work.Ran(batch=run.batch, start=0, end=1), 3)
+    assert answer == work.Answer(1, (FailureNote(1, "no"), FailureNote(2, "nor this")))
+
+
+def test_what_is_left_of_a_hop_is_run_before_what_was_sent_after_it() -> None:
+    stream = begin()
+    calls = [["step", b"", index] for index in range(4)]
+    first = run_of_calls(stream.step(work.Called(1, msgspec.msgpack.encode(calls[:3])), 0))
+    run_of_calls(stream.step(work.Called(2, msgspec.msgpack.encode(calls[3:])), 0))
+    again = stream.step(work.Ran(batch=first.batch, start=0, end=1, left=2), 1)
+    runs = [each for each in again if isinstance(each, work.RunCalls)]
+    assert [msgspec.msgpack.decode(each.calls) for each in runs] == [calls[1:3], calls[3:]]
+    assert {each.attempt for each in runs} == {2}
 
 
 def test_calls_of_others_run_although_records_wait_for_their_hops() -> None:

@@ -36,6 +36,8 @@ class Faults:
     hop: float = 0.0
     hop_fails: float = 0.0
     calls: float = 0.0
+    too_large: float = 0.0
+    """Not all calls of a run fit an entry."""
     raising: frozenset[int] = frozenset()
     """Records that always fail."""
     flaky: frozenset[int] = frozenset()
@@ -52,12 +54,16 @@ class State:
     """Records, and as negative numbers calls."""
     stored: work.Stored = field(default_factory=work.Stored)
     failed: dict[int, work.Parked] = field(default_factory=dict)
+    latest_call: int = 0
 
     def apply(self, append: work.Append) -> None:
         if append.changes.pstates:
             counter, done = _decode(append.changes.body)
             self.counter = counter
             self.done.update(done)
+            for call in [-each for each in done if each < 0]:
+                assert call >= self.latest_call, "calls were run in another order than they came in"
+                self.latest_call = call
         entry = append.entry
         retries = self.stored.retries | {
             key: failures for key, failures in entry.retries.items() if failures is not None
@@ -110,7 +116,8 @@ class World:
         self.hops: list[int] = []
         self.failed_once: set[int] = set()
         self.calls_sent = 0
-        self.tickets: set[int] = set()
+        self.tickets: dict[int, int] = {}
+        """Calls of each."""
         self.answered: dict[int, tuple[FailureNote, ...]] = {}
         self.processed = 0
         self.epochs = 0
@@ -147,10 +154,10 @@ class World:
                     self.hops.append(batch)
                 case work.Answer(ticket=ticket, failures=failures):
                     assert ticket in self.tickets, "a call is answered twice"
-                    self.tickets.discard(ticket)
+                    count = self.tickets.pop(ticket)
                     self.answered[ticket] = failures
                     if not failures:
-                        assert self.state.done[-ticket] >= 1, "answered before it was applied"
+                        assert self.state.done[-ticket] == count, "answered before all of it was applied"
                 case work.Processed(start=start, end=end):
                     assert start <= self.processed < end, "the progress has a gap"
                     self.processed = end
@@ -218,8 +225,8 @@ class World:
 
     def _call(self) -> None:
         self.calls_sent += 1
-        self.tickets.add(self.calls_sent)
-        calls = _encode([["step", b"", -self.calls_sent]] * self.chance.randint(1, 3))
+        count = self.tickets[self.calls_sent] = self.chance.randint(1, 5)
+        calls = _encode([["step", b"", -self.calls_sent]] * count)
         self.step(work.Called(self.calls_sent, calls))
 
     def _apply(self) -> None:
@@ -261,8 +268,10 @@ class World:
             return
         if isinstance(request, work.RunCalls):
             calls = _decode(request.calls)
-            numbers = [call[2] for call in calls]
-            self._ran(request, 0, len(numbers), numbers, [])
+            end = len(calls)
+            if self._happens(self.faults.too_large):
+                end = self.chance.randint(1, end)
+            self._ran(request, 0, end, [call[2] for call in calls[:end]], [], left=len(calls) - end)
         else:
             self._run_records(request)
 
@@ -308,6 +317,8 @@ class World:
         end: int,
         good: list[int],
         failing: list[int],
+        *,
+        left: int = 0,
     ) -> None:
         layers = {batch: counter for batch, counter in self.lane.layers.items() if batch >= request.applied}
         seen = layers[max(layers)] if layers else self.state.counter
@@ -322,6 +333,7 @@ class World:
                 batch=request.batch,
                 start=start,
                 end=end,
+                left=left,
                 changes=Packed(1, body) if good else Packed(0, b""),
                 hops=((TaskId(1), b""),) if good and self._happens(self.faults.hop) else (),
                 failures=tuple(FailureNote(offset - start, "it failed") for offset in failing),
