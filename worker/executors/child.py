@@ -155,6 +155,9 @@ class Executor:
                 if offset is None:
                     return protocol.framed(protocol.Ran(message.number, 0, 0), (b"",))
                 start, records = _records(file, txn, message, DepotOffset(offset))
+                if message.is_aside and start != offset:
+                    # It was trimmed, and those that are there have had their turn.
+                    records = []
                 work = Records(lane.topology, message.depot, start, records)
                 outcome = runner.run(work, rows, stop_at_failure=message.stop_at_failure, skip=message.skip)
         changes = pack_part(outcome.changes)

@@ -71,7 +71,8 @@ class Run(msgspec.Struct, frozen=True, tag="run", gc=False):
     skip: tuple[int, ...] = ()
     """Positions in the batch of records that are not run."""
     is_aside: bool = False
-    """Out of turn: whoever goes on does so from where it would have without this one."""
+    """Out of turn: whoever goes on does so from where it would have without this one. Nothing is run if the
+    depot does not have the offset any more."""
 
 
 class RunCalls(msgspec.Struct, frozen=True, tag="run_calls", gc=False):

@@ -32,6 +32,8 @@ class Retry:
     key: RecordKey
     failures: int
     """Before this time."""
+    note: FailureNote | None = None
+    """Of a hop of it that failed."""
 
 
 @dataclass(slots=True, eq=False)

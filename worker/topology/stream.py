@@ -24,7 +24,6 @@ last, in the state where people find it. Steps that fail elsewhere make the reco
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from typing import assert_never
 
@@ -48,6 +47,7 @@ from stretto.worker.topology.batches import (
     in_hop,
     one_by_one,
 )
+from stretto.worker.topology.failed import Failed, backoff_ms
 from stretto.worker.topology.work import Effect, Entry, Event, Parked, RecordKey, Settings, Stored
 
 RUNNING_MAX = 2
@@ -64,8 +64,6 @@ PATIENT = 4
 """A run that takes this part of the time after which it is killed is too long all the same."""
 PAUSE_MS = 20
 PAUSE_MS_MAX = 2_000
-BACKOFF_MS = 200
-BACKOFF_MS_MAX = 30_000
 RETRIES_MAX = 10_000
 """Records that wait to be tried again; those beyond it are parked at once."""
 CRASHES_MAX = 2
@@ -94,11 +92,7 @@ class Stream:
         #: What is told of it.
         self.processed = dict(self._positions)
         self._calls: deque[Calls] = deque()
-        #: Records that failed, and how often.
-        self._retries = dict(stored.retries)
-        #: When they are tried again, soonest first: a heap. One that runs is not in it.
-        self._due: list[tuple[int, RecordKey]] = [(0, key) for key in sorted(self._retries)]
-        self._parked = deque(stored.parked)
+        self._failed = Failed(stored)
         #: To be in the next entry.
         self._owed = Entry()
         #: By depot: a record that others wait for, how often it failed, and until when.
@@ -149,9 +143,8 @@ class Stream:
     @property
     def next_deadline(self) -> int | None:
         deadlines = [until for _, _, until in self._blocked.values()]
-        deadlines += [due for due, _ in self._due[:1]]
-        if self._resumes_at is not None:
-            deadlines.append(self._resumes_at)
+        others = (self._failed.next_due, self._resumes_at)
+        deadlines += [each for each in others if each is not None]
         return min((each for each in deadlines if each > self._now), default=None)
 
     @property
@@ -167,12 +160,12 @@ class Stream:
     @property
     def waiting(self) -> int:
         """Records that failed, and are tried again."""
-        return len(self._retries)
+        return len(self._failed.retries)
 
     @property
     def parked(self) -> int:
         """Records that are not tried again, until a person decides."""
-        return len(self._parked)
+        return len(self._failed.parked)
 
     # What runs next.
 
@@ -220,12 +213,11 @@ class Stream:
     def _run_retry(self) -> bool:
         if self._settings.is_paused or any(isinstance(batch.of, Retry) for batch in self._running):
             return False
-        while self._due and self._due[0][0] <= self._now:
-            _, key = heapq.heappop(self._due)
-            if key in self._retries:
-                self._run(Retry(key, self._retries[key]), *key, 1, is_aside=True)
-                return True
-        return False
+        key = self._failed.take_due(self._now)
+        if key is None:
+            return False
+        self._run(Retry(key, self._failed.retries[key]), *key, 1, is_aside=True)
+        return True
 
     def _run_records(self) -> bool:
         unfinished = sum(map(len, self._in_order.values()))
@@ -283,10 +275,7 @@ class Stream:
                 records.start, records.end, records.results = ran.start, ran.end, ran.results
                 self._judge_records(batch, records, ran.failures)
             case Retry() as retry:
-                if ran.failures:
-                    self._judge(batch.entry, retry.key, retry.failures, ran.failures[0])
-                else:
-                    batch.entry.retries[retry.key] = None
+                self._retried(batch, retry, ran)
             case Calls() as calls:
                 calls.failures = list(ran.failures)
                 if ran.left:
@@ -336,11 +325,11 @@ class Stream:
             case Records(depot=depot, size=1):
                 offset = self._positions[depot]
                 end = offset + (self._settings.retry != "all-after")
-                return self._failed(batch, (depot, offset), lost, start=offset, end=end)
+                return self._blame(batch, (depot, offset), lost, start=offset, end=end)
             case Records():
                 self._size = 1
             case Retry(key=key):
-                return self._failed(batch, key, lost, start=key[1], end=key[1] + 1)
+                return self._blame(batch, key, lost, start=key[1], end=key[1] + 1)
             case Calls(is_alone=True) as calls:
                 calls.crashes += 1
                 if lost.why is Why.CRASH and calls.crashes < CRASHES_MAX:
@@ -350,7 +339,7 @@ class Stream:
                 pass
         return None
 
-    def _failed(
+    def _blame(
         self, batch: Batch, key: RecordKey, lost: work.NotRun, *, start: int, end: int
     ) -> work.Ran | None:
         before = self._crashed[1] if self._crashed is not None and self._crashed[0] == key else 0
@@ -367,7 +356,7 @@ class Stream:
             if isinstance(batch.of, Calls):
                 self._calls.appendleft(batch.of)
             elif isinstance(batch.of, Retry):
-                heapq.heappush(self._due, (self._now, batch.of.key))
+                self._failed.put_back(batch.of.key, self._now)
         self._resumes_at = self._now + (min(PAUSE_MS << self._pauses, PAUSE_MS_MAX) if self._pauses else 0)
         self._pauses = min(self._pauses + 1, 10)
 
@@ -410,14 +399,8 @@ class Stream:
         entry = batch.entry
         self._owed = Entry()
         self._progress |= entry.progress
-        for key, failures in entry.retries.items():
-            self._retries.pop(key, None)
-            if failures is not None:
-                self._retries[key] = failures
-                due = self._now + _backoff_ms(failures) if failures else self._now
-                heapq.heappush(self._due, (due, key))
+        self._failed.accepted(entry, self._now)
         for parked in entry.parked:
-            self._parked.append(parked.key)
             self._note(
                 "record_parked",
                 depot=parked.key[0],
@@ -425,9 +408,6 @@ class Stream:
                 attempts=parked.attempts,
                 error=parked.note.error,
             )
-        for key in entry.unparked:
-            if key in self._parked:
-                self._parked.remove(key)
         if isinstance(batch.of, Records):
             self._positions[batch.of.depot] = batch.of.end
             self._in_order[batch.of.depot].append(batch)
@@ -503,24 +483,27 @@ class Stream:
             self._park(entry, key, attempts, note)
             return False
         self._note("record_failed", depot=depot, offset=offset, attempts=attempts, error=note.error)
-        self._blocked[depot] = (offset, attempts, self._now + _backoff_ms(attempts))
+        self._blocked[depot] = (offset, attempts, self._now + backoff_ms(attempts))
         return True
+
+    def _retried(self, batch: Batch, retry: Retry, ran: work.Ran) -> None:
+        """It stays on the list until its hops are answered: who leads next knows of it by that alone."""
+        if (ran.start, ran.end) != (retry.key[1], retry.key[1] + 1):
+            self._failed.park_trimmed(batch.entry, retry.key, retry.failures, self._settings.parked_max)
+        elif ran.failures:
+            self._judge(batch.entry, retry.key, retry.failures, ran.failures[0])
+        elif not batch.hops:
+            batch.entry.retries[retry.key] = None
 
     def _judge(self, entry: Entry, key: RecordKey, failures: int, note: FailureNote) -> None:
         is_over = self._settings.retry == "none" or failures >= self._settings.retries
-        if is_over or len(self._retries) + len(entry.retries) >= RETRIES_MAX:
+        if is_over or len(self._failed.retries) + len(entry.retries) >= RETRIES_MAX:
             self._park(entry, key, failures + 1, note)
-            if failures:
-                entry.retries[key] = None
         else:
             entry.retries[key] = failures + 1
 
     def _park(self, entry: Entry, key: RecordKey, attempts: int, note: FailureNote) -> None:
-        entry.parked.append(Parked(key, attempts, note))
-        oldest = list(self._parked)[
-            : max(0, len(self._parked) + len(entry.parked) - self._settings.parked_max)
-        ]
-        entry.unparked += [each for each in oldest if each not in entry.unparked]
+        self._failed.park(entry, Parked(key, attempts, note), self._settings.parked_max)
 
     def _hop_answered(self, number: int, notes: tuple[FailureNote, ...]) -> None:
         batch = self._unfinished.get(number)
@@ -530,14 +513,23 @@ class Stream:
         match batch.of:
             case Records() as records if notes:
                 self._hop_of_records_failed(batch, records, notes)
-            case Retry() as retry if notes and retry.key not in self._owed.retries:
-                # It was taken off the list when its own part had succeeded.
-                self._judge(self._owed, retry.key, retry.failures, notes[0])
+            case Retry() as retry:
+                self._hop_of_retry_answered(batch, retry, notes)
             case Calls() as calls:
                 calls.failures += notes
             case _:
                 pass
         self._look_at(batch)
+
+    def _hop_of_retry_answered(self, batch: Batch, retry: Retry, notes: tuple[FailureNote, ...]) -> None:
+        if notes and retry.note is None:
+            retry.note = notes[0]
+        if batch.hops:
+            return
+        if retry.note is None:
+            self._owed.retries[retry.key] = None
+        else:
+            self._judge(self._owed, retry.key, retry.failures, retry.note)
 
     def _hop_of_records_failed(self, batch: Batch, records: Records, notes: tuple[FailureNote, ...]) -> None:
         if self._settings.takes_many:
@@ -569,7 +561,7 @@ class Stream:
 
     def _settle(self, keys: tuple[RecordKey, ...], again: bool) -> None:
         for key in keys:
-            if key in self._parked and key not in self._owed.unparked:
+            if key in self._failed.parked and key not in self._owed.unparked:
                 self._owed.unparked.append(key)
                 if again:
                     self._owed.retries[key] = 0
@@ -582,7 +574,3 @@ def _blamed(batch: Batch, lost: work.NotRun, start: int, end: int) -> work.Ran:
     """As if it had run, and failed."""
     note = FailureNote(0, lost.sentence)
     return work.Ran(batch=batch.number, start=start, end=end, failures=(note,), elapsed_us=QUICK_US)
-
-
-def _backoff_ms(attempts: int) -> int:
-    return min(BACKOFF_MS << max(0, attempts - 1), BACKOFF_MS_MAX)

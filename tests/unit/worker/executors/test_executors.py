@@ -16,10 +16,13 @@ from stretto.clock import boot_time_ms
 from stretto.ordered import decode
 from stretto.pstate.tree import compile_type
 from stretto.pstate.types import describe
+from stretto.records import DepotOffset
+from stretto.replog.frame import Kind
 from stretto.topology.work import StepCall
 from stretto.types import Epoch
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
+from stretto.worker.removal import Trim, encode
 from tests.unit.worker.executors.hosts import GROUP, TASK, Host, changes_of
 
 COUNTING = """
@@ -144,6 +147,16 @@ def test_a_record_run_aside_does_not_move_the_others(host: Host) -> None:
     assert (aside.start, aside.end) == (0, 1)
     after, _ = host.ran(host.run(3, None, applied=1))
     assert (after.start, after.end) == (2, 3)
+
+
+def test_nothing_is_run_in_the_place_of_a_record_that_was_trimmed(host: Host) -> None:
+    host.append("a")
+    host.append("b")
+    host.state.apply([host.log.add(Kind.TRIM, payload=encode(Trim("events", DepotOffset(1))))])
+    ran, _ = host.ran(host.run(1, 0, records_max=1, is_aside=True))
+    assert (ran.start, ran.end, ran.pstates) == (1, 1, 0)
+    ran, _ = host.ran(host.run(2, 1, records_max=1, is_aside=True))
+    assert (ran.start, ran.end, ran.pstates) == (1, 2, 1)
 
 
 def test_calls_run_as_a_batch_of_their_lane(host: Host) -> None:

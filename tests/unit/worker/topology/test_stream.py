@@ -7,9 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from stretto.pstate.changes import Packed
+from stretto.types import TaskId
 from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology import work
+from stretto.worker.topology.batches import Batch, Retry
 from stretto.worker.topology.stream import Stream
 from tests.unit.worker.topology.worlds import DEPOT, Faults, World
 
@@ -50,6 +53,8 @@ def test_with_hops_and_failures_every_record_is_processed_or_parked(seed: int, r
         hop_fails=0.1,
         calls=0.1,
         too_large=0.3,
+        by_hand=0.02,
+        trim=0.05,
         raising=frozenset({7, 50, 51}),
         flaky=frozenset({20, 90}),
         hanging=frozenset({33}),
@@ -179,9 +184,32 @@ class _ForgetsWhatIsLeft(Stream):
         super()._ran(replace(ran, left=0))
 
 
+class _IsDoneWithRetriesThatHop(Stream):
+    """Before their hops are answered."""
+
+    def _retried(self, batch: Batch, retry: Retry, ran: work.Ran) -> None:
+        super()._retried(batch, retry, ran)
+        if not ran.failures:
+            batch.entry.retries[retry.key] = None
+
+
+class _IsDoneWithWhatWasTrimmed(Stream):
+    def _retried(self, batch: Batch, retry: Retry, ran: work.Ran) -> None:
+        super()._retried(batch, retry, replace(ran, start=retry.key[1], end=retry.key[1] + 1))
+
+
+class _TriesAgainWhatIsParked(Stream):
+    def _park(self, entry: work.Entry, key: work.RecordKey, attempts: int, note: FailureNote) -> None:
+        super()._park(entry, key, attempts, note)
+        entry.retries.pop(key, None)
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
+        _IsDoneWithRetriesThatHop,
+        _IsDoneWithWhatWasTrimmed,
+        _TriesAgainWhatIsParked,
         _ForgetsWhatIsLeft,
         _ForgetsToWait,
         _KeepsTheAttempt,
@@ -193,7 +221,16 @@ class _ForgetsWhatIsLeft(Stream):
 def test_the_world_notices_a_stream_without_one_of_its_rules(mutant: Callable[..., Stream]) -> None:
     def is_caught(seed: int) -> bool:
         faults = Faults(
-            crash=0.1, refuse=0.1, epoch=0.02, calls=0.1, too_large=0.2, hop=0.2, flaky=frozenset({5, 60})
+            crash=0.1,
+            refuse=0.1,
+            epoch=0.02,
+            hop=0.2,
+            calls=0.1,
+            too_large=0.2,
+            by_hand=0.5,
+            trim=0.3,
+            raising=frozenset({3}),
+            flaky=frozenset({5, 60}),
         )
         world = World(seed, 60, faults, SETTINGS, mutant)
         try:
@@ -294,6 +331,72 @@ def test_what_a_person_wants_tried_again_is_and_what_is_forgotten_goes() -> None
     (append,) = begin(parked=((DEPOT, 5),)).step(work.Settle(((DEPOT, 5),), again=False), 0)
     assert isinstance(append, work.Append)
     assert (append.entry.unparked, append.entry.retries) == ([(DEPOT, 5)], {})
+
+
+def append_in(effects: list[work.Effect]) -> work.Append:
+    (append,) = [each for each in effects if isinstance(each, work.Append)]
+    return append
+
+
+def retrying() -> tuple[Stream, work.RunRecords]:
+    """A stream that has nothing to do but to try record 3 again."""
+    stream = begin(progress={DEPOT: 9}, ends={DEPOT: 9}, retries={(DEPOT, 3): 1})
+    (run,) = stream.step(work.Tick(), 0)
+    assert isinstance(run, work.RunRecords)
+    return stream, run
+
+
+HOPS = ((TaskId(1), b""), (TaskId(2), b""))
+
+
+def test_a_record_that_is_tried_again_is_kept_until_its_hops_are_answered() -> None:
+    stream, run = retrying()
+    ran = work.Ran(batch=run.batch, start=3, end=4, changes=Packed(1, b""), hops=HOPS)
+    append = append_in(stream.step(ran, 1))
+    assert append.entry.retries == {}, "who leads next would know nothing of it"
+    stream.step(work.Accepted(append.batch), 1)
+    stream.step(work.Applied(append.batch), 2)
+    assert stream.step(work.HopAnswered(append.batch), 3) == []
+    assert stream.waiting == 1
+    append = append_in(stream.step(work.HopAnswered(append.batch), 4))
+    assert append.entry.retries == {(DEPOT, 3): None}
+    stream.step(work.Accepted(append.batch), 4)
+    assert stream.waiting == 0
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_record_that_is_tried_again_and_fails_elsewhere_is_judged_once(failing: int) -> None:
+    stream, run = retrying()
+    (first, *_) = stream.step(work.Ran(batch=run.batch, start=3, end=4, hops=HOPS), 1)
+    assert isinstance(first, work.Hop)
+    notes = [(FailureNote(0, "not there"),), ()]
+    assert stream.step(work.HopAnswered(first.batch, notes[failing]), 2) == []
+    append = append_in(stream.step(work.HopAnswered(first.batch, notes[1 - failing]), 3))
+    assert append.entry.retries == {(DEPOT, 3): 2}
+
+
+def test_a_record_that_was_trimmed_is_not_tried_again_and_no_other_is_counted_as_it() -> None:
+    for start, end in ((7, 7), (7, 8), (3, 3)):
+        stream, run = retrying()
+        append = append_in(stream.step(work.Ran(batch=run.batch, start=start, end=end), 1))
+        assert append.entry.retries == {(DEPOT, 3): None}
+        (parked,) = append.entry.parked
+        assert (parked.key, parked.attempts) == ((DEPOT, 3), 1)
+        assert "was trimmed" in parked.note.error
+
+
+@pytest.mark.parametrize("how", [{"retry": "none"}, {"retry": "individual", "retries": 0}])
+def test_a_record_that_a_person_tries_again_is_not_tried_further_when_it_is_parked(how: Any) -> None:
+    stored = work.Stored(progress={DEPOT: 9}, ends={DEPOT: 9}, parked=((DEPOT, 3),))
+    stream = Stream((DEPOT,), settings(**how), stored)
+    append = append_in(stream.step(work.Settle(((DEPOT, 3),), again=True), 0))
+    (run,) = stream.step(work.Accepted(append.batch), 0)
+    ran = work.Ran(batch=run.batch, start=3, end=4, failures=(FailureNote(0, "no"),))  # type: ignore[union-attr]
+    append = append_in(stream.step(ran, 1))
+    assert [each.key for each in append.entry.parked] == [(DEPOT, 3)]
+    assert append.entry.retries == {(DEPOT, 3): None}
+    stream.step(work.Accepted(append.batch), 1)
+    assert stream.waiting == 0
 
 
 def test_a_paused_module_begins_no_record_and_ends_what_it_began() -> None:

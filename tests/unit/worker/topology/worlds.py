@@ -36,6 +36,10 @@ class Faults:
     hop: float = 0.0
     hop_fails: float = 0.0
     calls: float = 0.0
+    by_hand: float = 0.0
+    """A person wants what is parked tried again."""
+    trim: float = 0.0
+    """Whatever may be trimmed is."""
     too_large: float = 0.0
     """Not all calls of a run fit an entry."""
     raising: frozenset[int] = frozenset()
@@ -43,6 +47,8 @@ class Faults:
     flaky: frozenset[int] = frozenset()
     """Records that fail the first time."""
     hanging: frozenset[int] = frozenset()
+    failing_elsewhere: frozenset[int] = frozenset()
+    """Records that hop to where they always fail."""
 
 
 @dataclass
@@ -71,6 +77,8 @@ class State:
         for key, failures in entry.retries.items():
             if failures is None:
                 retries.pop(key, None)
+            if failures == 0:
+                del self.failed[key[1]]
         parked = [key for key in self.stored.parked if key not in entry.unparked]
         parked += [each.key for each in entry.parked]
         self.failed |= {each.key[1]: each for each in entry.parked}
@@ -122,12 +130,21 @@ class World:
         self.processed = 0
         self.epochs = 0
         self.story: list[object] = []
+        self.ran: dict[int, tuple[list[int], bool]] = {}
+        """What each batch ran, and whether it hopped."""
+        self.first: dict[int, int] = {}
+        """Where it began."""
+        self.complete: set[int] = set()
+        """Records that ran, and whose hops succeeded."""
+        self.start = 0
+        """Of the depot: what is below was trimmed."""
         self.stream = self._new_stream()
 
     def _new_stream(self) -> Stream:
         self.epochs += 1
         self.requests.clear()
         self.hops.clear()
+        self.ran.clear()
         self.lane = _Lane(0)
         # Whoever called asks the next leader.
         self.tickets.clear()
@@ -202,6 +219,10 @@ class World:
             choices.append(self._call)
         if self.requests and self._happens(self.faults.crash):
             choices.append(self._crash)
+        if self.state.stored.parked and self._happens(self.faults.by_hand):
+            choices.append(self._try_by_hand)
+        if self._happens(self.faults.trim):
+            choices.append(self._trim)
         if self._happens(self.faults.epoch):
             choices.append(self._change_leader)
         return choices
@@ -229,22 +250,45 @@ class World:
         calls = _encode([["step", b"", -self.calls_sent]] * count)
         self.step(work.Called(self.calls_sent, calls))
 
+    def _try_by_hand(self) -> None:
+        self.step(work.Settle((self.chance.choice(self.state.stored.parked),), again=True))
+
+    def _trim(self) -> None:
+        """As retention does: parked records are not waited for, those that are tried again are."""
+        kept = [offset for _, offset in self.state.stored.retries]
+        self.start = min([self.state.stored.progress.get(DEPOT, 0), *kept])
+
+    def _take_effect(self, append: work.Append) -> None:
+        self.state.apply(append)
+        done, hopped = self.ran.get(append.batch, ((), False))
+        if not hopped:
+            self.complete.update(done)
+
     def _apply(self) -> None:
         append = self.log.popleft()
-        self.state.apply(append)
+        self._take_effect(append)
         self.step(work.Applied(append.batch))
 
     def _change_leader(self) -> None:
         """The next one has a beginning of what was not applied."""
         for _ in range(self.chance.randint(0, len(self.log))):
-            self.state.apply(self.log.popleft())
+            self._take_effect(self.log.popleft())
         self.log.clear()
         self.stream = self._new_stream()
         self.step(work.Tick())
 
     def _answer_hop(self) -> None:
         batch = self.hops.pop(self.chance.randrange(len(self.hops)))
-        notes = (FailureNote(0, "it failed there"),) if self._happens(self.faults.hop_fails) else ()
+        done = self.ran[batch][0]
+        failing = [offset for offset in done if offset in self.faults.failing_elsewhere]
+        if not failing and self._happens(self.faults.hop_fails):
+            failing = done[:1]
+        # Who takes many at once does not tell which of them hopped.
+        blamed = done[:1] if failing and self.settings.takes_many else failing
+        if not (failing and self.settings.takes_many):
+            self.complete.update(offset for offset in done if offset not in failing)
+        first = self.first[batch]
+        notes = tuple(FailureNote(max(0, offset - first), "it failed there") for offset in blamed)
         self.step(work.HopAnswered(batch, notes))
 
     # The executor.
@@ -282,6 +326,10 @@ class World:
         if start is None:
             self.step(work.Ran(batch=request.batch, start=0, end=0))
             return
+        if start < self.start and request.is_aside:
+            self.step(work.Ran(batch=request.batch, start=self.start, end=self.start))
+            return
+        assert start >= self.start, "a record was trimmed before its time"
         # Fewer than there are, now and then, as if they were large.
         few = self.chance.randint(1, request.records_max)
         end = min(start + few, self.appended)
@@ -327,6 +375,11 @@ class World:
         self.lane.kept = seen + len(good)
         layers[request.batch] = seen + len(good)
         self.lane.layers = layers
+        hops = bool(good) and (
+            self._happens(self.faults.hop) or not self.faults.failing_elsewhere.isdisjoint(good)
+        )
+        self.ran[request.batch] = (good, hops)
+        self.first[request.batch] = start
         body = _encode([seen + len(good), good])
         self.step(
             work.Ran(
@@ -335,7 +388,7 @@ class World:
                 end=end,
                 left=left,
                 changes=Packed(1, body) if good else Packed(0, b""),
-                hops=((TaskId(1), b""),) if good and self._happens(self.faults.hop) else (),
+                hops=((TaskId(1), b""),) if hops else (),
                 failures=tuple(FailureNote(offset - start, "it failed") for offset in failing),
                 elapsed_us=self.chance.choice((1_000, 100_000, 1_000_000)),
             )
@@ -345,6 +398,8 @@ class World:
 
     def check(self) -> None:
         assert self.state.counter == self.state.done.total(), "an update was lost"
+        both = self.state.stored.retries.keys() & set(self.state.stored.parked)
+        assert not both, f"parked, and tried again all the same: {both}"
         for offset in range(self.state.stored.progress.get(DEPOT, 0)):
             is_kept = (DEPOT, offset) in self.state.stored.retries or offset in self.state.failed
-            assert self.state.done[offset] or is_kept, f"record {offset} was skipped"
+            assert offset in self.complete or is_kept, f"record {offset} was skipped"

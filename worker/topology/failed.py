@@ -1,0 +1,67 @@
+"""Records of a stream that failed: which of them are tried again, and when, and which are parked.
+
+Only what an entry in the log says of them counts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.topology.work import Entry, Parked, RecordKey, Stored
+
+BACKOFF_MS = 200
+BACKOFF_MS_MAX = 30_000
+TRIMMED = "the record was trimmed before it could be tried again; append it anew, and forget this"
+
+
+class Failed:
+    def __init__(self, stored: Stored) -> None:
+        #: Those that are tried again, and how often they failed.
+        self.retries = dict(stored.retries)
+        #: When they are, soonest first: a heap. One that runs is not in it.
+        self._due: list[tuple[int, RecordKey]] = [(0, key) for key in sorted(self.retries)]
+        self.parked = deque(stored.parked)
+
+    @property
+    def next_due(self) -> int | None:
+        return self._due[0][0] if self._due else None
+
+    def take_due(self, now: int) -> RecordKey | None:
+        while self._due and self._due[0][0] <= now:
+            _, key = heapq.heappop(self._due)
+            if key in self.retries:
+                return key
+        return None
+
+    def put_back(self, key: RecordKey, now: int) -> None:
+        """It was taken, and has not been run."""
+        heapq.heappush(self._due, (now, key))
+
+    def park(self, entry: Entry, parked: Parked, parked_max: int) -> None:
+        """With the next entry, which leaves out the oldest if there are too many."""
+        entry.parked.append(parked)
+        oldest = list(self.parked)[: max(0, len(self.parked) + len(entry.parked) - parked_max)]
+        entry.unparked += [each for each in oldest if each not in entry.unparked]
+        if parked.key in self.retries:
+            entry.retries[parked.key] = None
+
+    def park_trimmed(self, entry: Entry, key: RecordKey, failures: int, parked_max: int) -> None:
+        self.park(entry, Parked(key, failures, FailureNote(0, TRIMMED)), parked_max)
+
+    def accepted(self, entry: Entry, now: int) -> None:
+        """It is in the log."""
+        for key, failures in entry.retries.items():
+            self.retries.pop(key, None)
+            if failures is not None:
+                self.retries[key] = failures
+                heapq.heappush(self._due, (now + backoff_ms(failures) if failures else now, key))
+        self.parked.extend(each.key for each in entry.parked)
+        for key in entry.unparked:
+            if key in self.parked:
+                self.parked.remove(key)
+
+
+def backoff_ms(attempts: int) -> int:
+    return min(BACKOFF_MS << max(0, attempts - 1), BACKOFF_MS_MAX)
