@@ -42,10 +42,18 @@ class Failed:
     def park(self, entry: Entry, parked: Parked, parked_max: int) -> None:
         """With the next entry, which leaves out the oldest if there are too many."""
         entry.parked.append(parked)
-        oldest = list(self.parked)[: max(0, len(self.parked) + len(entry.parked) - parked_max)]
+        anew = {each.key for each in entry.parked}
+        others = [key for key in self.parked if key not in anew]
+        oldest = others[: max(0, len(others) + len(anew) - parked_max)]
         entry.unparked += [each for each in oldest if each not in entry.unparked]
         if parked.key in self.retries:
             entry.retries[parked.key] = None
+
+    def retry(self, entry: Entry, key: RecordKey, failures: int) -> None:
+        """It may be parked: who led before went further than the progress that it left."""
+        entry.retries[key] = failures
+        if key in self.parked and key not in entry.unparked:
+            entry.unparked.append(key)
 
     def park_trimmed(self, entry: Entry, key: RecordKey, failures: int, parked_max: int) -> None:
         self.park(entry, Parked(key, failures, FailureNote(0, TRIMMED)), parked_max)
@@ -57,10 +65,10 @@ class Failed:
             if failures is not None:
                 self.retries[key] = failures
                 heapq.heappush(self._due, (now + backoff_ms(failures) if failures else now, key))
-        self.parked.extend(each.key for each in entry.parked)
-        for key in entry.unparked:
+        for key in [*entry.unparked, *(each.key for each in entry.parked)]:
             if key in self.parked:
                 self.parked.remove(key)
+        self.parked.extend(each.key for each in entry.parked)
 
 
 def backoff_ms(attempts: int) -> int:

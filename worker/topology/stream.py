@@ -500,7 +500,7 @@ class Stream:
         if is_over or len(self._failed.retries) + len(entry.retries) >= RETRIES_MAX:
             self._park(entry, key, failures + 1, note)
         else:
-            entry.retries[key] = failures + 1
+            self._failed.retry(entry, key, failures + 1)
 
     def _park(self, entry: Entry, key: RecordKey, attempts: int, note: FailureNote) -> None:
         self._failed.park(entry, Parked(key, attempts, note), self._settings.parked_max)
@@ -562,9 +562,10 @@ class Stream:
     def _settle(self, keys: tuple[RecordKey, ...], again: bool) -> None:
         for key in keys:
             if key in self._failed.parked and key not in self._owed.unparked:
-                self._owed.unparked.append(key)
                 if again:
-                    self._owed.retries[key] = 0
+                    self._failed.retry(self._owed, key, 0)
+                else:
+                    self._owed.unparked.append(key)
 
     def _note(self, event: str, **fields: object) -> None:
         self._effects.append(work.Note(event, fields))

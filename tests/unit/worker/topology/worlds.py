@@ -77,10 +77,10 @@ class State:
         for key, failures in entry.retries.items():
             if failures is None:
                 retries.pop(key, None)
-            if failures == 0:
-                del self.failed[key[1]]
-        parked = [key for key in self.stored.parked if key not in entry.unparked]
-        parked += [each.key for each in entry.parked]
+            if key in entry.unparked:
+                self.failed.pop(key[1], None)
+        anew = [each.key for each in entry.parked]
+        parked = [key for key in self.stored.parked if key not in (*entry.unparked, *anew)] + anew
         self.failed |= {each.key[1]: each for each in entry.parked}
         self.stored = replace(
             self.stored,
