@@ -101,6 +101,12 @@ def cut_off(calls: Calls, left: int) -> Calls:
     return Calls(calls.ticket, _encode(each[done:]), calls.first + done)
 
 
+def notes_of_all(note: FailureNote, count: int) -> tuple[FailureNote, ...]:
+    """A function that takes many records at once does not tell which of them hopped to where it failed."""
+    error = f"{note.error}; one of {count} records taken at once led to it"
+    return tuple(FailureNote(index, error, note.traceback) for index in range(count))
+
+
 def end_of(batch: Batch) -> int:
     check(isinstance(batch.of, Records), "a batch without records has no end", batch=batch.number)
     return batch.of.end if isinstance(batch.of, Records) else 0

@@ -27,8 +27,6 @@ from __future__ import annotations
 from collections import deque
 from typing import assert_never
 
-import msgspec
-
 from stretto.invariants import check
 from stretto.pstate.changes import NO_CHANGES, Packed
 from stretto.worker.executors.pool import Why
@@ -45,6 +43,7 @@ from stretto.worker.topology.batches import (
     cut_off,
     end_of,
     in_hop,
+    notes_of_all,
     one_by_one,
 )
 from stretto.worker.topology.failed import Failed, backoff_ms
@@ -97,6 +96,8 @@ class Stream:
         self._owed = Entry()
         #: By depot: a record that others wait for, how often it failed, and until when.
         self._blocked: dict[str, tuple[int, int, int]] = {}
+        #: By depot: up to where records run one by one, to find out which of them fails elsewhere.
+        self._careful: dict[str, int] = {}
         #: Records per run, and the record that killed the executor when it ran alone, and how often.
         self._size = min(RECORDS_FIRST, settings.records_max)
         self._crashed: tuple[RecordKey, int] | None = None
@@ -233,7 +234,9 @@ class Stream:
             self._turn += turn + 1
             # Where those that run will end is known to the executor alone.
             offset = None if sizes else self._positions[depot]
-            self._run(Records(depot, self._size), depot, offset, self._size)
+            is_careful = self._positions[depot] + sum(sizes) < self._careful.get(depot, 0)
+            size = 1 if is_careful else self._size
+            self._run(Records(depot, size), depot, offset, size)
             return True
         return False
 
@@ -532,9 +535,13 @@ class Stream:
             self._judge(self._owed, retry.key, retry.failures, retry.note)
 
     def _hop_of_records_failed(self, batch: Batch, records: Records, notes: tuple[FailureNote, ...]) -> None:
-        if self._settings.takes_many:
-            count = records.end - records.start
-            notes = tuple(msgspec.structs.replace(notes[0], index=index) for index in range(count))
+        count = records.end - records.start
+        if self._settings.takes_many and count > 1:
+            if self._settings.retry == "all-after":
+                self._careful[records.depot] = records.end
+                self._go_back_to(batch, records, records.start)
+                return
+            notes = notes_of_all(notes[0], count)
         known = {note.index for note in records.failures}
         for note in sorted(notes, key=lambda note: note.index):
             key = (records.depot, records.start + note.index)

@@ -67,6 +67,47 @@ def test_with_hops_and_failures_every_record_is_processed_or_parked(seed: int, r
     assert not any(world.state.done[offset] for offset in (7, 33, 50, 51))
 
 
+@pytest.mark.parametrize("retry", ["individual", "all-after"])
+@pytest.mark.parametrize("seed", range(4))
+def test_of_records_taken_at_once_only_those_are_parked_whose_hops_fail(seed: int, retry: str) -> None:
+    faults = Faults(
+        crash=0.02,
+        refuse=0.02,
+        epoch=0.005,
+        hop=0.4,
+        raising=frozenset({70}),
+        failing_elsewhere=frozenset({15, 16, 40, 119}),
+    )
+    world = World(seed, RECORDS, faults, settings(retry, takes_many=True))
+    world.run()
+    assert set(world.state.failed) == {15, 16, 40, 70, 119}
+    assert world.complete == set(range(RECORDS)) - set(world.state.failed)
+
+
+def test_records_taken_at_once_whose_hop_failed_run_one_by_one_if_nothing_may_overtake_them() -> None:
+    stream = Stream((DEPOT,), settings("all-after", takes_many=True), work.Stored())
+    (run,) = stream.step(work.Grown(DEPOT, 3), 0)
+    stream.step(work.Ran(batch=run.batch, start=0, end=3, hops=HOPS[:1]), 1)  # type: ignore[union-attr]
+    effects = stream.step(work.HopAnswered(run.batch, (FailureNote(0, "no"),)), 2)  # type: ignore[union-attr]
+    assert runs(effects) == [(0, 1), (None, 1)]
+    for offset in range(2):
+        run = next(each for each in effects if isinstance(each, work.RunRecords))
+        append = append_in(stream.step(work.Ran(batch=run.batch, start=offset, end=offset + 1), 3))
+        assert append.entry.parked == []
+        effects = [each for each in effects if each is not run] + stream.step(work.Accepted(append.batch), 3)
+    assert runs(effects) == [(None, 1)]
+
+
+def test_without_retries_all_records_that_were_taken_at_once_are_parked_and_told_so() -> None:
+    stream = Stream((DEPOT,), settings("none", takes_many=True), work.Stored())
+    (run,) = stream.step(work.Grown(DEPOT, 3), 0)
+    stream.step(work.Ran(batch=run.batch, start=0, end=3, hops=HOPS[:1]), 1)  # type: ignore[union-attr]
+    effects = stream.step(work.HopAnswered(run.batch, (FailureNote(0, "no"),)), 2)  # type: ignore[union-attr]
+    parked = append_in(effects).entry.parked
+    assert [each.key[1] for each in parked] == [0, 1, 2]
+    assert {each.note.error for each in parked} == {"no; one of 3 records taken at once led to it"}
+
+
 def test_a_record_that_fails_once_is_tried_again_and_nobody_waits_for_it() -> None:
     world = World(1, RECORDS, Faults(flaky=frozenset({3})), SETTINGS)
     world.run()
