@@ -98,6 +98,8 @@ class RunSteps(msgspec.Struct, frozen=True, tag="run_steps", gc=False):
     topology: str
     source: str
     number: int
+    code: str
+    """Digest of the module's code that made the calls; a leader that goes by another refuses them for now."""
 
 
 class Microbatch(msgspec.Struct, frozen=True, tag="microbatch", gc=False):
@@ -108,6 +110,8 @@ class Microbatch(msgspec.Struct, frozen=True, tag="microbatch", gc=False):
     group: GroupKey
     task: TaskId
     topology: str
+    code: str
+    """Digest of the module's code that the sender goes by; who goes by another refuses it."""
 
 
 class RunQuery(msgspec.Struct, frozen=True, tag="run_query", gc=False):

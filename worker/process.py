@@ -329,6 +329,11 @@ class Worker:
         self.streams.restart()
         self.microbatches.restart()
 
+    @property
+    def artifact(self) -> str:
+        """Digest of the module's code that we go by."""
+        return self._artifact
+
     def _code(self, artifact: str, entry: str) -> Code | None:
         """For executors, which a module without functions does not need."""
         folder, described = self.config.artifacts, self.description

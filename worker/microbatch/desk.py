@@ -183,7 +183,9 @@ class MicrobatchDesk:
             raise PeerError(f"a message of a microbatch is malformed: {error}") from error
         body = bytes(bodies[1]) if len(bodies) > 1 else b""
         reply: wire.ToClient = wire.Taken(message.request)
-        if not self._deliver(message.group, message.task, message.topology, told, body):
+        # Calls are run by the code that made them; workers take up an update one after the other.
+        is_ours = message.code == self._worker.artifact
+        if not is_ours or not self._deliver(message.group, message.task, message.topology, told, body):
             group = self._worker.groups.get(message.group)
             record = None if group is None else group.replica.record
             reply = (
@@ -256,7 +258,7 @@ class MicrobatchDesk:
         sent = network.to_leader(
             group,
             number,
-            wire.Microbatch(number, group, task, topology),
+            wire.Microbatch(number, group, task, topology, self._worker.artifact),
             (_encode(message), body) if body else (_encode(message),),
             heard,
             timeout_ms=DELIVERY_MS,

@@ -3,6 +3,9 @@
 A hop is answered when all that it led to is applied, or has failed. Until then it is sent again whenever
 somebody else leads, or too long a time has passed; a leader recognizes a hop that it has taken already, by
 its source and number. A leader that has lost its epoch forgets what it took: then steps may run twice.
+
+Workers take up the code of an update one after the other. Calls are run by the code that made them, or steps
+could be missing there: a leader that goes by other code refuses them, until both go by the same.
 """
 
 from __future__ import annotations
@@ -127,7 +130,9 @@ class Hops:
         if self._take(group, hop.task, hop.topology, hop.calls, heard_here):
             return
         request = network.next_request()
-        message = wire.RunSteps(request, group, hop.task, hop.topology, self._source, hop.number)
+        message = wire.RunSteps(
+            request, group, hop.task, hop.topology, self._source, hop.number, self._worker.artifact
+        )
         if not network.to_leader(
             group, request, message, (hop.calls,), heard, timeout_ms=TIMEOUT_MS, wait_ms=TIMEOUT_MS
         ):
@@ -164,6 +169,9 @@ class Hops:
             return
         if taken is None:
             calls = _checked(bodies)
+            if message.code != self._worker.artifact:
+                self._refuse(sender, message.request, Refusal.NOT_READY)
+                return
             taken = self._taken[key] = _Taken()
             if not self._take(
                 message.group, message.task, message.topology, calls, lambda told: self._told(key, told)
@@ -188,8 +196,8 @@ class Hops:
         if len(self._answered) > TAKEN_MAX:
             del self._taken[self._answered.popleft()]
 
-    def _refuse(self, sender: Connection, request: int) -> None:
-        refused = wire.Refused(request, Refusal.NOT_LEADER, None, Epoch(0))
+    def _refuse(self, sender: Connection, request: int, why: Refusal = Refusal.NOT_LEADER) -> None:
+        refused = wire.Refused(request, why, None, Epoch(0))
         self._worker.transport.reply(sender, refused)
 
     def close(self) -> None:

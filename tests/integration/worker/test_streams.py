@@ -224,7 +224,7 @@ def test_neither_clients_nor_calls_that_are_none_get_at_pstates(
     assert "changed by the topologies of their module" in answer.why
     for calls in (b"", b"\xc1", b"\x91\x01"):
         with Wire(cluster.leader().address, worker="w9") as caller:
-            caller.send(wire.RunSteps(caller.number(), group, TaskId(0), "split", "w9", 1), calls)
+            caller.send(wire.RunSteps(caller.number(), group, TaskId(0), "split", "w9", 1, ""), calls)
             # Who sends such a thing is no longer listened to. It would have ended executor and worker.
             assert isinstance(caller.ask(wire.GetMetadata(1)), wire.HelloRefused)
 

@@ -19,6 +19,9 @@ GROUP = GroupKey("m", 1, 0)
 Tell: TypeAlias = Callable[[Failures | None], None]
 
 
+CODE = "1f"
+
+
 def test_an_answer_that_is_long_in_coming_keeps_no_others(monkeypatch: Any) -> None:
     monkeypatch.setattr(hops, "TAKEN_MAX", 10)
     told: list[Tell] = []
@@ -35,10 +38,10 @@ def test_an_answer_that_is_long_in_coming_keeps_no_others(monkeypatch: Any) -> N
         return True
 
     transport = SimpleNamespace(reply=lambda _sender, reply: replies.append(reply))
-    desk = Hops(cast(Any, SimpleNamespace(worker=WorkerId("w0"), transport=transport)), take)
+    desk = Hops(cast(Any, SimpleNamespace(worker=WorkerId("w0"), transport=transport, artifact=CODE)), take)
 
     def send(number: int) -> None:
-        message = wire.RunSteps(number, GROUP, TaskId(0), "t", "source", number)
+        message = wire.RunSteps(number, GROUP, TaskId(0), "t", "source", number, CODE)
         desk.received(cast(Any, "sender"), message, [memoryview(msgspec.msgpack.encode([]))])
 
     for number in range(100):
@@ -52,3 +55,27 @@ def test_an_answer_that_is_long_in_coming_keeps_no_others(monkeypatch: Any) -> N
     assert len(told) == taken, "neither runs again"
     told[0](())
     assert [reply.request for reply in replies[-3:] if isinstance(reply, wire.StepsRun)] == [99, 0, 0]
+
+
+def test_calls_of_other_code_are_refused_until_both_go_by_the_same() -> None:
+    taken: list[TaskId] = []
+    replies: list[wire.ToClient] = []
+
+    def take(_group: GroupKey, task: TaskId, _topology: str, _calls: Buffer, _tell: Tell) -> bool:
+        taken.append(task)
+        return True
+
+    worker = SimpleNamespace(
+        worker=WorkerId("w0"),
+        transport=SimpleNamespace(reply=lambda _sender, reply: replies.append(reply)),
+        artifact=CODE,
+    )
+    desk = Hops(cast(Any, worker), take)
+    message = wire.RunSteps(1, GROUP, TaskId(0), "t", "source", 7, "of an update")
+    desk.received(cast(Any, "sender"), message, [memoryview(msgspec.msgpack.encode([]))])
+    assert taken == []
+    (refused,) = replies
+    assert isinstance(refused, wire.Refused)
+    worker.artifact = "of an update"
+    desk.received(cast(Any, "sender"), message, [memoryview(msgspec.msgpack.encode([]))])
+    assert taken == [0]
