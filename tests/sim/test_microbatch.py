@@ -25,6 +25,7 @@ TRIED = (
     "dead executors",
     "stalls",
     "restarts",
+    "too large",
 )
 CAUGHT_SOON = ("runs_again", "all_staged", "is_staged", "is_committed", "all_rolled")
 

@@ -100,6 +100,8 @@ class Coordinator:
         #: How often in a row a version came to nothing, and an entry was not applied.
         self._attempts = 0
         self._refusals = 0
+        #: Of a depot partition, if more were too large a while ago: how many records are tried next.
+        self._records_max: int | None = None
         self._why = ""
         self._resend_at: int | None = None
         self._later: tuple[int, Callable[[], None]] | None = None
@@ -238,13 +240,14 @@ class Coordinator:
 
     def _spans(self) -> tuple[Span, ...]:
         done = {} if self._batch is None else self._batch.progress_after()
+        most = min(self._settings.max_records, self._records_max or self._settings.max_records)
         found = []
         for task in self._tasks:
             for depot in self._depots:
                 first, end = self._bounds.get(task, {}).get(depot, (0, 0))
                 start = max(first, done.get(depot, {}).get(task, 0))
                 if start < end:
-                    found.append(Span(depot, task, start, min(end, start + self._settings.max_records)))
+                    found.append(Span(depot, task, start, min(end, start + most)))
         return tuple(found)
 
     def _prime_next(self) -> None:
@@ -418,6 +421,9 @@ class Coordinator:
         batch = self._batch
         assert batch is not None  # noqa: S101 - for the type checker
         self._why = why if task is None else f"task {task}: {why}"
+        alone = _only_record(batch) if smaller else None
+        if alone is not None:
+            failures = (messages.Failure(alone, why, ""),)
         next_ = _again(
             _with_failures(batch, failures, self._settings.retries),
             smaller=smaller,
@@ -430,7 +436,10 @@ class Coordinator:
         self._begun = False
         self._awaited = {}
         self._resend_at = None
-        if newly:
+        if smaller:
+            self._records_max = max(span.end - span.start for span in next_.spans)
+        if newly or smaller:
+            # It is another input, so there is nothing to wait for.
             self._prime(next_)
         else:
             self._wait(self._attempts, lambda: self._prime(next_))
@@ -461,6 +470,9 @@ class Coordinator:
         if batch is not None and self._guards.all_rolled(self._awaited):
             self._rolled_id = batch.version.id
             self._why = ""
+            if self._records_max is not None:
+                is_small = self._records_max < self._settings.max_records
+                self._records_max = 2 * self._records_max if is_small else None
             self._idle()
 
     # Asking, waiting.
@@ -511,14 +523,11 @@ class Coordinator:
 
 
 def _again(batch: Batch, *, smaller: bool = False, careful: bool | None = None) -> Batch:
-    """The same input as the next version, or the first half of it."""
+    """The same input as the next version, or about half of it."""
     version = Version(batch.version.id, batch.version.version + 1)
     spans, left_out = batch.spans, batch.left_out
     if smaller:
-        spans = tuple(
-            Span(span.depot, span.task, span.start, span.start + max(1, (span.end - span.start) // 2))
-            for span in spans
-        )
+        spans = _half(spans)
         left_out = tuple(each for each in left_out if any(_in(span, each.source) for span in spans))
     return msgspec.structs.replace(
         batch,
@@ -527,6 +536,22 @@ def _again(batch: Batch, *, smaller: bool = False, careful: bool | None = None) 
         left_out=left_out,
         careful=batch.careful if careful is None else careful,
     )
+
+
+def _half(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """The first half of each; or of all, if each has one record."""
+    if all(span.end - span.start == 1 for span in spans):
+        return spans[: max(1, len(spans) // 2)]
+    return tuple(
+        Span(span.depot, span.task, span.start, span.start + max(1, (span.end - span.start) // 2))
+        for span in spans
+    )
+
+
+def _only_record(batch: Batch) -> Source | None:
+    first = batch.spans[0]
+    is_alone = len(batch.spans) == 1 and first.end - first.start == 1
+    return Source(first.depot, first.task, first.start) if is_alone else None
 
 
 def _with_failures(batch: Batch, failures: Iterable[messages.Failure], retries: int) -> Batch:

@@ -134,16 +134,26 @@ class Leader:
         for body in effect.calls:
             for call in msgspec.msgpack.decode(body, type=list[Call]):
                 run.call(call)
+        if sum(map(len, run.calls.values())) > self.sim.plan.room:
+            self.too_large(each, effect.version)
+            return
         calls = {task: (len(each), msgspec.msgpack.encode(each)) for task, each in run.calls.items()}
         executed = machine.Executed(
             version=effect.version, round=effect.round, calls=calls, failures=tuple(run.failures)
         )
         self.sim.world.after(self.sim.draw(20), self.step, each, executed)
 
+    def too_large(self, each: Coordinator | Participant, version: Version) -> None:
+        self.sim.totals["too large"] += 1
+        self.step(each, machine.ExecutionFailed(version=version, why="too large", too_large=True))
+
     def collect(self, each: Coordinator | Participant, effect: machine.Collect) -> None:
         kept = self.kept.get(effect.version)
         if kept is None or kept.rounds != effect.after:
             self.step(each, machine.ExecutionFailed(version=effect.version, why="an executor died"))
+            return
+        if len(kept.rows.get("words", {})) > self.sim.plan.room:
+            self.too_large(each, effect.version)
             return
         puts = {name: tuple(sorted(rows.items())) for name, rows in kept.rows.items()}
         progress = tuple((span.depot.encode(), str(span.end).encode()) for span in effect.spans)

@@ -38,6 +38,8 @@ class Plan:
     append_ms: int
     flaky: float
     poison: float
+    room: int
+    """For what a microbatch does on a task, and for the calls that a round makes there. A record fits."""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -54,6 +56,7 @@ class Plan:
             append_ms=random.choice((1, 3, 30, 80)),
             flaky=random.choice((0, 0.02)),
             poison=random.choice((0, 0.03)),
+            room=random.choice((1_000, 1_000, 10, 6)),
         )
 
     def describe(self) -> str:
@@ -62,7 +65,8 @@ class Plan:
             f"  network  loss {self.loss}, doubled {self.doubling}, up to {self.delay_ms} ms late\n"
             f"  faults   every {self.fault_every_ms} ms; former leaders go on for {self.zombie_ms} ms\n"
             f"  entries  {self.append_ms} ms, outcome unknown {self.unknown}\n"
-            f"  code     fails sometimes {self.flaky}, always {self.poison}"
+            f"  code     fails sometimes {self.flaky}, always {self.poison}\n"
+            f"  room     for {self.room} changes"
         )
 
 

@@ -29,7 +29,7 @@ from stretto.worker.microbatch.guards import GUARDS, Guards
 from stretto.worker.microbatch.messages import Speaker
 
 RUN_MS = 12_000
-HEALING_MS = 60_000
+HEALING_MS = 200_000
 
 
 class MicrobatchSimulation:

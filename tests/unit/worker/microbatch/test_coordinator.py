@@ -297,6 +297,49 @@ def test_changes_that_are_too_large_for_an_entry_halve_the_input() -> None:
     assert scene.batch.spans == (Span("orders", T0, 0, 1), Span("orders", T1, 0, 4))
 
 
+def test_records_that_are_too_large_together_are_taken_one_after_the_other() -> None:
+    scene = Scene()
+    scene.input(1, 1)
+    scene.run()
+    scene.receive(messages.Broken(FIRST, 1, T1, "too large", too_large=True))
+    scene.later(1_000)
+    assert scene.batch is not None
+    assert scene.batch.spans == (Span("orders", T0, 0, 1),)
+
+
+def test_a_record_that_is_too_large_by_itself_is_left_out_in_the_end() -> None:
+    scene = Scene()
+    scene.input(1, 0)
+    for version in (FIRST, Version(1, 1)):
+        scene.receive(messages.Broken(version, 0, T0, "it changes too much", too_large=True))
+        scene.later(1_000)
+    assert scene.batch is not None
+    assert scene.batch.spans == (Span("orders", T0, 0, 1),)
+    assert [(each.source, each.error) for each in scene.batch.left_out] == [
+        (Source("orders", T0, 0), "it changes too much")
+    ]
+
+
+def test_microbatches_grow_again_from_what_was_not_too_large() -> None:
+    scene = Scene()
+    scene.input(100, 0)
+    sizes = []
+    for id_ in range(1, 5):
+        version = Version(id_, 0)
+        if id_ == 1:
+            for number in range(2):
+                scene.receive(messages.Broken(Version(1, number), 0, T0, "too large", too_large=True))
+            version = Version(1, 2)
+        assert scene.batch is not None
+        (span,) = scene.batch.spans
+        sizes.append(span.end - span.start)
+        scene.run(version, (T0,))
+        scene.stage(version, (T0,))
+        scene.roll(id_, (T0,))
+        scene.later(100)
+    assert sizes == [2, 4, 8, 10]
+
+
 def test_code_that_hangs_makes_the_next_version_careful() -> None:
     scene = Scene()
     scene.input(3, 0)
