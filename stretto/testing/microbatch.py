@@ -71,6 +71,11 @@ class Microbatch:
             self._singly = True
         return self
 
+    def fail(self, source: Source, failure: Failure) -> None:
+        """This record is all it has, and nothing comes of it."""
+        self.overlays = []
+        self.failures = {source: failure}
+
     def _attempt(self) -> dict[Source, Failure]:
         """What failed in the round that is not passed."""
         self.overlays = [{} for _ in self._runners]

@@ -1,7 +1,8 @@
 """A module with all its tasks in memory, run as a cluster runs it, one thing after the other.
 
-Streams take a record at a time, with all that it leads to on any task, before the next. Microbatches take all
-records that wait, in rounds over all tasks, and show nothing before they are done. There is no time, and
+Streams take a record at a time, or some of a task if their function takes many at once, with all that it
+leads to on any task, before the next. Microbatches take all records that wait, in rounds over all tasks, and
+show nothing before they are done; if what they change is too large, they take fewer. There is no time, and
 nothing goes wrong but what the module's functions do.
 """
 
@@ -11,10 +12,11 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import merge
+from itertools import islice
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -23,7 +25,7 @@ from stretto.errors import UsageError
 from stretto.module import Depot, Module, declarations
 from stretto.nearest import did_you_mean
 from stretto.partition import Partitioner, owner_of
-from stretto.pstate.changes import pack, parse
+from stretto.pstate.changes import TooMuch, pack_part
 from stretto.pstate.edit import View
 from stretto.pstate.tree import Entries, Members
 from stretto.records import DepotOffset
@@ -31,12 +33,16 @@ from stretto.testing.microbatch import Microbatch, Source
 from stretto.testing.rows import MemoryRows
 from stretto.topology.bound import RowsOf
 from stretto.topology.checks import CheckedTopology
-from stretto.topology.runner import TaskRunner
-from stretto.topology.work import Calls, Failure, Outcome, Records, StepCall
+from stretto.topology.runner import TaskRunner, failure_of
+from stretto.topology.work import Calls, Failure, Outcome, Records, StepCall, Work, first
 from stretto.types import TaskId
 
+STREAM_RECORDS = 100
 CALLS_MAX = 1_000_000
 """That one record may lead to. Beyond it, steps hop to each other without end."""
+
+_Ranges: TypeAlias = dict[tuple[str, TaskId], tuple[int, int]]
+"""Records of a microbatch, ``[start, end)``, by depot and task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +71,45 @@ class Ran:
 
 @contextmanager
 def module(
-    of: type[Module], *, tasks: int = 4, seed: int | None = None, microbatch_records: int | None = None
+    of: type[Module],
+    *,
+    tasks: int = 4,
+    seed: int | None = None,
+    stream_records: int = STREAM_RECORDS,
+    microbatch_records: int | None = None,
 ) -> Iterator[ModuleUnderTest]:
     """The module, with nothing in it.
 
     ``tasks`` is a power of two. With ``seed`` the tasks take turns by chance, the same for the same seed: a
     module whose functions rely on an order that a cluster does not give then does not come out the same with
-    every seed. ``microbatch_records`` is how many records of a task a microbatch takes at most.
+    every seed. ``stream_records`` is how many records of a task a stream with ``batch=True`` is given at most
+    (with ``seed`` it is fewer now and then), ``microbatch_records`` how many a microbatch takes.
     """
-    yield ModuleUnderTest(of, tasks=tasks, seed=seed, microbatch_records=microbatch_records)
+    yield ModuleUnderTest(
+        of, tasks=tasks, seed=seed, stream_records=stream_records, microbatch_records=microbatch_records
+    )
 
 
 class ModuleUnderTest:
     """Its PStates are attributes: ``m.counts.get("the")``; one called like a method is ``m.pstate(name)``."""
 
     def __init__(
-        self, of: type[Module], *, tasks: int, seed: int | None = None, microbatch_records: int | None = None
+        self,
+        of: type[Module],
+        *,
+        tasks: int,
+        seed: int | None = None,
+        stream_records: int = STREAM_RECORDS,
+        microbatch_records: int | None = None,
     ) -> None:
         if type(tasks) is not int or tasks < 1 or tasks & (tasks - 1):
             raise UsageError(f"the number of tasks is a power of two; {tasks!r} is none")
+        if stream_records < 1:
+            raise UsageError(f"a stream takes at least one record; stream_records is {stream_records}")
         self._declared = declarations(of)
         self._tasks = [TaskId(task) for task in range(tasks)]
         self._chance = None if seed is None else random.Random(seed)  # noqa: S311 - to be repeated
+        self._stream_records = stream_records
         self._microbatch_records = microbatch_records
         self._runners = [TaskRunner(of, task, tasks) for task in self._tasks]
         self._partitioners = {
@@ -189,19 +212,57 @@ class ModuleUnderTest:
             if self._progress[name, depot][task] < len(self._depots[depot][task])
         ]:
             task, depot = self._chance.choice(waiting) if self._chance else waiting[0]
-            offset = self._progress[name, depot][task]
-            record = self._depots[depot][task][offset]
-            work = Records(name, depot, DepotOffset(offset), [record])
-            outcome = self._runners[task].run(work, self._applied(task), raising=raising)
-            # As on a cluster: what is done here does not wait for what is done elsewhere.
-            self._apply(task, outcome)
-            failed = outcome.failures or self._carry_out_hops(name, outcome, raising=raising)
-            if not failed:
-                ran.results += [msgspec.json.decode(result) for _, result in outcome.results]
-            source = Source(depot, task, offset)
-            ran.failures += [_failed(name, source, record, failure) for failure in failed[:1]]
-            self._progress[name, depot][task] += 1
-            ran.records += 1
+            start = self._progress[name, depot][task]
+            records = self._depots[depot][task][start : start + self._stream_size(topology)]
+            work = Records(name, depot, DepotOffset(start), records)
+            taken = self._run_records(topology, task, work, ran, raising=raising)
+            self._progress[name, depot][task] += taken
+            ran.records += taken
+
+    def _stream_size(self, topology: CheckedTopology) -> int:
+        if not topology.signature.batch:
+            return 1
+        return self._chance.randint(1, self._stream_records) if self._chance else self._stream_records
+
+    def _run_records(
+        self, topology: CheckedTopology, task: TaskId, work: Records, ran: Ran, *, raising: bool
+    ) -> int:
+        """How many of them were run."""
+        outcome = self._outcome(task, work, raising=raising)
+        # As on a cluster: what is done here does not wait for what is done elsewhere.
+        self._apply(task, outcome)
+        elsewhere = self._carry_out_hops(work.topology, outcome, raising=raising)
+        if elsewhere and outcome.done > 1 and topology.declared.retry != "none":
+            # As on a cluster: nobody knows which of them hopped there, so each is run again by itself.
+            for index in range(outcome.done):
+                alone = replace(
+                    work, first=DepotOffset(work.first + index), records=work.records[index : index + 1]
+                )
+                self._run_records(topology, task, alone, ran, raising=raising)
+            return outcome.done
+        failed = {failure.index: failure for failure in outcome.failures}
+        if elsewhere:
+            failed = dict.fromkeys(range(outcome.done), elsewhere[0]) | failed
+        ran.results += [
+            msgspec.json.decode(result) for index, result in outcome.results if index not in failed
+        ]
+        for index, failure in sorted(failed.items()):
+            source = Source(work.depot, task, work.first + index)
+            ran.failures.append(_failed(work.topology, source, bytes(work.records[index]), failure))
+        return outcome.done
+
+    def _outcome(self, task: TaskId, work: Work, *, raising: bool) -> Outcome:
+        """Of the first of them at least: what is too large for an entry is run one by one."""
+        outcome = self._runners[task].run(work, self._applied(task), raising=raising)
+        try:
+            pack_part(outcome.changes)
+        except TooMuch as error:
+            if outcome.done > 1:
+                return self._outcome(task, first(work, 1), raising=raising)
+            if raising:
+                raise
+            return Outcome(failures=[failure_of(0, error)], done=1)
+        return outcome
 
     def _carry_out_hops(self, name: str, outcome: Outcome, *, raising: bool) -> list[Failure]:
         """And those that they lead to. What one does is applied at once; behind one that fails all go on."""
@@ -215,7 +276,7 @@ class ModuleUnderTest:
                 raise UsageError(
                     f"a record of {name} leads to more than {CALLS_MAX} hops; do steps hop in a circle?"
                 )
-            done = self._runners[task].run(Calls(name, calls), self._applied(task), raising=raising)
+            done = self._outcome(task, Calls(name, calls), raising=raising)
             self._apply(task, done)
             failures += done.failures
             waiting += _by_task(done)
@@ -233,16 +294,19 @@ class ModuleUnderTest:
         }
         if not ranges:
             return False
-        inputs = {
-            (depot, task): [(offset, self._depots[depot][task][offset]) for offset in range(start, end)]
-            for (depot, task), (start, end) in ranges.items()
-        }
-        done = Microbatch(
-            name, self._runners, self._applied, inputs, chance=self._chance, raising=raising
-        ).run()
+        done = self._microbatch(name, ranges, raising=raising)
+        while (too_much := _too_much(done)) is not None:
+            if _is_one_record(ranges):
+                if raising:
+                    raise too_much
+                (((depot, where), (offset, _)),) = ranges.items()
+                done.fail(Source(depot, where, offset), failure_of(0, too_much))
+                break
+            ranges = _half(ranges)
+            done = self._microbatch(name, ranges, raising=raising)
         for task, overlays in enumerate(done.overlays):
             for pstate, overlay in overlays.items():
-                self._rows[pstate][task].apply(parse(pack({pstate: overlay.changes()}))[pstate])
+                self._rows[pstate][task].apply(overlay.changes())
         for (depot, task), (start, end) in ranges.items():
             self._progress[name, depot][task] = end
             ran.records += end - start
@@ -251,11 +315,20 @@ class ModuleUnderTest:
             ran.failures.append(_failed(name, source, record, failure))
         return True
 
+    def _microbatch(self, name: str, ranges: _Ranges, *, raising: bool) -> Microbatch:
+        inputs = {
+            (depot, task): [(offset, self._depots[depot][task][offset]) for offset in range(start, end)]
+            for (depot, task), (start, end) in ranges.items()
+        }
+        return Microbatch(
+            name, self._runners, self._applied, inputs, chance=self._chance, raising=raising
+        ).run()
+
     def _applied(self, task: TaskId) -> RowsOf:
         return lambda pstate: self._rows[pstate][task]
 
     def _apply(self, task: TaskId, outcome: Outcome) -> None:
-        for pstate, changes in parse(pack(outcome.changes)).items():
+        for pstate, changes in outcome.changes.items():
             self._rows[pstate][task].apply(changes)
 
 
@@ -304,6 +377,27 @@ class PStateUnderTest:
         if not path:
             raise UsageError("give a key; get(), items(), keys() and count() do without")
         return self._views[owner_of(path[0], len(self._views))]
+
+
+def _too_much(done: Microbatch) -> TooMuch | None:
+    """If what it changes on a task is too large to be staged there."""
+    for overlays in done.overlays:
+        try:
+            pack_part({pstate: overlay.changes() for pstate, overlay in overlays.items()})
+        except TooMuch as error:
+            return error
+    return None
+
+
+def _is_one_record(ranges: _Ranges) -> bool:
+    return sum(end - start for start, end in ranges.values()) == 1
+
+
+def _half(ranges: _Ranges) -> _Ranges:
+    """As on a cluster: of the records of each; or of all, if each has one record."""
+    if all(end - start == 1 for start, end in ranges.values()):
+        return dict(islice(ranges.items(), len(ranges) // 2))
+    return {key: (start, start + max(1, (end - start) // 2)) for key, (start, end) in ranges.items()}
 
 
 def _by_task(outcome: Outcome) -> list[tuple[TaskId, list[StepCall]]]:

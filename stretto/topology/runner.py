@@ -10,7 +10,6 @@ What a person's function raises is a failure in the outcome. What else is raised
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from time import perf_counter_ns
@@ -28,7 +27,7 @@ from stretto.topology.bound import RUN, RowsOf, Run
 from stretto.topology.checks import CheckedQuery
 from stretto.topology.signatures import RecordSignature, StepSignature
 from stretto.topology.tracebacks import trimmed
-from stretto.topology.work import Answer, Calls, Failure, Outcome, Records, StepCall, Timed, Work
+from stretto.topology.work import Answer, Calls, Failure, Outcome, Records, StepCall, Timed, Work, first
 from stretto.types import TaskId
 
 OUTCOME_BYTES_MAX = CHANGES_BYTES_MAX - 1024 * 1024
@@ -100,7 +99,7 @@ class TaskRunner:
         count = len(work.records if isinstance(work, Records) else work.calls)
         while (size := _size(outcome)) > OUTCOME_BYTES_MAX and count > 1:
             count = max(1, count // 2)
-            outcome = self._run(_first(work, count), rows, rules)
+            outcome = self._run(first(work, count), rows, rules)
         if size <= OUTCOME_BYTES_MAX:
             return outcome
         error = UsageError(
@@ -396,7 +395,7 @@ class _Batch:
             if returned is not None and isinstance(signature, RecordSignature):
                 self._results += _results(returned, given.indexes)
         except _RAISED as error:
-            if count == 1:
+            if count == 1 or self._raising:
                 self._fail(error)
             else:
                 self._run.take_back()
@@ -417,12 +416,6 @@ class _Batch:
 
 def _call_many(bound: Module, signature: StepSignature | None, many: list[tuple[Any, ...]]) -> None:
     present(signature, "the step of calls that were gathered").function(bound, many)
-
-
-def _first(work: Work, count: int) -> Work:
-    if isinstance(work, Records):
-        return replace(work, records=work.records[:count])
-    return replace(work, calls=work.calls[:count])
 
 
 def _size(outcome: Outcome) -> int:

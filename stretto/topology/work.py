@@ -54,6 +54,13 @@ class Calls:
 Work: TypeAlias = Records | Calls
 
 
+def first(work: Work, count: int) -> Work:
+    """The beginning of it."""
+    if isinstance(work, Records):
+        return replace(work, records=work.records[:count])
+    return replace(work, calls=work.calls[:count])
+
+
 def rest(work: Work, done: int) -> Work:
     """What is left of it."""
     if isinstance(work, Records):

@@ -420,3 +420,101 @@ def test_a_list_that_json_gave_is_told_to_be_no_tuple(how: str) -> None:
         m.append("records", {"how": how, "key": ["de", 7]})
         [failed] = m.run(failures="keep").failures
         assert failed.error == "['de', 7] is no key here; give one that is a tuple[str, int]"
+
+
+MB = 1 << 20
+
+
+class Bulk(Module):
+    parcels = Depot(partition_by=GLOBAL)
+    heaps = Depot(partition_by=GLOBAL)
+    sizes = PState(dict[int, list[int]])
+    stored = PState(dict[int, bytes])
+    arrived = PState(dict[int, int])
+
+    @stream(parcels, batch=True)
+    def take(self, parcels: list[int]) -> list[int]:
+        self.note.once()(len(parcels))
+        for parcel in parcels:
+            self.arrive.at(parcel)(parcel)
+        return parcels[:1] if 99 in parcels else [2 * parcel for parcel in parcels]
+
+    @step
+    def note(self, size: int) -> None:
+        self.sizes.append(0, value=size)
+
+    @step
+    def arrive(self, parcel: int) -> None:
+        if parcel == 13:
+            raise ValueError("unlucky")
+        self.arrived.increment(parcel)
+
+    @microbatch(heaps)
+    def heap(self, size: int) -> None:
+        self.keep.on(1)(size)
+
+    @step
+    def keep(self, size: int) -> None:
+        place = self.stored.count()
+        keys = [each for each in range(100) if owner_of(each, self.tasks) == self.task]
+        for part in range(0, size, 5):
+            self.stored.set(keys[place], value=bytes(min(5, size - part) * MB))
+            place += 1
+
+
+def test_a_stream_that_takes_many_is_given_many() -> None:
+    with stretto.testing.module(Bulk, tasks=1, stream_records=4) as m:
+        m.append("parcels", *range(10))
+        ran = m.run()
+        assert m.sizes.get(0) == [4, 4, 2]
+    assert (ran.records, ran.results) == (10, [2 * each for each in range(10)])
+    with stretto.testing.module(Bulk, tasks=1) as m:
+        m.append("parcels", *range(10))
+        m.run()
+        assert m.sizes.get(0) == [10]
+    with stretto.testing.module(Bulk, tasks=1, stream_records=4, seed=1) as m:
+        m.append("parcels", *range(20, 60))
+        m.run()
+        assert set(m.sizes.get(0)) == {1, 2, 3, 4}
+    with pytest.raises(UsageError, match="at least one record"):
+        stretto.testing.module(Bulk, stream_records=0).__enter__()
+
+
+def test_a_result_for_each_of_many_records_is_demanded() -> None:
+    with stretto.testing.module(Bulk, tasks=1) as m:
+        m.append("parcels", 98, 99, b"no number", 100)
+        ran = m.run(failures="keep")
+        m.append("parcels", 98, 99)
+        with pytest.raises(UsageError, match="a result for each of 2 records"):
+            m.run()
+    # With each record by itself the list has the right length.
+    assert ran.results == [196, 99, 200]
+    assert [(each.offset, each.record) for each in ran.failures] == [(2, b"no number")]
+
+
+def test_of_many_records_taken_at_once_the_one_that_fails_elsewhere_is_found_as_on_a_cluster() -> None:
+    with stretto.testing.module(Bulk, tasks=4) as m:
+        assert owner_of(13, 4) != 0
+        m.append("parcels", 12, 13, 14)
+        ran = m.run(failures="keep")
+        assert m.sizes.get(0) == [3, 1, 1, 1]
+        assert m.arrived.get() == {12: 2, 14: 2}, "at least once"
+    assert [each.offset for each in ran.failures] == [1]
+    assert ran.results == [24, 28]
+
+
+def test_a_microbatch_that_is_too_large_takes_fewer_records() -> None:
+    with stretto.testing.module(Bulk, tasks=2) as m:
+        m.append("heaps", *[5] * 9)
+        assert m.run().records == 9
+        assert m.stored.count() == 9
+
+
+def test_a_record_that_is_too_large_for_any_microbatch_has_failed() -> None:
+    with stretto.testing.module(Bulk, tasks=2) as m:
+        m.append("heaps", 5, 20, 5)
+        with pytest.raises(UsageError, match="beyond the limit"):
+            m.run()
+        ran = m.run(failures="keep")
+        assert m.stored.count() == 2
+    assert [each.offset for each in ran.failures] == [1]
