@@ -337,7 +337,8 @@ class MicrobatchDesk:
 
     def _executed(self, led: _Led, effect: machine.Execute, reply: Reply, bodies: list[bytes]) -> None:
         if isinstance(reply, Lost) and reply.why is Why.TIME_OUT:
-            led.group.meter.called((Timed(led.spec.name, 0, 0, (reply.ran_ms * 1_000_000,)),))
+            hung = _step(effect, reply.done) or led.spec.name
+            led.group.meter.called((Timed(hung, 0, 0, (reply.ran_ms * 1_000_000,)),))
         match reply:
             case protocol.RoundRan(calls=calls, failures=failures):
                 led.group.meter.called(reply.times)
@@ -528,6 +529,13 @@ def _source(task: TaskId, effect: machine.Execute, index: int) -> Source:
     calls = [call for body in effect.calls for call in _decode_calls(body)]
     call = calls[index]
     return Source(call.depot, call.task, call.offset)
+
+
+def _step(effect: machine.Execute, index: int) -> str | None:
+    """That was run after so many others, if it is known: calls are run one by one only with care."""
+    calls = [call.step for body in effect.calls for call in _decode_calls(body)]
+    steps = set(calls[index : index + 1] if effect.careful else calls)
+    return steps.pop() if len(steps) == 1 else None
 
 
 def _length(span: Span) -> int:

@@ -29,7 +29,7 @@ from stretto.worker.topology import rows, work
 from stretto.worker.topology.acks import Acks
 from stretto.worker.topology.acks import Reply as AckReply
 from stretto.worker.topology.entries import Entries
-from stretto.worker.topology.hops import Failures, Hop, Hops, with_origins
+from stretto.worker.topology.hops import Failures, Hop, Hops, only_step, with_origins
 from stretto.worker.topology.stream import Stream
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import TopologySpec
@@ -334,20 +334,22 @@ class StreamDesk:
             bodies = (run.calls,)
 
         def then(reply: Reply, answered: list[bytes]) -> None:
-            self._measure(led, reply, is_records=isinstance(run, work.RunRecords))
+            self._measure(led, run, reply)
             self._put(led, _event(run.batch, reply, answered))
 
         self._worker.executors.run(led.group.key, request, then, bodies=bodies)
 
-    def _measure(self, led: _Led, reply: Reply, *, is_records: bool) -> None:
+    def _measure(self, led: _Led, run: work.RunRecords | work.RunCalls, reply: Reply) -> None:
         meter = led.group.meter
         match reply:
             case protocol.Ran(times=times, start=start, end=end):
                 meter.called(times)
-                if is_records:
+                if isinstance(run, work.RunRecords):
                     meter.ran(led.spec.name, end - start)
             case Lost(why=Why.TIME_OUT, ran_ms=ran_ms):
-                meter.called((Timed(led.spec.name, 0, 0, (ran_ms * 1_000_000,)),))
+                # Calls of several steps run one by one next, and then it is known which of them hangs.
+                step = only_step(run.calls) if isinstance(run, work.RunCalls) else None
+                meter.called((Timed(step or led.spec.name, 0, 0, (ran_ms * 1_000_000,)),))
             case _:
                 pass
 

@@ -55,6 +55,12 @@ def _checked(bodies: Sequence[memoryview]) -> bytes:
     return calls
 
 
+def only_step(calls: Buffer) -> str | None:
+    """Which they are calls of, if they are all of one."""
+    steps = {call.step for call in _decode_calls(calls)}
+    return steps.pop() if len(steps) == 1 else None
+
+
 def with_origins(calls: Buffer, notes: tuple[FailureNote, ...]) -> Failures:
     """As the caller knows them."""
     if not notes:
