@@ -21,6 +21,8 @@ from stretto.worker.microbatch.messages import Speaker
 COORDINATOR = TaskId(0)
 ROUNDS_MAX = 1_000
 """Beyond so many, the calls of a topology are taken to hop for ever."""
+CALLS_BYTES_MAX = 192 * 1024 * 1024
+"""Of all who call: they are given to the executor at once."""
 
 
 @dataclass(slots=True)
@@ -165,6 +167,10 @@ class Participant:
         else:
             senders = self._guards.calls_to_run(expected, held)
             calls = tuple(held[each][1] for each in senders if each in held)
+            if (size := sum(map(len, calls))) > CALLS_BYTES_MAX:
+                why = f"its calls have {size} bytes, beyond the limit of {CALLS_BYTES_MAX}"
+                self._break(run, message.round, why, too_large=True)
+                return
             self._execute(run, message.round, careful=message.careful, calls=calls)
 
     def _is_known(self, run: _Run, round_: int) -> bool:
@@ -233,8 +239,8 @@ class Participant:
         run.answers[answer.round] = answer
         self._answer(answer)
 
-    def _break(self, run: _Run, round_: int, why: str) -> None:
-        self._answer(messages.Broken(run.version, round_, self.task, why))
+    def _break(self, run: _Run, round_: int, why: str, *, too_large: bool = False) -> None:
+        self._answer(messages.Broken(run.version, round_, self.task, why, too_large=too_large))
 
     def _execution_failed(self, event: machine.ExecutionFailed) -> None:
         run = self._run

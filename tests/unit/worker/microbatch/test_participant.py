@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stretto.types import TaskId
-from stretto.worker.microbatch import entries, machine, messages
+from stretto.worker.microbatch import entries, machine, messages, participant
 from stretto.worker.microbatch.entries import Source, Span, Version
 from stretto.worker.microbatch.messages import Speaker
 from stretto.worker.microbatch.participant import ROUNDS_MAX, Participant
@@ -99,6 +99,21 @@ def test_calls_that_are_missing_break_the_version(speaker: int, count: int) -> N
     assert isinstance(told, machine.Send)
     assert isinstance(told.message, messages.Broken)
     assert told.message.why == "calls were lost with their leader"
+
+
+def test_calls_that_are_too_large_together_make_the_microbatch_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(participant, "CALLS_BYTES_MAX", 9)
+    scene = Scene()
+    expected = []
+    for sender in (T0, T2):
+        scene.receive(messages.Calls(FIRST, 1, sender, ME, 1), b"calls")
+        expected.append(messages.Expected(sender, ME, 1))
+    (told,) = scene.receive(messages.Go(FIRST, 1, tuple(expected), False))
+    assert isinstance(told, machine.Send)
+    assert isinstance(told.message, messages.Broken)
+    assert told.message.too_large
 
 
 def test_calls_that_hop_for_ever_break_the_version() -> None:
