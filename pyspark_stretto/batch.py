@@ -2,7 +2,8 @@
 
 Planning pins every task group once; all parts of the plan, and every attempt at one, read under these pins.
 So a task that Spark tries again reads the same, and a pin that is lost fails the read with a sentence that
-names it. There is a part for each task, and several for one that is large.
+names it. There is a part for each task, and several for one that is large. Parts of all groups come in turn:
+Spark reads them in this order, and so all pins are read from early on until the end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import secrets
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from contextlib import contextmanager
+from itertools import pairwise, zip_longest
 from pathlib import Path
 
 import msgspec
@@ -26,12 +28,14 @@ from pyspark_stretto.errors import plainly
 from pyspark_stretto.filters import DepotFilters, KeyFilters
 from pyspark_stretto.options import Options
 from pyspark_stretto.records import Records, check_schema
+from pyspark_stretto.renewing import Pins, renewed
 from pyspark_stretto.schema import POSITION, check_fits, key_name, pstate_schema, shape_of
 from pyspark_stretto.states import Described, Piece, Where, opened
 from pyspark_stretto.values import arrow_type
-from stretto.client.scan import Scan
+from stretto.client.scan import PinnedGroup, Scan
 from stretto.errors import OffsetTrimmed, PeerError, UsageError
 from stretto.invariants import check
+from stretto.keys import ClusterKey
 from stretto.ordered import Range, behind, end_of
 from stretto.pstate import types
 from stretto.pstate.tree import Elements
@@ -72,6 +76,8 @@ class Part(InputPartition):
         self.task = task
         self.part = 0
         self.parts = 1
+        #: Of the whole plan.
+        self.pins = Pins()
 
 
 class RowsPart(Part):
@@ -120,18 +126,30 @@ class BatchReader(DataSourceReader):
         with plainly():
             pieces = states.find(self._options, self._described)
             key = self._options.cluster_key()
-            parts: list[Part] = []
-            for piece in pieces:
-                with opened(piece.where, key) as scan:
-                    planned = self._plan(piece, scan)
-                    for number, part in enumerate(planned):
-                        part.part, part.parts = number, len(planned)
-                    parts += planned
-                    if not planned:
-                        states.let_go(scan)
+            planned = [self._planned(piece, key) for piece in pieces]
+            parts = [part for turn in zip_longest(*planned) for part in turn if part is not None]
+            wheres = [each[0].where for each in planned if each]
+            pins = Pins.of(where for where in wheres if isinstance(where, PinnedGroup))
+            for part in parts:
+                part.pins = pins
             if self._options.report is not None:
                 self._report(Path(self._options.report), pieces, parts)
             return [*parts]
+
+    def _planned(self, piece: Piece, key: ClusterKey | None) -> list[Part]:
+        with opened(piece.where, key) as scan:
+            planned = self._plan(piece, scan)
+            for number, part in enumerate(planned):
+                part.part, part.parts = number, len(planned)
+            if not planned:
+                states.let_go(scan)
+        return planned
+
+    @contextmanager
+    def _opened(self, part: Part) -> Iterator[Scan]:
+        key = self._options.cluster_key()
+        with renewed(part.pins, key), opened(part.where, key) as scan:
+            yield scan
 
     def _report(self, path: Path, pieces: list[Piece], parts: list[Part]) -> None:
         """What is about to be read. It appears whole, in place of the one before."""
@@ -205,7 +223,7 @@ class PStateReader(BatchReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RowsPart):
             return
-        with plainly(), opened(partition.where, self._options.cluster_key()) as scan:
+        with plainly(), self._opened(partition) as scan:
             states.check_task(scan, partition.task)
             columns = Columns(self._type, self._schema, self._options.nested)
             for start, end in partition.ranges:
@@ -265,7 +283,7 @@ class DepotReader(BatchReader):
         if not isinstance(partition, RecordsPart):
             return
         depot = self._options.depot or ""
-        with plainly(), opened(partition.where, self._options.cluster_key()) as scan:
+        with plainly(), self._opened(partition) as scan:
             task, start, end = partition.task, partition.start, partition.end
             states.check_task(scan, task)
             stored = scan.batches(task, depot, start, end)

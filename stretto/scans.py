@@ -38,6 +38,8 @@ class PinnedGroup(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[int, ...]
     by_leader: bool = False
     """The group's leader serves it."""
+    idle_ms: int = 0
+    """How long it lasts when nobody reads or renews it; 0 if that is not known."""
 
 
 class Size(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -109,6 +111,14 @@ class FindBounds(msgspec.Struct, frozen=True, tag="find_bounds", gc=False):
     timestamp_ms: int | None = None
 
 
+class Renew(msgspec.Struct, frozen=True, tag="renew", gc=False):
+    """These pins are read, or will be: they last on. Answered with Released; one that is gone is passed over,
+    whoever reads it is told."""
+
+    request: int
+    pins: tuple[str, ...]
+
+
 class Release(msgspec.Struct, frozen=True, tag="release", gc=False):
     """Nobody reads it any more. Answered with Released, whether there was such a pin or not."""
 
@@ -118,7 +128,7 @@ class Release(msgspec.Struct, frozen=True, tag="release", gc=False):
 
 class PartRead(msgspec.Struct, frozen=True, tag="part_read", gc=False):
     """One of the parts that a read of the pin consists of is read to its end. Once all of them are, the pin
-    is kept for a moment only, for those that are read again. Answered with Released."""
+    is kept for about as long as that took, for those that are read again. Answered with Released."""
 
     request: int
     pin: str
@@ -181,7 +191,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", gc=False):
     why: str
 
 
-ToScans: TypeAlias = ReadPage | FindSplits | FindSizes | ReadBatches | FindBounds | PartRead | Release
+ToScans: TypeAlias = ReadPage | FindSplits | FindSizes | ReadBatches | FindBounds | PartRead | Renew | Release
 FromScans: TypeAlias = (
     PageRead | SplitsFound | SizesFound | BatchesRead | BoundsFound | Released | Lost | Refused
 )

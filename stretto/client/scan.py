@@ -297,9 +297,13 @@ class Scanner:
 
     def part_read(self, part: int, parts: int) -> None:
         """Part ``part`` of ``parts`` is read to its end. Once all are, the pin does not wait for its
-        time-out: it is kept for a few seconds, for parts that are read again."""
+        time-out: it is kept for about as long as it was read, for parts that are read again."""
         number = self._connection.next_number()
         self._connection.call(scans.PartRead(number, self.pinned.pin, part, parts), scans.Released)
+
+    def renew(self, pins: tuple[str, ...]) -> None:
+        """These pins of the same worker are still wanted, although nobody reads them now."""
+        self._connection.call(scans.Renew(self._connection.next_number(), pins), scans.Released)
 
     def release(self) -> None:
         """Nobody reads the pin any more, anywhere."""

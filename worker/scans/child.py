@@ -187,12 +187,15 @@ class ScanProcess:
             if closed is not None:
                 self._ended(closed, "it was released")
             return scans.Released(message.request), ()
+        if isinstance(message, scans.Renew):
+            self._pins.renew(message.pins, boot_time_ms())
+            return scans.Released(message.request), ()
         try:
             pin = self._pins.find(message.pin, boot_time_ms())
         except NoPin as error:
             return scans.Lost(message.request, str(error)), ()
         if isinstance(message, scans.PartRead):
-            pin.part_read(message.part, message.parts)
+            pin.part_read(message.part, message.parts, boot_time_ms())
             return scans.Released(message.request), ()
         try:
             reply, bodies = _read(pin, message)

@@ -286,6 +286,7 @@ class _Pinning:
             version=self._worker.description.version,
             tasks=group.plan.tasks,
             by_leader=group.leader is not None,
+            idle_ms=int(self._worker.option("pin.idle.timeout.millis")),
         )
 
 

@@ -33,7 +33,7 @@ GROWTH = 16
 PINS_MAX = 128
 """Of one group: each takes a reader's slot in the files of its tasks."""
 READ_MS = 15_000
-"""How long a pin is kept all of whose parts were read: some may be read again."""
+"""How long a pin is kept at least all of whose parts were read: some may be read again."""
 ENDED_MAX = 1_000
 
 
@@ -79,12 +79,17 @@ class Pin:
     sent_bytes: int = 0
     parts: set[int] = field(default_factory=set)
     """Those that were read to their end."""
-    is_read: bool = False
-    """All of them were."""
+    read_at: int | None = None
+    """When all of them were, for the first time."""
 
-    def part_read(self, part: int, parts: int) -> None:
+    @property
+    def is_read(self) -> bool:
+        return self.read_at is not None
+
+    def part_read(self, part: int, parts: int, now: int) -> None:
         self.parts.add(part)
-        self.is_read = self.is_read or len(self.parts) >= parts
+        if self.read_at is None and len(self.parts) >= parts:
+            self.read_at = now
 
     def task(self, number: int) -> PinnedTask:
         found = self.tasks.get(number)
@@ -96,8 +101,16 @@ class Pin:
 
     @property
     def ends_at(self) -> int:
-        idle_ms = min(READ_MS, self.opened.idle_ms) if self.is_read else self.opened.idle_ms
-        return min(self.used_at + idle_ms, self.opened_at + self.opened.max_age_ms)
+        return min(self.used_at + self._patience_ms, self.opened_at + self.opened.max_age_ms)
+
+    @property
+    def _patience_ms(self) -> int:
+        """Whoever reads all of it again (a sort does, which samples first, and a join with itself) begins
+        within about the time that the first pass took: stages before it are as long. So a short read costs
+        the disk little, and a long one is not lost between two passes."""
+        if self.read_at is None:
+            return self.opened.idle_ms
+        return min(self.opened.idle_ms, max(READ_MS, self.read_at - self.opened_at))
 
     def why_it_ends(self, now: int) -> str:
         if now >= self.opened_at + self.opened.max_age_ms:
@@ -105,7 +118,7 @@ class Pin:
                 f"it was kept for {self.opened.max_age_ms / 1_000:g} s, as long as pin.max.age.millis allows"
             )
         if self.is_read:
-            return f"all its parts were read, the last one {(now - self.used_at) / 1_000:.0f} s ago"
+            return f"all its parts were read, and nobody read it for {self._patience_ms / 1_000:.0f} s since"
         return (
             f"nobody read it for {self.opened.idle_ms / 1_000:g} s, as long as pin.idle.timeout.millis allows"
         )
@@ -178,6 +191,12 @@ class Pins:
             raise NoPin(self._ended.get(pin, "the process that kept it has been started anew"))
         found.used_at = now
         return found
+
+    def renew(self, pins: tuple[str, ...], now: int) -> None:
+        """Somebody reads others of the same plan, and these when their turn comes."""
+        for pin in pins:
+            if pin in self._pins:
+                self._pins[pin].used_at = now
 
     def close(self, pin: str, why: str) -> Pin | None:
         """The one that ended, if there was one."""

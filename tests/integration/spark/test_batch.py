@@ -20,6 +20,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark_stretto.batch import BatchReader, RowsPart
 from pyspark_stretto.errors import sentence_of
 from pyspark_stretto.source import DefaultSource
+from stretto import admin
+from stretto.client.calls import ask
 from stretto.client.scan import PinnedGroup, release
 from stretto.errors import PinLost, UsageError
 from stretto.partition import owner_of
@@ -245,6 +247,37 @@ def test_a_part_that_is_read_again_is_the_same_and_a_lost_pin_is_named(cluster: 
     release([pinned])
     with pytest.raises(PinLost, match=f"pin {pinned.pin} of group {pinned.group} on worker {pinned.worker}"):
         read_all(reader, parts)
+
+
+@pytest.mark.soak
+def test_pins_that_wait_for_their_turn_last_while_other_parts_are_read(start: Callable[..., Cluster]) -> None:
+    specs = (PStateSpec(name="counts", type=describe(SHAPES["counts"])),)
+    idle_ms = 1_000
+    options = {"pin.idle.timeout.millis": idle_ms}
+    slow = start(
+        workers=3, tasks=TASKS, groups=2, depots=(DepotSpec(name="events"),), pstates=specs, options=options
+    )
+    put(slow, "counts", SHAPES["counts"], COUNTS)
+    reader = reader_of(source_of(slow, pstate="counts"))
+    first, *others = parts = reader.partitions()
+    assert [part.where.group for part in parts] == [parts[0].where.group, parts[1].where.group] * 2  # type: ignore[attr-defined]
+    network = slow.connect()._network
+
+    def pins() -> list[admin.PinView]:
+        return [
+            pin for address in slow.addresses() for pin in ask(network, address, admin.Pins(), timeout=5.0)
+        ]
+
+    reading = reader.read(first)
+    begun = next(reading)
+    wait_until(
+        "the pins are older than an idle one gets",
+        lambda: all(pin.age_ms > 3 * idle_ms for pin in pins()),
+        DEADLINE_SECONDS,
+    )
+    rows = [row for batch in [begun, *reading] for row in batch.to_pylist()]
+    found = {row["key"]: row["value"] for row in rows} | read_all(reader, others)
+    assert found == COUNTS
 
 
 def test_leaders_serve_if_they_are_asked_to(cluster: Cluster, tmp_path: Path) -> None:

@@ -204,6 +204,26 @@ def test_a_pin_that_nobody_reads_ends_and_says_so(start: Callable[..., Replica])
             rows(forgotten, 0, "counts")
 
 
+def test_who_reads_one_pin_keeps_the_others_of_its_process(start: Callable[..., Replica]) -> None:
+    replica = start()
+    replica.put(0, "counts", {1: b"x"})
+    replica.apply()
+    read, waiting = (replica.pin(name, idle_ms=1_000) for name in ("read", "waiting"))
+    replica.pin("left", idle_ms=1_000)
+
+    def kept() -> dict[str, int]:
+        return {each.pin: each.age_ms for each in replica.process.list(SECONDS)}
+
+    with replica.scan(read) as scanner:
+        until = time.monotonic() + SECONDS
+        while (ages := kept()).get("waiting", 0) < 2_500:
+            scanner.renew(("read", "waiting", "gone"))
+            assert time.monotonic() < until
+    assert ages.keys() == {"read", "waiting"}
+    with replica.scan(waiting) as scanner:
+        assert rows(scanner, 0, "counts") == {1: b"x"}
+
+
 def test_an_old_pin_ends_although_it_is_read(start: Callable[..., Replica]) -> None:
     replica = start()
     replica.put(0, "counts", {1: b"x"})
@@ -219,37 +239,63 @@ def test_an_old_pin_ends_although_it_is_read(start: Callable[..., Replica]) -> N
             read_on()
 
 
-def test_a_pin_whose_parts_were_all_read_ends_soon(tmp_path: Path) -> None:
+@pytest.fixture
+def pins(tmp_path: Path) -> Pins:
     AppliedState.open(tmp_path, TASKS).close()
-    pins = Pins()
+    return Pins()
 
-    def opened(name: str) -> Open:
-        return Open(0, name, "m/1/0", str(tmp_path), TASKS, 0, "a test", LONG_MS, LONG_MS)
 
-    pins.open(opened("read"), now=0)
-    pins.open(opened("begun"), now=0)
+def opening(folder: Path, name: str, *, idle_ms: int = LONG_MS, max_age_ms: int = LONG_MS) -> Open:
+    return Open(0, name, "m/1/0", str(folder), TASKS, 0, "a test", idle_ms, max_age_ms)
+
+
+def test_a_pin_whose_parts_were_all_read_ends_soon(pins: Pins, tmp_path: Path) -> None:
+    pins.open(opening(tmp_path, "read"), now=0)
+    pins.open(opening(tmp_path, "begun"), now=0)
     for part in (0, 1, 1):
-        pins.find("read", 1_000).part_read(part, 2)
-        pins.find("begun", 1_000).part_read(0, 2)
+        pins.find("read", 1_000).part_read(part, 2, 1_000)
+        pins.find("begun", 1_000).part_read(0, 2, 1_000)
     assert pins.expire(1_000 + READ_MS - 1) == []
     [(ended, why)] = pins.expire(1_000 + READ_MS)
-    assert (ended.opened.pin, why) == ("read", "all its parts were read, the last one 15 s ago")
+    assert (ended.opened.pin, why) == ("read", "all its parts were read, and nobody read it for 15 s since")
     assert pins.find("begun", LONG_MS - 1).opened.pin == "begun"
 
 
-def test_when_there_are_too_many_pins_only_those_that_were_read_give_way(tmp_path: Path) -> None:
-    AppliedState.open(tmp_path, TASKS).close()
-    pins = Pins()
+def test_a_pin_that_took_long_to_read_waits_as_long_for_a_second_pass(pins: Pins, tmp_path: Path) -> None:
+    pins.open(opening(tmp_path, "p", idle_ms=120_000), now=0)
+    pins.find("p", 60_000).part_read(0, 1, 60_000)
+    assert pins.expire(119_999) == []
+    # What is read again does not prolong that: it is the time of the first pass.
+    pins.find("p", 119_999).part_read(0, 1, 119_999)
+    assert pins.expire(179_998) == []
+    assert [ended.opened.pin for ended, _ in pins.expire(179_999)] == ["p"]
+    pins.open(opening(tmp_path, "short", idle_ms=5_000), now=0)
+    pins.find("short", 0).part_read(0, 1, 4_000)
+    assert [ended.opened.pin for ended, _ in pins.expire(5_000)] == ["short"]
 
+
+def test_a_pin_that_is_renewed_lasts_although_nobody_reads_it_and_no_longer_than_it_may(
+    pins: Pins, tmp_path: Path
+) -> None:
+    pins.open(opening(tmp_path, "p", idle_ms=2_000, max_age_ms=5_000), now=0)
+    for now in range(1_000, 5_000, 1_000):
+        pins.renew(("p", "gone"), now)
+        assert pins.expire(now + 999) == []
+    [(_, why)] = pins.expire(5_000)
+    assert why == "it was kept for 5 s, as long as pin.max.age.millis allows"
+    pins.renew(("p",), 5_001)
+    assert len(pins) == 0
+
+
+def test_when_there_are_too_many_pins_only_those_that_were_read_give_way(pins: Pins, tmp_path: Path) -> None:
     def open_(number: int) -> None:
-        name = f"p{number}"
-        pins.open(Open(0, name, "m/1/0", str(tmp_path), TASKS, 0, "", LONG_MS, LONG_MS), now=0)
+        pins.open(opening(tmp_path, f"p{number}"), now=0)
 
     for number in range(PINS_MAX):
         open_(number)
     with pytest.raises(StrettoError, match=f"group m/1/0 has {PINS_MAX} pins here, and takes no other"):
         open_(PINS_MAX)
-    pins.find("p7", 1).part_read(0, 1)
+    pins.find("p7", 1).part_read(0, 1, 1)
     open_(PINS_MAX)
     with pytest.raises(NoPin, match="all its parts were read, and others came"):
         pins.find("p7", 2)
