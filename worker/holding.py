@@ -37,6 +37,7 @@ class Holding:
     def asked(self, call: admin.HoldTopologies) -> admin.HoldView:
         worker = self._worker
         was_held = self.is_held
+        was_held_by_it = call.token in self._until
         if call.hold_ms > 0:
             until = worker.loop.now + min(call.hold_ms, HOLD_MS_MAX)
             self._until[call.token] = until
@@ -49,7 +50,11 @@ class Holding:
             for group in worker.groups.values()
             if group.leader is not None and group.leader.is_serving
         )
-        return admin.HoldView(led=led, waits=worker.microbatches.under_way or worker.streams.under_way)
+        return admin.HoldView(
+            led=led,
+            waits=worker.microbatches.under_way or worker.streams.under_way,
+            was_held=was_held_by_it,
+        )
 
     def _expire(self, token: str) -> None:
         until = self._until.get(token)

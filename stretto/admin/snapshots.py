@@ -66,6 +66,9 @@ class HoldView(msgspec.Struct, frozen=True, kw_only=True):
     """What this worker leads, and holds."""
     waits: str
     """What has begun and is not done yet, in words; empty when nothing is."""
+    was_held: bool = False
+    """By this token, already before this call. What a worker that was not says of itself is about to change:
+    what was on its way to a topology when the call came may be begun behind the answer."""
 
 
 class HoldTopologies(Call[HoldView], frozen=True, kw_only=True):

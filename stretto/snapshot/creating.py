@@ -261,12 +261,12 @@ class _Making:
         hold = admin.HoldTopologies(token=token, hold_ms=int(HOLD_SECONDS * 1_000))
         deadline = time.monotonic() + HELD_SECONDS
         try:
-            self._ask_workers(workers, hold)
-            # What a worker says of itself counts from the second time on: by then its hold is in force.
             while True:
                 sent = time.monotonic()
                 answers = self._ask_workers(workers, hold).values()
-                epochs = {key: epoch for answer in answers for key, epoch in answer.led}
+                # A worker counts once its hold was in force when it was asked, whichever time that is: it may
+                # have missed the first, or its hold may have ended meanwhile.
+                epochs = {key: epoch for answer in answers if answer.was_held for key, epoch in answer.led}
                 missing = [view for view in views if view.key not in epochs]
                 waits = next((answer.waits for answer in answers if answer.waits), "")
                 if not missing and not waits:
