@@ -7,6 +7,7 @@ one finds and carries on from.
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -65,6 +66,7 @@ class Life:
         version: int = 1,
         deleted: Mapping[str, int] | None = None,
         writers: Mapping[str, str] | None = None,
+        origin: str = "",
     ) -> None:
         """Commit to it: from here on supervisors start its workers."""
         if module in view.modules:
@@ -102,6 +104,7 @@ class Life:
             pstates=manifest.pstates,
             topologies=manifest.topologies,
             queries=manifest.queries,
+            origin=origin or secrets.token_hex(8),
             version=version,
             deleted=dict(deleted or {}),
             writers=writers_of(manifest, writers or {}),

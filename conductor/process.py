@@ -355,6 +355,7 @@ class Conductor:
             version=call.version,
             deleted=call.deleted,
             writers=call.writers,
+            origin=call.origin,
         )
 
     def _require_artifact(self, module: str, artifact: str, wanted: int) -> None:

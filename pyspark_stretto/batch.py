@@ -155,6 +155,7 @@ class BatchReader(DataSourceReader):
         """What is about to be read. It appears whole, in place of the one before."""
         told: dict[str, object] = {
             "module": self._described.module,
+            "origin": self._described.origin,
             "version": self._described.version,
             "pstate": self._options.pstate,
             "depot": self._options.depot,

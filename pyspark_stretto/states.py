@@ -48,6 +48,8 @@ class Described:
     tasks: int
     type: Type | None
     """Of the PState."""
+    origin: str = ""
+    """Of the module; offsets mean something within one only."""
     folder: str | None = None
     """Of the snapshot, if it is one."""
 
@@ -96,7 +98,7 @@ def _described(options: Options, module: str, found: admin.ModuleDescription) ->
         type_ = find_pstate(module, found, options.pstate).type
     else:
         find_depot(module, found, options.depot or "")
-    return Described(module=module, version=found.version, tasks=found.tasks, type=type_)
+    return Described(module=module, version=found.version, tasks=found.tasks, type=type_, origin=found.origin)
 
 
 def find(options: Options, described: Described) -> list[Piece]:

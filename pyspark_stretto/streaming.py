@@ -29,8 +29,9 @@ from stretto.client import Reader
 from stretto.client.modules import find_depot
 from stretto.errors import OffsetTrimmed, StrettoError, UsageError
 
-Offsets: TypeAlias = dict[str, int]
-"""By task, ascending: Spark compares them as text."""
+Offsets: TypeAlias = dict[str, int | str]
+"""By task, ascending, behind the origin of the module that they are of: Spark compares them as text."""
+ORIGIN = "origin"
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,12 @@ class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         with plainly():
-            reader = self._reader()
+            reader, origin = self._reader(), self._origin()
             bounds = reader.all_bounds()
             if self._options.start_ms is not None:
                 at_ms = self._options.start_ms
-                return _told({task: reader.offset_at(task, at_ms) for task in bounds})
-            return _told(beginning(self._options, bounds))
+                return told({task: reader.offset_at(task, at_ms) for task in bounds}, origin)
+            return told(beginning(self._options, bounds), origin)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self._options.records_max
@@ -76,25 +77,32 @@ class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         with plainly():
+            origin = self._origin()
+            check_origin(self._options, start, origin)
             bounds = self._reader().all_bounds()
             self._ends = {task: end for task, (_, end) in bounds.items()}
-            at = _offsets(start)
+            at = offsets_of(start)
             check_reachable(self._options, at, bounds)
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-            return _told(admitted(at, self._target or self._ends, most))
+            end = admitted(at, self._target or self._ends, most)
+            # A checkpoint without an origin gets one with the next records, and no batch for its own sake.
+            return start if end == at else told(end, origin)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         with plainly():
             self._target = {task: end for task, (_, end) in self._reader().all_bounds().items()}
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
-        return None if self._ends is None else _told(self._ends)
+        return None if self._ends is None else told(self._ends)
 
     def partitions(self, start: Offsets, end: Offsets) -> list[RecordRange]:
-        begins = _offsets(start)
+        with plainly():
+            # A batch that is repeated after a restart was planned by who has asked for the origin then.
+            check_origin(self._options, end, self._origin())
+        begins = offsets_of(start)
         return [
             RecordRange(task, begins.get(task, 0), stop)
-            for task, stop in sorted(_offsets(end).items())
+            for task, stop in sorted(offsets_of(end).items())
             if begins.get(task, 0) < stop
         ]
 
@@ -106,6 +114,9 @@ class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield from Records(self._schema).batches(stored, task=task, start=start, end=end)
             except OffsetTrimmed as trimmed:
                 raise _lost(self._options, task, start, trimmed.start) from None
+
+    def _origin(self) -> str:
+        return client_of(self._options).describe(self._module).origin
 
     def _reader(self) -> Reader:
         return client_of(self._options).reader(self._module, self._depot)
@@ -129,6 +140,16 @@ def beginning(options: Options, bounds: Mapping[int, tuple[int, int]]) -> dict[i
             )
         found[task] = at
     return found
+
+
+def check_origin(options: Options, offsets: Offsets, origin: str) -> None:
+    """Raises UsageError if they are of a namesake, which may have as many records, but has others."""
+    was = offsets.get(ORIGIN)
+    if was and origin and was != origin:
+        raise UsageError(
+            f"the checkpoint is of a module {options.module} that was destroyed, and the one of that name "
+            "has other records; begin with a new checkpoint"
+        )
 
 
 def check_reachable(options: Options, at: Mapping[int, int], bounds: Mapping[int, tuple[int, int]]) -> None:
@@ -170,9 +191,10 @@ def admitted(at: Mapping[int, int], ends: Mapping[int, int], most: int | None) -
     return {task: start + shares[task] for task, start in at.items()}
 
 
-def _told(offsets: Mapping[int, int]) -> Offsets:
-    return {str(task): offset for task, offset in sorted(offsets.items())}
+def told(offsets: Mapping[int, int], origin: str = "") -> Offsets:
+    by_task = {str(task): offset for task, offset in sorted(offsets.items())}
+    return {ORIGIN: origin, **by_task} if origin else {**by_task}
 
 
-def _offsets(told: Offsets) -> dict[int, int]:
-    return {int(task): offset for task, offset in told.items()}
+def offsets_of(told: Offsets) -> dict[int, int]:
+    return {int(task): int(offset) for task, offset in told.items() if task != ORIGIN}

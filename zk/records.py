@@ -161,6 +161,9 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     pstates: tuple[PStateSpec, ...] = ()
     topologies: tuple[TopologySpec, ...] = ()
     queries: tuple[QuerySpec, ...] = ()
+    origin: str = ""
+    """A random word of its launch. Whatever becomes of the module, it keeps it, and so does a copy that is
+    restored from a snapshot; a namesake that is launched later has another. Empty: not known."""
     version: int = 1
     """+1 with every update."""
     deleted: dict[str, int] = {}

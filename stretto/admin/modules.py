@@ -65,6 +65,8 @@ class Launch(Call[None], frozen=True, kw_only=True):
     deleted: dict[str, int] = msgspec.field(default_factory=dict)
     writers: dict[str, str] = msgspec.field(default_factory=dict)
     """What a snapshot knows of who wrote its PStates."""
+    origin: str = ""
+    """Of the module that the snapshot is of; empty for a new one."""
 
 
 class Destroy(Call[None], frozen=True, kw_only=True):
@@ -192,6 +194,9 @@ class ModuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     queries: tuple[QuerySpec, ...] = ()
     version: int = 1
     """Of its code: +1 with every update."""
+    origin: str = ""
+    """Tells it from a namesake that was launched before or after it: offsets of depots mean something within
+    one origin only. Empty: not known."""
 
 
 def describe(spec: ModuleSpec) -> ModuleDescription:
@@ -202,6 +207,7 @@ def describe(spec: ModuleSpec) -> ModuleDescription:
         topologies=spec.topologies,
         queries=spec.queries,
         version=spec.version,
+        origin=spec.origin,
     )
 
 

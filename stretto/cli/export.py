@@ -193,7 +193,7 @@ def _export(
     quiet: bool,
 ) -> Manifest:
     present = destination.present()
-    kept = planning.check_present(request, present)
+    kept = planning.check_present(request, present, description.origin)
     starts = planning.starts_of(request, kept, description.tasks)
     with _progress(quiet) as tell:
         order = planning.order_of(
@@ -207,8 +207,9 @@ def _export(
             settings=spark.settings,
         )
         done = run_job(order, tell)
-        tasks = read_report(destination.report, starts if kind == "depot" else None)
-        made = planning.manifest_of(planning.planned(request, kind), done, tasks, destination.tree)
+        origin, tasks = read_report(destination.report, starts if kind == "depot" else None)
+        plan = planning.planned(request, kind)
+        made = planning.manifest_of(plan, done, tasks, destination.tree, origin=origin, at=request.at)
     whole = made if kept is None else kept.continued(made)
     destination.publish(whole, kept)
     return whole

@@ -203,6 +203,7 @@ def restore(
                 version=manifest.version,
                 deleted=manifest.deleted,
                 writers=manifest.writers or {},
+                origin=manifest.origin or "",
             )
         )
         for line in lines_of(options, of_objects, called):

@@ -41,6 +41,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     """Relative to the folder."""
     tasks: tuple[TaskRead, ...]
+    at: str | None = None
+    """The snapshot that was read, if it was not the state of then."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +50,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     object: str
     kind: Literal["pstate", "depot"]
-    at: str | None = None
-    """The snapshot that was read, if it was not the present state."""
+    origin: str = ""
+    """Of the module: offsets of a namesake that was launched later are of other records. Empty: not known."""
     format: str
     where: str | None = None
     columns: tuple[str, ...] = ()
@@ -72,13 +74,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return {each.task: each.end for each in self.parts[-1].tasks if each.end is not None}
 
     def continued(self, part: Manifest) -> Manifest:
-        """With the only part of an export that joins this one. Raises UsageError if it has other columns."""
+        """With the only part of an export that joins this one. Raises UsageError if it has other columns, or
+        is of another module of that name."""
+        check_origin(self, part.origin, part.parts[0].at)
         if part.schema != self.schema:
             raise UsageError(
                 f"the export that is there has the columns {_columns(self)}, and this part would have "
                 f"{_columns(part)}; give the same --schema, or export all of it anew, without --since"
             )
-        return msgspec.structs.replace(self, rows=self.rows + part.rows, parts=(*self.parts, *part.parts))
+        return msgspec.structs.replace(
+            self,
+            origin=self.origin or part.origin,
+            rows=self.rows + part.rows,
+            parts=(*self.parts, *part.parts),
+        )
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -101,6 +110,26 @@ def decode(data: bytes, where: str) -> Manifest:
 
 class _Version(msgspec.Struct):
     version: int
+
+
+def check_origin(before: Manifest, origin: str, at: str | None) -> None:
+    """Whether offsets go on there: the module, or its snapshot ``at``, has the records that were exported.
+    Raises UsageError."""
+    if before.origin and origin and before.origin != origin:
+        raise UsageError(
+            f"the export that is there is of a module {before.module} that was destroyed, and the one of "
+            "that name has other records; export it to another folder"
+        )
+    was = before.parts[-1].at
+    if was != at and not (before.origin and origin):
+        raise UsageError(
+            f"the export that is there ends with {_state(was)}, and whether {_state(at)} has the same "
+            "records is not known; export it to another folder"
+        )
+
+
+def _state(at: str | None) -> str:
+    return "the live state" if at is None else f"snapshot {at}"
 
 
 def check_joins(before: Manifest, after: Manifest) -> None:

@@ -19,7 +19,7 @@ from stretto.admin import ModuleDescription
 from stretto.errors import StrettoError, UsageError
 from stretto.export.destination import files_in
 from stretto.export.job import Done, Order
-from stretto.export.manifest import Manifest, Part, TaskRead, check_joins
+from stretto.export.manifest import Manifest, Part, TaskRead, check_joins, check_origin
 from stretto.nearest import did_you_mean
 
 Kind: TypeAlias = Literal["pstate", "depot"]
@@ -110,12 +110,13 @@ def _offsets(text: str, tasks: int) -> dict[int, int]:
     return offsets
 
 
-def check_present(request: Request, present: Manifest | None) -> Manifest | None:
+def check_present(request: Request, present: Manifest | None, origin: str = "") -> Manifest | None:
     """What of the export that is there is kept. Raises UsageError if it is somebody else's."""
     if present is None:
         return None
     if request.since is not None:
         check_joins(present, planned(request, "depot"))
+        check_origin(present, origin, request.at)
         return present
     was, now = (
         (present.module, present.object, present.format),
@@ -135,7 +136,6 @@ def planned(request: Request, kind: Kind) -> Manifest:
         module=request.module,
         object=request.object,
         kind=kind,
-        at=request.at,
         format=request.format,
         where=request.where,
         columns=request.columns,
@@ -180,7 +180,15 @@ def order_of(
     )
 
 
-def manifest_of(plan: Manifest, done: Done, tasks: tuple[TaskRead, ...], tree: Path) -> Manifest:
+def manifest_of(
+    plan: Manifest,
+    done: Done,
+    tasks: tuple[TaskRead, ...],
+    tree: Path,
+    *,
+    origin: str = "",
+    at: str | None = None,
+) -> Manifest:
     """Raises StrettoError if what was written is not what was read."""
     if done.rows and not tree.exists():
         raise StrettoError(
@@ -203,7 +211,8 @@ def manifest_of(plan: Manifest, done: Done, tasks: tuple[TaskRead, ...], tree: P
         bytes=sum((tree / file).stat().st_size for file in files),
         files=files,
         tasks=tasks,
+        at=at,
     )
     return msgspec.structs.replace(
-        plan, as_json=done.as_json, schema=done.schema, rows=done.rows, parts=(part,)
+        plan, origin=origin, as_json=done.as_json, schema=done.schema, rows=done.rows, parts=(part,)
     )

@@ -19,12 +19,14 @@ class _Group(msgspec.Struct, frozen=True):
 
 class _Report(msgspec.Struct, frozen=True):
     groups: tuple[_Group, ...]
+    origin: str = ""
     records: dict[int, tuple[int, int]] | None = None
     """Of a depot, by task: the first offset, and one beyond the last."""
 
 
-def read_report(path: Path, starts: dict[int, int] | None) -> tuple[TaskRead, ...]:
-    """By task. Of a depot with ``starts``, for those that do not begin at 0.
+def read_report(path: Path, starts: dict[int, int] | None) -> tuple[str, tuple[TaskRead, ...]]:
+    """The module's origin, and what was read, by task. Of a depot with ``starts``, for those that do not
+    begin at 0.
 
     A task of a depot that the report does not tell of had nothing from there on. It ends where it begins: at
     least one batch of a depot stays whatever is trimmed away, so one that has none never had any.
@@ -50,4 +52,4 @@ def read_report(path: Path, starts: dict[int, int] | None) -> tuple[TaskRead, ..
                     end=end,
                 )
             )
-    return tuple(sorted(found, key=lambda each: each.task))
+    return report.origin, tuple(sorted(found, key=lambda each: each.task))

@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from stretto import __version__, admin, wire
 from stretto.artifact.archive import digest_of
 from stretto.client.api import Client
@@ -198,6 +200,7 @@ class _Making:
             module=self._module,
             cluster=next(iter(groups[0].told.values())).cluster,
             at_ms=time.time_ns() // 1_000_000,
+            origin=spec.origin or msgspec.UNSET,
             version=spec.version,
             artifact=spec.artifact,
             entry=spec.entry,

@@ -57,6 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     cluster: str
     at_ms: int
+    origin: str | msgspec.UnsetType = msgspec.UNSET
+    """Of the module, which a restored one goes on with; unset in snapshots of releases that had none."""
     version: int
     """Of the module's code."""
     artifact: str

@@ -58,6 +58,7 @@ class Snapshot:
             topologies=manifest.topologies,
             queries=manifest.queries,
             version=manifest.version,
+            origin=manifest.origin or "",
         )
 
     @property

@@ -204,6 +204,8 @@ class Load:
 
 def test_new_code_is_taken_up_under_load_and_what_does_not_load_is_rolled_back(life: Life) -> None:
     leaders, pids = life.leaders(), life.pids()
+    with connect(life.cluster.bootstrap) as client:
+        origin = client.describe(life.name).origin
     with Load(life) as load:
         load.goes_on()
         life.source.write_text(BREAKS_ON_NODES)
@@ -235,6 +237,7 @@ def test_new_code_is_taken_up_under_load_and_what_does_not_load_is_rolled_back(l
     assert life.pids() == pids
     assert life.accounts() == sorted(load.acknowledged)
     with connect(life.cluster.bootstrap) as client:
+        assert client.describe(life.name).origin == origin != ""
         totals = client.pstate(life.name, "totals")
         wait_until(
             "every record is counted",

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from stretto.client import connect
 from stretto.local import LocalCluster
 from stretto.snapshot.manifest import MANIFEST, file_of, read_manifest
 from stretto.snapshot.reading import open_snapshot
 from stretto.types import TaskId
 from tests.integration.cli.running import stretto
 from tests.integration.snapshot.bank import ACCOUNTS, MONEY, Bank, rows_of
+
+
+def origin_of(cluster: LocalCluster, module: str) -> str:
+    with connect(cluster.bootstrap) as client:
+        return client.describe(module).origin
 
 
 @pytest.mark.soak
@@ -33,7 +39,7 @@ def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it
         assert bank.create(tmp_path, "--name", "first").code == 2
     folder = tmp_path / "snapped" / "first"
     manifest = read_manifest(folder)
-    assert len(manifest.tasks) == 4
+    assert (len(manifest.tasks), manifest.origin) == (4, origin_of(whole_cluster, "snapped"))
     assert manifest.microbatches["book"] > 0
     for group in manifest.groups:
         assert len(group.replicas) == 3
@@ -73,6 +79,7 @@ def test_a_bank_is_cut_between_two_microbatches_under_load_and_restored_after_it
     restored.pay_in()
     restored.settle(2 * MONEY)
     assert restored.run("verify", "revived").code == 0
+    assert origin_of(whole_cluster, "revived") == manifest.origin
 
     spoilt = file_of(folder, TaskId(3))
     spoilt.write_bytes(spoilt.read_bytes()[:-1])

@@ -201,6 +201,8 @@ def test_threads_are_scaled_under_load(whole_cluster: LocalCluster, tmp_path: Pa
         cluster, tmp_path, "--tasks", "8", "--threads", "2", "--workers", "1", "--replication-factor", "3"
     )
     try:
+        origin = client.describe("counts").origin
+        assert origin
         with Load(client) as load:
             wait_for_more(load)
             pinned, *_ = pin_module(Cluster(client._network, cluster.bootstrap), "counts")
@@ -227,6 +229,7 @@ def test_threads_are_scaled_under_load(whole_cluster: LocalCluster, tmp_path: Pa
             wait_for_more(load)
         tally = check_records(load.outcomes(), client.reader("counts", "events").read_all())
         assert tally.keys() == {"acked"}
+        assert client.describe("counts").origin == origin
         assert stretto("verify", "counts", *on(cluster)).code == 0
         too_many = scale(cluster, "--threads", "9")
         assert (too_many.code, "8 tasks cannot occupy 9 threads" in too_many.err) == (2, True)

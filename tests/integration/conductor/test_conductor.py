@@ -296,6 +296,7 @@ def test_a_destroyed_module_is_gone_when_its_workers_are(scene: Scene) -> None:
     scene.active(conductor)
     scene.running(conductor)
     assignment = scene.assignment()
+    origin = scene.ask(conductor, admin.Specification(module="m")).origin
     scene.ask(conductor, admin.Destroy(module="m"))
     assert scene.state() == "destroying"
     for worker in assignment.nodes:
@@ -318,6 +319,8 @@ def test_a_destroyed_module_is_gone_when_its_workers_are(scene: Scene) -> None:
     # A name may be used again, and its groups are others.
     scene.launch(conductor)
     assert not destroyed.has("m", scene.assignment().generation)
+    assert origin
+    assert scene.ask(conductor, admin.Specification(module="m")).origin not in ("", origin)
     assert scene.assignment().generation > assignment.generation
     assert scene.zk.exists(scene.paths.group(GroupKey("m", assignment.generation, 0))) is None
 

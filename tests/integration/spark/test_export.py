@@ -140,7 +140,7 @@ def test_a_snapshot_is_exported_by_its_name(
         word: count for word, count in before.items() if word < "m"
     }
     told = manifest(folder)
-    assert (told["at"], told["where"]) == (name, "key < 'm'")
+    assert (told["parts"][0]["at"], told["where"]) == (name, "key < 'm'")
     refused = export("counts", "--to", str(folder), "--at", f"{name}s", code=2)
     assert f"has no snapshot {name}s; did you mean {name}?" in refused
     assert len(refused.splitlines()) == 1

@@ -44,8 +44,9 @@ def written(tree: Path, ends: dict[int, int], starts: dict[int, int] | None = No
         for task, end in ends.items()
     )
     rows = sum(each.end - each.start for each in reads if each.end is not None and each.start is not None)
+    origin, at = more.pop("origin", ""), more.pop("at", None)
     plan = planned(request(**more), "depot")
-    return manifest_of(plan, Done(rows, {"type": "struct"}, ()), reads, tree)
+    return manifest_of(plan, Done(rows, {"type": "struct"}, ()), reads, tree, origin=origin, at=at)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,39 @@ def test_parts_of_one_export_are_made_alike(tmp_path: Path) -> None:
     check_present(request(since="last", where="a > 1"), first)
 
 
+def test_a_part_of_a_namesake_does_not_join_although_its_depot_is_longer(tmp_path: Path) -> None:
+    first = written(tmp_path, {0: 10}, origin="first")
+    asked = request(since="last")
+    for since in ("last", "0:10"):
+        with pytest.raises(UsageError, match="of a module Shop that was destroyed, and the one of that name"):
+            check_present(request(since=since), first, "second")
+    with pytest.raises(UsageError, match="of a module Shop that was destroyed"):
+        first.continued(written(tmp_path, {0: 12}, {0: 10}, origin="second"))
+    assert check_present(asked, first, "first") is first
+    # One that was written before origins were goes on, and has one from then on.
+    old = written(tmp_path, {0: 10})
+    assert check_present(asked, old, "first") is old
+    assert old.continued(written(tmp_path, {0: 12}, {0: 10}, origin="first")).origin == "first"
+
+
+def test_parts_of_a_snapshot_and_of_its_module_join_and_each_says_what_it_is_of(tmp_path: Path) -> None:
+    first = written(tmp_path, {0: 10}, origin="one", at="monday")
+    assert check_present(request(since="last"), first, "one") is first
+    whole = first.continued(written(tmp_path, {0: 12}, {0: 10}, origin="one"))
+    assert [part.at for part in whole.parts] == ["monday", None]
+    whole = whole.continued(written(tmp_path, {0: 13}, {0: 12}, origin="one", at="tuesday"))
+    assert [part.at for part in whole.parts] == ["monday", None, "tuesday"]
+    unknown = written(tmp_path, {0: 10}, at="monday")
+    with pytest.raises(
+        UsageError, match="ends with snapshot monday, and whether the live state has the same"
+    ):
+        check_present(request(since="last"), unknown, "one")
+    with pytest.raises(
+        UsageError, match="ends with the live state, and whether snapshot monday has the same"
+    ):
+        check_present(request(since="last", at="monday"), written(tmp_path, {0: 10}), "")
+
+
 def test_a_part_with_other_columns_does_not_join(tmp_path: Path) -> None:
     first = written(tmp_path, {0: 10})
     fields = [{"name": "page", "type": "string"}]
@@ -153,13 +187,17 @@ def test_what_was_written_must_be_what_was_read(tmp_path: Path) -> None:
 def test_a_task_without_new_records_ends_where_it_began(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     groups = [{"group": "Shop/1/0", "tasks": [0, 1], "offset": 77, "epoch": 3, "worker": "w"}]
-    report.write_bytes(msgspec.json.encode({"module": "Shop", "groups": groups, "records": {1: [4, 9]}}))
+    told = {"module": "Shop", "origin": "one", "groups": groups, "records": {1: [4, 9]}}
+    report.write_bytes(msgspec.json.encode(told))
     assert read_report(report, {0: 10, 1: 4}) == (
-        TaskRead(task=0, group="Shop/1/0", epoch=3, apply_offset=77, start=10, end=10),
-        TaskRead(task=1, group="Shop/1/0", epoch=3, apply_offset=77, start=4, end=9),
+        "one",
+        (
+            TaskRead(task=0, group="Shop/1/0", epoch=3, apply_offset=77, start=10, end=10),
+            TaskRead(task=1, group="Shop/1/0", epoch=3, apply_offset=77, start=4, end=9),
+        ),
     )
-    assert [each.end for each in read_report(report, {})] == [0, 9]
+    assert [each.end for each in read_report(report, {})[1]] == [0, 9]
     report.write_bytes(msgspec.json.encode({"groups": groups, "records": None}))
-    assert [each.end for each in read_report(report, None)] == [None, None]
+    assert [each.end for each in read_report(report, None)[1]] == [None, None]
     with pytest.raises(StrettoError, match="did not tell what it has read"):
         read_report(tmp_path / "nothing", {})

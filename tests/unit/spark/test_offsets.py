@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pyspark_stretto import streaming
 from pyspark_stretto.options import Options
-from pyspark_stretto.streaming import admitted, beginning, check_reachable
+from pyspark_stretto.schema import DEPOT_SCHEMA
+from pyspark_stretto.streaming import (
+    DepotStream,
+    admitted,
+    beginning,
+    check_origin,
+    check_reachable,
+    offsets_of,
+    told,
+)
 from stretto.errors import StrettoError, UsageError
+from stretto.zk.records import DepotSpec
 
 OPTIONS = Options(module="Counts", depot="events")
 BOUNDS = {0: (0, 10), 1: (5, 20)}
@@ -59,3 +71,55 @@ def test_a_checkpoint_of_records_that_are_not_there_is_told() -> None:
         check_reachable(OPTIONS, {0: 11, 1: 5}, BOUNDS)
     with pytest.raises(UsageError, match="begin with a new checkpoint"):
         check_reachable(OPTIONS, {0: 10}, BOUNDS)
+
+
+def test_a_checkpoint_of_a_namesake_is_told_although_its_depot_is_longer() -> None:
+    at = told({1: 5, 0: 10}, "one")
+    assert list(at) == ["origin", "0", "1"]
+    assert offsets_of(at) == {0: 10, 1: 5}
+    check_origin(OPTIONS, at, "one")
+    check_origin(OPTIONS, told({0: 10}), "one")
+    check_origin(OPTIONS, at, "")
+    with pytest.raises(UsageError, match=r"of a module Counts that was destroyed, .* begin with a new"):
+        check_origin(OPTIONS, at, "two")
+
+
+class Module:
+    """A client, its only reader, and a description, of a module that can be launched anew."""
+
+    def __init__(self) -> None:
+        self.origin = "one"
+        self.depots = (DepotSpec(name="events"),)
+        self.bounds = {0: (0, 10), 1: (0, 4)}
+
+    def describe(self, _module: str) -> Module:
+        return self
+
+    def reader(self, _module: str, _depot: str) -> Module:
+        return self
+
+    def all_bounds(self) -> dict[int, tuple[int, int]]:
+        return self.bounds
+
+
+def test_a_query_goes_on_in_the_module_that_it_began_with_and_in_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = Module()
+    monkeypatch.setattr(streaming, "client_of", lambda _: module)
+    stream = DepotStream(OPTIONS, DEPOT_SCHEMA)
+    start = stream.initialOffset()
+    assert start == {"origin": "one", "0": 0, "1": 0}
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert end == {"origin": "one", "0": 10, "1": 4}
+    assert len(stream.partitions(start, end)) == 2
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    old: streaming.Offsets = {"0": 10, "1": 4}
+    assert stream.latestOffset(old, ReadAllAvailable()) is old, "nothing came, and there is nothing to do"
+    module.bounds = {0: (0, 20), 1: (0, 20)}
+    assert stream.latestOffset(old, ReadAllAvailable()) == {"origin": "one", "0": 20, "1": 20}
+    module.origin = "two"
+    with pytest.raises(UsageError, match="that was destroyed"):
+        stream.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(UsageError, match="that was destroyed"):
+        stream.partitions(start, end)

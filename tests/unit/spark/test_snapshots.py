@@ -63,6 +63,7 @@ def test_rows_and_records_are_read_with_their_offsets(folder: Path, tmp_path: Pa
     assert {row["offset"] for row in records} == set(range(10, 200))
     assert msgspec.json.decode(report.read_bytes()) == {
         "module": "bank",
+        "origin": "",
         "version": 3,
         "pstate": None,
         "depot": "events",
