@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from pyspark_stretto.connecting import client_of
 from pyspark_stretto.errors import plainly
 from pyspark_stretto.options import Options
-from pyspark_stretto.records import Records
+from pyspark_stretto.records import Records, check_schema
 from stretto.client import Reader
 from stretto.client.modules import find_depot
 from stretto.errors import OffsetTrimmed, StrettoError, UsageError
@@ -60,6 +60,7 @@ class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             self._module = options.module
             self._depot = options.depot
+            check_schema(options.object, schema)
             find_depot(self._module, client_of(options).describe(self._module), self._depot)
 
     def initialOffset(self) -> Offsets:  # noqa: N802

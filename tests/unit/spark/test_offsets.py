@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BooleanType, NullType, StringType, StructField, StructType
 
 from pyspark_stretto import streaming
 from pyspark_stretto.options import Options
@@ -100,6 +101,32 @@ class Module:
 
     def all_bounds(self) -> dict[int, tuple[int, int]]:
         return self.bounds
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (
+            StructType([StructField("_task", BooleanType())]),
+            "column _task of depot events is int, not boolean",
+        ),
+        (
+            StructType([StructField("offset", StringType())]),
+            "column offset of depot events is bigint, not str",
+        ),
+        (
+            StructType([StructField("timestamp", BooleanType())]),
+            "column timestamp of depot events is timestamp",
+        ),
+        (StructType([StructField("n", NullType())]), "which JSON has nothing for"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_told_before_a_query_begins(
+    schema: StructType, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "client_of", lambda _: Module())
+    with pytest.raises(UsageError, match=why):
+        DepotStream(OPTIONS, schema)
 
 
 def test_a_query_goes_on_in_the_module_that_it_began_with_and_in_no_other(
