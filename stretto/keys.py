@@ -42,6 +42,10 @@ class ClusterKey:
     def load(cls, path: Path) -> ClusterKey:
         try:
             key = msgspec.json.decode(path.read_bytes(), type=_KeyFile)
+        except OSError as error:
+            raise UsageError(
+                f"the cluster key {path} cannot be read ({error.strerror}); name the file that it is in"
+            ) from None
         except (msgspec.DecodeError, msgspec.ValidationError):
             raise UsageError(
                 f"{path} is not a cluster key; make one with 'stretto keys generate {path}'"

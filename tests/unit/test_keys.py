@@ -30,6 +30,15 @@ def test_a_file_with_forty_characters_that_are_no_key_is_refused(tmp_path: Path,
         ClusterKey.load(path)
 
 
+def test_a_file_that_cannot_be_read_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"cluster key .*/key cannot be read \(No such file or directory\); name"
+    ):
+        ClusterKey.load(tmp_path / "key")
+    with pytest.raises(UsageError, match=r"cannot be read \(Is a directory\)"):
+        ClusterKey.load(tmp_path)
+
+
 def test_halves_of_two_keys_are_refused(tmp_path: Path) -> None:
     one, other = ClusterKey.generate(), ClusterKey.generate()
     path = tmp_path / "key"
