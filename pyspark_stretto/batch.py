@@ -26,7 +26,7 @@ from pyspark_stretto import states
 from pyspark_stretto.columns import Columns
 from pyspark_stretto.errors import plainly
 from pyspark_stretto.filters import DepotFilters, KeyFilters
-from pyspark_stretto.options import Options
+from pyspark_stretto.options import Options, check_tasks
 from pyspark_stretto.records import Records, check_schema
 from pyspark_stretto.renewing import Pins, renewed
 from pyspark_stretto.schema import POSITION, check_fits, key_name, pstate_schema, shape_of
@@ -237,6 +237,7 @@ class DepotReader(BatchReader):
     def __init__(self, options: Options, described: Described, schema: StructType) -> None:
         super().__init__(options, described, schema)
         check_schema(options.object, schema)
+        check_tasks(options, described.module, described.tasks)
         self._filters = DepotFilters()
 
     def push(self, filters: list[Filter]) -> list[Filter]:
@@ -250,17 +251,20 @@ class DepotReader(BatchReader):
             size = sizes[task].depots.get(name) if task in sizes else None
             if size is None or not self._filters.fits(task):
                 continue
-            start, end = self._bounds(scan, task)
+            first, beyond = scan.bounds(task, name)
+            start, end = self._range(scan, task, first, beyond)
             if start >= end:
                 continue
-            count = min(-(-size.bytes // self._options.split_bytes), PARTS_MAX, end - start)
+            # Of that many bytes, as records of a depot are about of a size.
+            share = size.bytes * (end - start) // (beyond - first)
+            count = max(1, min(-(-share // self._options.split_bytes), PARTS_MAX, end - start))
             edges = [start + (end - start) * number // count for number in range(count + 1)]
             parts += [RecordsPart(piece.where, task, *edge) for edge in pairwise(edges)]
         return parts
 
-    def _bounds(self, scan: Scan, task: int) -> tuple[int, int]:
+    def _range(self, scan: Scan, task: int, first: int, beyond: int) -> tuple[int, int]:
+        """Which of the records ``[first, beyond)`` that there are."""
         options, depot = self._options, self._options.depot or ""
-        first, beyond = scan.bounds(task, depot)
         start = _of_task(options.start, task)
         end = _of_task(options.end, task)
         if start is not None and start < first:

@@ -133,6 +133,15 @@ def check_reads(options: Options) -> None:
             raise UsageError(f"{side} and {side}.time exclude each other; give one of them")
 
 
+def check_tasks(options: Options, module: str, tasks: int) -> None:
+    """Whether offsets are given for tasks that there are. Raises UsageError."""
+    for side in ("start", "end"):
+        given = getattr(options, side)
+        for task in given if isinstance(given, dict) else ():
+            if not 0 <= task < tasks:
+                raise UsageError(f"option {side} names task {task}, and {module} has tasks 0 to {tasks - 1}")
+
+
 def _choice(options: Mapping[str, str], name: str, *choices: str) -> str:
     value = options.get(name, choices[0])
     if value not in choices:

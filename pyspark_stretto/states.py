@@ -75,7 +75,8 @@ class Piece:
 
 def describe(options: Options) -> Described:
     """Raises UsageError for what is not there, with the nearest name."""
-    folder = options.path
+    # Executors have other working directories than the driver.
+    folder = None if options.path is None else str(Path(options.path).absolute())
     if folder is None:
         with _reached(options) as cluster:
             if options.at is None:

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_stretto.connecting import client_of
 from pyspark_stretto.errors import plainly
-from pyspark_stretto.options import Options
+from pyspark_stretto.options import Options, check_tasks
 from pyspark_stretto.records import Records, check_schema
 from stretto.client import Reader
 from stretto.client.modules import find_depot
@@ -126,12 +126,7 @@ class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def beginning(options: Options, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
     """Where a query begins that has no checkpoint: at the beginning, if it does not say where."""
     given = options.start
-    if isinstance(given, dict):
-        for task in given:
-            if task not in bounds:
-                raise UsageError(
-                    f"option start names task {task}, and {options.module} has {len(bounds)} tasks"
-                )
+    check_tasks(options, options.module or "", len(bounds))
     found = {}
     for task, (start, end) in bounds.items():
         at = start if given is None else given if isinstance(given, int) else given.get(task, start)

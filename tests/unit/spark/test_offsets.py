@@ -58,8 +58,8 @@ def test_a_query_begins_where_the_depot_does_or_where_it_is_told() -> None:
     assert beginning(Options(start={1: 20}), BOUNDS) == {0: 0, 1: 20}
     with pytest.raises(UsageError, match="option start is 11 on task 0, where depot None has 0 to 10"):
         beginning(Options(start=11), BOUNDS)
-    with pytest.raises(UsageError, match="names task 2"):
-        beginning(Options(start={2: 0}), BOUNDS)
+    with pytest.raises(UsageError, match="names task 2, and Counts has tasks 0 to 1"):
+        beginning(Options(module="Counts", start={2: 0}), BOUNDS)
 
 
 def test_a_checkpoint_of_records_that_are_not_there_is_told() -> None:

@@ -100,6 +100,28 @@ def test_a_large_task_is_read_in_several_parts(folder: Path) -> None:
     ]
 
 
+def test_a_range_of_a_depot_is_split_by_its_own_size(folder: Path) -> None:
+    def parts(**options: str) -> int:
+        given = {"path": str(folder), "depot": "events", "split.bytes": "1000"} | options
+        source = DefaultSource(CaseInsensitiveDict(given))
+        return len(source.reader(source.schema()).partitions())
+
+    assert parts() > 10
+    assert parts(start="198") == 2
+    assert parts(start="100") == pytest.approx(parts() / 2, abs=2)
+
+
+def test_a_snapshot_is_known_by_its_whole_path_wherever_it_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    source = DefaultSource(CaseInsensitiveDict({"path": folder.name, "pstate": PSTATE}))
+    reader = source.reader(source.schema())
+    monkeypatch.chdir("/")
+    parts = pickle.loads(pickle.dumps(reader.partitions()))
+    assert sum(batch.num_rows for part in parts for batch in reader.read(part)) == 200  # type: ignore[union-attr]
+
+
 def test_what_is_not_there_is_told_with_the_nearest_name(folder: Path) -> None:
     for options, sentence in (
         ({"pstate": "count"}, "module bank has no PState count; did you mean counts"),
@@ -107,6 +129,8 @@ def test_what_is_not_there_is_told_with_the_nearest_name(folder: Path) -> None:
         ({"pstate": PSTATE, "module": "books"}, "is a snapshot of module bank, not of books"),
         ({"pstate": PSTATE, "bootstrap": "127.0.0.1:1"}, "is read without a cluster"),
         ({"pstate": PSTATE, "start": "3"}, "choose records of a depot"),
+        ({"depot": "events", "start": '{"7": 5}'}, "start names task 7, and bank has tasks 0 to 1"),
+        ({"depot": "events", "end": '{"2": 5}'}, "end names task 2, and bank has tasks 0 to 1"),
     ):
         with pytest.raises(UsageError, match=sentence):
             read(folder, **options)
