@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, Literal, TypeAlias, cast
 
 import msgspec
 from pyspark import SparkFiles
@@ -40,6 +40,20 @@ OPTIONS: Final = {
     "records.max.per.trigger": "most records that a micro-batch takes",
     "write.id": "a name of a write's own: one that is repeated under it adds nothing twice",
 }
+Use: TypeAlias = Literal["a PState", "a depot", "a snapshot", "a stream", "a write", "a stream's write"]
+
+_REACH = frozenset({"bootstrap", "key", "module"})
+_READ = _REACH | {"from", "at", "path", "split.bytes", "filters", "report"}
+_OFFSETS = frozenset({"start", "end", "start.time", "end.time"})
+#: What has an effect on what. Whoever gives another option expects something that does not come.
+APPLIES: Final[Mapping[Use, frozenset[str]]] = {
+    "a PState": _READ | {"pstate", "nested"},
+    "a depot": _READ | {"depot"} | _OFFSETS,
+    "a snapshot": (_READ | {"pstate", "depot", "nested"} | _OFFSETS) - {"from"},
+    "a stream": _REACH | {"depot", "from", "start", "start.time", "records.max.per.trigger"},
+    "a write": _REACH | {"depot", "write.id"},
+    "a stream's write": _REACH | {"depot"},
+}
 #: What Spark itself adds to the options of a stream.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 SPLIT_BYTES = 64 * 1024 * 1024
@@ -65,6 +79,8 @@ class Options:
     report: str | None = None
     records_max: int | None = None
     write_id: str | None = None
+    given: frozenset[str] = frozenset()
+    """The names of those that a person gave."""
 
     @property
     def object(self) -> str:
@@ -106,7 +122,22 @@ def parse(given: Mapping[str, str]) -> Options:
         report=options.get("report"),
         records_max=_positive(options, "records.max.per.trigger"),
         write_id=options.get("write.id"),
+        given=frozenset(options) - _OF_SPARK,
     )
+
+
+def check_batch(options: Options) -> None:
+    """Raises UsageError for an option that has no effect on such a read."""
+    check_applies(options, "a PState" if options.pstate is not None else "a depot")
+    if options.path is not None or options.at is not None:
+        check_applies(options, "a snapshot")
+
+
+def check_applies(options: Options, use: Use) -> None:
+    """Raises UsageError for an option that has no effect there."""
+    for name in sorted(options.given - APPLIES[use]):
+        fitting = ", ".join(sorted(APPLIES[use]))
+        raise UsageError(f"option {name} has no effect on {use}; take it away: {fitting} have one")
 
 
 def check_reads(options: Options) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.types import BinaryType, IntegralType, StringType, StructType
 
 from pyspark_stretto.connecting import client_of
 from pyspark_stretto.errors import plainly
-from pyspark_stretto.options import Options
+from pyspark_stretto.options import Options, Use, check_applies
 from pyspark_stretto.schema import TASK, VALUE
 from stretto.client.modules import find_depot
 from stretto.client.rounds import RoundClaimed
@@ -53,7 +53,7 @@ class Target:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, options: Options, schema: StructType, overwrite: bool) -> Target:
+    def of(cls, options: Options, schema: StructType, overwrite: bool, use: Use) -> Target:
         """Raises UsageError if the rows cannot be written there."""
         if overwrite:
             raise UsageError('a depot is only ever appended to; write with .mode("append")')
@@ -61,6 +61,7 @@ class Target:
             raise UsageError(
                 'rows are appended to a depot: give .option("module", ...) and .option("depot", ...)'
             )
+        check_applies(options, use)
         description = client_of(options).describe(options.module)
         depot = find_depot(options.module, description, options.depot)
         target = cls(options, options.module, depot, description.tasks, tuple(schema.fieldNames()))
@@ -164,7 +165,7 @@ class Target:
 class BatchSink(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         with plainly():
-            self._target = Target.of(options, schema, overwrite)
+            self._target = Target.of(options, schema, overwrite, "a write")
         self._name = f"write {options.write_id or secrets.token_hex(16)}"
         self._began = time.time()
 
@@ -180,7 +181,7 @@ class BatchSink(DataSourceArrowWriter):
 class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         with plainly():
-            self._target = Target.of(options, schema, overwrite)
+            self._target = Target.of(options, schema, overwrite, "a stream's write")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with plainly():

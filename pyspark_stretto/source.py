@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_stretto import states
 from pyspark_stretto.errors import plainly
-from pyspark_stretto.options import check_reads, parse
+from pyspark_stretto.options import check_batch, check_reads, parse
 from pyspark_stretto.schema import DEPOT_SCHEMA, pstate_schema
 from pyspark_stretto.states import Described
 
@@ -47,6 +47,7 @@ class DefaultSource(DataSource):
 
         with plainly():
             described = self._known()
+            check_batch(self._parsed)
             if described.type is None:
                 return DepotReader(self._parsed, described, schema)
             return PStateReader(self._parsed, described, schema)

@@ -1,8 +1,9 @@
 """Depots as streams: each micro-batch is exactly the records between two offsets of every task.
 
 Only what is committed is read, and that never changes: a batch that Spark repeats, after a restart or while
-another leader takes over, has the same records. How far a query has come is in its checkpoint and nowhere
-else.
+another leader takes over, has the same records. Leaders tell where a depot ends; followers of the ISR serve
+the records, unless leaders are asked for, and leaders those that no follower has yet. How far a query has
+come is in its checkpoint and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from pyspark.sql.types import StructType
 
 from pyspark_stretto.connecting import client_of
 from pyspark_stretto.errors import plainly
-from pyspark_stretto.options import Options, check_tasks
+from pyspark_stretto.options import Options, check_applies, check_tasks
 from pyspark_stretto.records import Records, check_schema
 from stretto.client import Reader
 from stretto.client.modules import find_depot
+from stretto.client.scan import MAX_STALENESS_SECONDS
 from stretto.errors import OffsetTrimmed, StrettoError, UsageError
 
 Offsets: TypeAlias = dict[str, int | str]
@@ -58,6 +60,7 @@ class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise UsageError(
                     'a stream is of a depot: give .option("module", ...) and .option("depot", ...)'
                 )
+            check_applies(options, "a stream")
             self._module = options.module
             self._depot = options.depot
             check_schema(options.object, schema)
@@ -110,7 +113,8 @@ class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: RecordRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         with plainly():
             task, start, end = partition.task, partition.start, partition.end
-            stored = self._reader().batches(task, start, end)
+            stale = None if self._options.source == "leader" else MAX_STALENESS_SECONDS
+            stored = self._reader(max_staleness=stale).batches(task, start, end)
             try:
                 yield from Records(self._schema).batches(stored, task=task, start=start, end=end)
             except OffsetTrimmed as trimmed:
@@ -119,8 +123,8 @@ class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _origin(self) -> str:
         return client_of(self._options).describe(self._module).origin
 
-    def _reader(self) -> Reader:
-        return client_of(self._options).reader(self._module, self._depot)
+    def _reader(self, max_staleness: float | None = None) -> Reader:
+        return client_of(self._options).reader(self._module, self._depot, max_staleness=max_staleness)
 
 
 def beginning(options: Options, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:

@@ -87,11 +87,15 @@ class Reader:
     def batches(self, task: int, start: int, end: int) -> Iterator[DepotBatch]:
         """The stored batches that hold the records ``[start, end)``, all of which are visible; the first and
         the last may hold more. No object is made for a record, and the next answer is on its way while this
-        one is used. Raises OffsetTrimmed as :meth:`read`."""
+        one is used. What a follower does not have yet the leader is asked for. Raises OffsetTrimmed as
+        :meth:`read`."""
         question = self._reading(task, start, READ_BYTES, committed=True)
         at = start
         while at < end:
             reply, bodies = self._stored(task, at, question)
+            if reply.end <= at and self._followers is not None:
+                question = self._reading(task, at, READ_BYTES, committed=True, by_leader=True)
+                reply, bodies = self._stored(task, at, question)
             if reply.end <= at:
                 raise UsageError(
                     f"depot {self._depot} of {self._module} ends at offset {at} on task {task}, before {end}"
@@ -104,12 +108,20 @@ class Reader:
                     yield DepotBatch(DepotOffset(base), timestamp_ms, bytes(body))
 
     def _reading(
-        self, task: int, offset: int, max_bytes: int, committed: bool, wait_ms: int = 0, **options: Any
+        self,
+        task: int,
+        offset: int,
+        max_bytes: int,
+        committed: bool,
+        wait_ms: int = 0,
+        *,
+        by_leader: bool = False,
+        **options: Any,
     ) -> Question:
         if offset < 0:
             raise UsageError(f"{offset} is no offset of a depot; they are from 0 on")
         # What is not committed is known to the leader alone.
-        followers = self._followers if committed else None
+        followers = self._followers if committed and not by_leader else None
 
         def message(number: int, group: GroupKey) -> wire.ToWorker:
             stale = followers.stale(group) if followers is not None else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BooleanType, NullType, StringType, StructField, StructType
@@ -11,6 +13,7 @@ from pyspark_stretto.options import Options
 from pyspark_stretto.schema import DEPOT_SCHEMA
 from pyspark_stretto.streaming import (
     DepotStream,
+    RecordRange,
     admitted,
     beginning,
     check_origin,
@@ -19,6 +22,7 @@ from pyspark_stretto.streaming import (
     told,
 )
 from stretto.errors import StrettoError, UsageError
+from stretto.worker.depot import DepotBatch
 from stretto.zk.records import DepotSpec
 
 OPTIONS = Options(module="Counts", depot="events")
@@ -96,7 +100,8 @@ class Module:
     def describe(self, _module: str) -> Module:
         return self
 
-    def reader(self, _module: str, _depot: str) -> Module:
+    def reader(self, _module: str, _depot: str, *, max_staleness: float | None) -> Module:
+        assert max_staleness is None, "leaders tell where a depot ends"
         return self
 
     def all_bounds(self) -> dict[int, tuple[int, int]]:
@@ -127,6 +132,26 @@ def test_a_schema_that_does_not_fit_is_told_before_a_query_begins(
     monkeypatch.setattr(streaming, "client_of", lambda _: Module())
     with pytest.raises(UsageError, match=why):
         DepotStream(OPTIONS, schema)
+
+
+@pytest.mark.parametrize("source", ["follower", "leader"])
+def test_followers_serve_the_records_of_a_stream_unless_leaders_are_asked_for(
+    source: Literal["follower", "leader"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float | None] = []
+
+    class Serving(Module):
+        def reader(self, _module: str, _depot: str, *, max_staleness: float | None) -> Serving:
+            asked.append(max_staleness)
+            return self
+
+        def batches(self, _task: int, _start: int, _end: int) -> list[DepotBatch]:
+            return []
+
+    monkeypatch.setattr(streaming, "client_of", lambda _: Serving())
+    stream = DepotStream(Options(module="Counts", depot="events", source=source), DEPOT_SCHEMA)
+    assert list(stream.read(RecordRange(0, 0, 3))) == []
+    assert asked == [None if source == "leader" else 10.0]
 
 
 def test_a_query_goes_on_in_the_module_that_it_began_with_and_in_no_other(

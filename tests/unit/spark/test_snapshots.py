@@ -130,6 +130,9 @@ def test_what_is_not_there_is_told_with_the_nearest_name(folder: Path) -> None:
         ({"pstate": PSTATE, "bootstrap": "127.0.0.1:1"}, "is read without a cluster"),
         ({"pstate": PSTATE, "start": "3"}, "choose records of a depot"),
         ({"depot": "events", "start": '{"7": 5}'}, "start names task 7, and bank has tasks 0 to 1"),
+        ({"depot": "events", "nested": "map"}, "option nested has no effect on a depot; take it away"),
+        ({"pstate": PSTATE, "write_id": "x"}, "option write.id has no effect on a PState"),
+        ({"pstate": PSTATE, "from": "leader"}, "option from has no effect on a snapshot"),
         ({"depot": "events", "end": '{"2": 5}'}, "end names task 2, and bank has tasks 0 to 1"),
     ):
         with pytest.raises(UsageError, match=sentence):
