@@ -198,12 +198,23 @@ class StreamSink(DataSourceStreamArrowWriter):
 def _plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """As JSON has them; times in UTC, whatever the session's zone."""
     arrays = [
-        column.cast(pa.timestamp("us", "UTC"))
-        if pa.types.is_timestamp(column.type) and column.type.tz
-        else column
+        column if (wanted := _in_utc(column.type)) == column.type else column.cast(wanted)
         for column in batch.columns
     ]
     table = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
     rows = table.to_pylist(maps_as_pydicts="strict")
     keeps_bytes = batch.schema.names in ([VALUE], [VALUE, TASK], [TASK, VALUE])
     return rows if keeps_bytes else msgspec.to_builtins(rows)  # type: ignore[no-any-return]
+
+
+def _in_utc(type_: pa.DataType) -> pa.DataType:
+    """With all times that have a zone in UTC, wherever they are in it."""
+    if pa.types.is_timestamp(type_) and type_.tz:
+        return pa.timestamp("us", "UTC")
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(_in_utc(type_.key_type), type_.item_field.with_type(_in_utc(type_.item_type)))
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_in_utc(type_.value_type)))
+    return type_

@@ -127,6 +127,38 @@ def test_rows_become_objects_on_the_task_that_their_field_chooses() -> None:
     assert found == expected
 
 
+def test_times_within_values_are_in_utc_whatever_the_zone_of_the_session_is() -> None:
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+    def records(zone: str) -> list[bytes]:
+        at = pa.timestamp("us", zone)
+        types = {
+            "inside": pa.struct([("at", at), ("n", pa.int64())]),
+            "many": pa.list_(pa.list_(at)),
+            "by_name": pa.map_(pa.string(), pa.struct([("at", at)])),
+            "by_time": pa.map_(at, pa.float64()),
+            "naive": pa.list_(pa.timestamp("us")),
+        }
+        row = {
+            "inside": {"at": noon, "n": 1},
+            "many": [[noon, None], None],
+            "by_name": [("a", {"at": noon})],
+            "by_time": [(noon, float("nan"))],
+            "naive": [noon.replace(tzinfo=None)],
+        }
+        batch = pa.RecordBatch.from_pylist([row, dict.fromkeys(row)], pa.schema(types))
+        return target(schema_of(**dict.fromkeys(types, TEXT))).records([batch], home=2)[2]
+
+    told, absent = records("America/New_York")
+    assert told == (
+        b'{"inside":{"at":"2026-01-31T12:00:00Z","n":1},"many":[["2026-01-31T12:00:00Z",null],null],'
+        b'"by_name":{"a":{"at":"2026-01-31T12:00:00Z"}},"by_time":{"2026-01-31T12:00:00Z":null},'
+        b'"naive":["2026-01-31T12:00:00"]}'
+    )
+    assert absent == b'{"inside":null,"many":null,"by_name":null,"by_time":null,"naive":null}'
+    assert records("UTC") == [told, absent]
+
+
 def test_the_value_alone_is_the_record_as_it_is() -> None:
     text = pa.RecordBatch.from_pylist([{"value": '{"word": "a"}'}])
     assert target(schema_of(value=TEXT)).records([text], home=2) == {2: [b'{"word": "a"}']}
