@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -43,6 +44,11 @@ from stretto.pstate.types import Type
 
 PARTS_MAX = 1_000
 """Of one task."""
+PUSHED = (
+    "filters are pushed, so every query needs a load() of its own: Spark reads only what these filters ask "
+    "for in all that comes from this load(), and another query would miss rows without a word"
+)
+"""Said where Spark plans, whose standard error is the driver's."""
 
 
 class _Pushing:
@@ -63,6 +69,8 @@ class _Pushing:
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
         if not self._reader.takes_filters:
             return filters
+        if filters:
+            warnings.warn(PUSHED, stacklevel=1)
         with plainly():
             return self._reader.push(filters)
 

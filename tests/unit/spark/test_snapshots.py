@@ -46,7 +46,8 @@ def read(folder: Path, *filters: Filter, **options: str) -> list[dict[str, Any]]
     schema = source.schema()
     reader = pickle.loads(pickle.dumps(source)).reader(schema)
     assert isinstance(reader, BatchReader)
-    left = list(reader.pushFilters(list(filters)))
+    with pytest.warns(UserWarning, match="every query needs a load") if filters else nullcontext():
+        left = list(reader.pushFilters(list(filters)))
     assert left == []
     parts = pickle.loads(pickle.dumps(reader.partitions()))
     reader = pickle.loads(pickle.dumps(reader))
