@@ -100,8 +100,9 @@ class RowsPart(Part):
 class RecordsPart(Part):
     """Records ``[start, end)`` of one task."""
 
-    def __init__(self, where: Where, task: int, start: int, end: int) -> None:
+    def __init__(self, where: Where, task: int, offset: int, start: int, end: int) -> None:
         super().__init__(where, task)
+        self.offset = offset
         self.start = start
         self.end = end
 
@@ -267,7 +268,7 @@ class DepotReader(BatchReader):
             share = size.bytes * (end - start) // (beyond - first)
             count = max(1, min(-(-share // self._options.split_bytes), PARTS_MAX, end - start))
             edges = [start + (end - start) * number // count for number in range(count + 1)]
-            parts += [RecordsPart(piece.where, task, *edge) for edge in pairwise(edges)]
+            parts += [RecordsPart(piece.where, task, piece.offset, *edge) for edge in pairwise(edges)]
         return parts
 
     def _range(self, scan: Scan, task: int, first: int, beyond: int) -> tuple[int, int]:
@@ -300,7 +301,8 @@ class DepotReader(BatchReader):
             task, start, end = partition.task, partition.start, partition.end
             states.check_task(scan, task)
             stored = scan.batches(task, depot, start, end)
-            yield from Records(self._schema).batches(stored, task=task, start=start, end=end)
+            records = Records(self._schema, partition.offset)
+            yield from records.batches(stored, task=task, start=start, end=end)
             states.part_read(scan, partition.part, partition.parts)
 
 

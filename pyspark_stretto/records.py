@@ -1,9 +1,9 @@
 """Records of a depot as rows.
 
-A row has where its record lies (``_task``, ``offset``), when its batch was appended (``timestamp``), and the
-record as it is (``value``). A schema given by the caller chooses among these and adds others: fields of the
-record, which is JSON then. A field that a record lacks is null; one that is of another type is an error that
-tells which record it is.
+A row has where its record lies (``_task``, ``offset``), when its batch was appended (``timestamp``), the
+record as it is (``value``), and the offset that its task group was read at (``_apply_offset``). A schema that
+the caller gives chooses among these and adds others: fields of the record, which is JSON then. A field that a
+record lacks is null; one that is of another type is an error that tells which record it is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_stretto.schema import DEPOT_SCHEMA, OFFSET, TASK, TIMESTAMP, VALUE
+from pyspark_stretto.schema import APPLY_OFFSET, DEPOT_SCHEMA, OFFSET, TASK, TIMESTAMP, VALUE
 from stretto.errors import UsageError
 from stretto.records import RecordBatch
 from stretto.worker.depot import DepotBatch
@@ -94,11 +94,12 @@ def check_schema(what: str, given: StructType) -> None:
 
 
 class Records:
-    """As rows of one schema."""
+    """As rows of one schema; ``apply_offset`` is that of the pin or the snapshot, None in a stream."""
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, apply_offset: int | None = None) -> None:
+        self._apply_offset = apply_offset
         self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        known = {TASK, OFFSET, TIMESTAMP, VALUE}
+        known = set(DEPOT_SCHEMA.names)
         self._fields = [field for field in schema.fields if field.name not in known]
         types = {field.name: _python_type(field.name, field.dataType) for field in self._fields}
         self._row = _dict_of(types)
@@ -139,6 +140,7 @@ class Records:
                 np.repeat(np.array([part.timestamp_ms * 1_000 for part in parts], np.int64), counts)
             ).cast(pa.timestamp("us", "UTC")),
             VALUE: lambda: _values(parts),
+            APPLY_OFFSET: lambda: _same(self._apply_offset, count),
         }
         fields = self._parsed(task, parts) if self._fields else {}
         arrays = []
@@ -180,6 +182,10 @@ class Records:
                 f"the record at offset {offset} of task {task} does not fit the schema given ({error}); "
                 "read it as value, without a schema"
             ) from None
+
+
+def _same(value: int | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.int64()) if value is None else pa.array(np.full(count, value, np.int64))
 
 
 def _text(value: Any) -> str | None:

@@ -78,8 +78,10 @@ DEPOT_SCHEMA = StructType(
         StructField(OFFSET, LongType(), False),
         StructField(TIMESTAMP, TimestampType(), False),
         StructField(VALUE, StringType(), False),
+        StructField(APPLY_OFFSET, LongType(), True),
     ]
 )
+"""A stream's records are not read as of one offset: theirs is null."""
 
 
 @dataclass(frozen=True, slots=True)

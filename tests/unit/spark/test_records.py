@@ -53,11 +53,18 @@ def rows(
 
 
 def test_a_row_has_place_time_and_the_record_and_nothing_outside_the_range() -> None:
-    found = rows(DEPOT_SCHEMA, stored(5, b"a", b"bc"), stored(7, b"", b"d", at_ms=2_000), start=6, end=8)
+    batches = (stored(5, b"a", b"bc"), stored(7, b"", b"d", at_ms=2_000))
+    found = rows(DEPOT_SCHEMA, *batches, start=6, end=8)
+    first, second = datetime.fromtimestamp(1, UTC), datetime.fromtimestamp(2, UTC)
     assert found == [
-        {"_task": 3, "offset": 6, "timestamp": datetime.fromtimestamp(1, UTC), "value": "bc"},
-        {"_task": 3, "offset": 7, "timestamp": datetime.fromtimestamp(2, UTC), "value": ""},
+        {"_task": 3, "offset": 6, "timestamp": first, "value": "bc", "_apply_offset": None},
+        {"_task": 3, "offset": 7, "timestamp": second, "value": "", "_apply_offset": None},
     ]
+    asked = schema_of(_apply_offset=LongType(), value=TEXT)
+    [batch] = Records(asked, 99).batches(batches, task=3, start=6, end=8)
+    assert batch.to_pylist() == [{"_apply_offset": 99, "value": "bc"}, {"_apply_offset": 99, "value": ""}]
+    with pytest.raises(UsageError, match="column _apply_offset of depot events is bigint, not string"):
+        check_schema("depot events", schema_of(_apply_offset=TEXT))
 
 
 def test_with_a_schema_fields_of_the_record_are_columns() -> None:

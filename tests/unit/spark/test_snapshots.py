@@ -62,6 +62,7 @@ def test_rows_and_records_are_read_with_their_offsets(folder: Path, tmp_path: Pa
     records = read(folder, depot="events", start="10", report=str(report))
     assert len(records) == 2 * 190
     assert {row["offset"] for row in records} == set(range(10, 200))
+    assert {row["_apply_offset"] for row in records} == {offset}
     assert msgspec.json.decode(report.read_bytes()) == {
         "module": "bank",
         "origin": "",
