@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -11,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
-from pyspark_stretto.batch import BatchReader, RowsPart
+from pyspark_stretto.batch import BatchReader, PStateReader, RowsPart
 from pyspark_stretto.errors import sentence_of
 from pyspark_stretto.source import DefaultSource
 from stretto import admin
@@ -211,6 +215,73 @@ def test_what_cannot_be_read_is_told_in_one_sentence(
         "the schema given has a column valu, and PState counts has none; did you mean value?"
     )
     assert "does not fit the schema given" in refusal("user bigint", depot="events")
+
+
+def failing_at_first(notes: Path) -> type[DefaultSource]:
+    """Reads that break in the first attempt at each part, after some rows, and tell of the pins they had."""
+
+    class BrokenReader(PStateReader):
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            context = TaskContext.get()
+            assert context is not None
+            assert isinstance(partition, RowsPart)
+            assert isinstance(partition.where, PinnedGroup)
+            attempt = context.attemptNumber()
+            (notes / f"{partition.task}-{attempt}").write_text(partition.where.pin)
+            for batch in super().read(partition):
+                yield batch
+                if attempt == 0:
+                    raise RuntimeError("injected, while it reads")
+
+    class Broken(DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "broken"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return BrokenReader(self._parsed, self._known(), schema)
+
+    return Broken
+
+
+@pytest.mark.soak
+def test_a_task_that_fails_amid_a_part_reads_it_again_under_the_same_pin(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    before = {f"key {number}": number for number in range(40)}
+    put(cluster, "moving", SHAPES["moving"], before)
+    spark.dataSource.register(failing_at_first(tmp_path))
+    where = {"bootstrap": ",".join(cluster.addresses()), "module": MODULE, "pstate": "moving"}
+    rows = spark.read.format("broken").options(**where).load()
+    assert rows.rdd.getNumPartitions() == TASKS
+    put(cluster, "moving", SHAPES["moving"], dict.fromkeys(before, -1))
+    found = rows.collect()
+    assert len(found) == len(before)
+    assert {row["key"]: row["value"] for row in found} == before
+    for task in range(TASKS):
+        first, second = ((tmp_path / f"{task}-{attempt}").read_text() for attempt in (0, 1))
+        assert first == second
+
+
+@pytest.mark.soak
+def test_a_read_whose_worker_died_fails_in_the_driver_and_names_the_pin(
+    spark: SparkSession, cluster: Cluster, load: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    rows = load(pstate="counts", report=str(report))
+    assert rows.rdd.getNumPartitions() == TASKS
+    group = msgspec.json.decode(report.read_bytes())["groups"][0]
+    cluster.workers[group["worker"]].kill()
+    try:
+        with pytest.raises(PySparkException) as caught:
+            rows.collect()
+    finally:
+        cluster.heal()
+    sentence = sentence_of(caught.value)
+    assert sentence is not None
+    assert re.match(r"pin \w+ of group \S+ on worker \S+ is lost: ", sentence)
+    assert sentence.endswith("load it again")
+    assert load(pstate="counts").count() == len(COUNTS)
 
 
 # Without Spark around it: what its processes do, done by hand.
