@@ -19,6 +19,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from stretto.export.manifest import MANIFEST
 from stretto.keys import ClusterKey
 from stretto.zk.records import DepotSpec
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, free_port
@@ -181,3 +182,43 @@ def test_a_job_brings_package_and_key_to_its_executors(
     assert all("stretto.zip" in each and not each.startswith(str(package)) for each in found.split())
     records = cluster.connect().reader(MODULE, "results").read_all()
     assert Counter(json.loads(record.data)["n"] for record in records) == Counter(range(0, 400, 2))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_an_export_runs_on_a_master_elsewhere(
+    start: Callable[..., Cluster], tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """Its executors have stretto installed, and see the folder and the key under the same paths."""
+    key = tmp_path / "cluster.key"
+    ClusterKey.generate().save(key)
+    cluster = start(key=key, depots=(DepotSpec(name="events"),))
+    with cluster.connect().producer(MODULE, "events") as producer:
+        acks = [producer.append(json.dumps({"n": n}).encode(), task=n % 2) for n in range(200)]
+    for ack in acks:
+        ack.result(DEADLINE_SECONDS)
+    folder = tmp_path / "exports" / "events"
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.cores.max": "1",
+    }
+    installed = environment | {"PYSPARK_PYTHON": sys.executable}
+    del installed["PYTHONPATH"]
+    with standalone(tmp_path, installed) as master:
+        command = [sys.executable, "-m", "stretto", "export", MODULE, "events", "--to", str(folder)]
+        command += ["--format", "json", "--schema", "n LONG, _task INT", "--since", "last"]
+        command += ["--master", master, "--bootstrap", ",".join(cluster.addresses()), "--key", str(key)]
+        for name, value in settings.items():
+            command += ["--conf", f"{name}={value}"]
+        done = subprocess.run(
+            command, env=installed, capture_output=True, text=True, timeout=JOB_SECONDS, check=False
+        )
+        jobs = list((tmp_path / "work").glob("app-*"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(jobs) == 1, "the rows were written elsewhere"
+    rows = [json.loads(line) for path in folder.glob("part-*") for line in path.read_text().splitlines()]
+    assert sorted((row["n"], row["_task"]) for row in rows) == [(n, n % 2) for n in range(200)]
+    [part] = json.loads((folder / MANIFEST).read_text())["parts"]
+    assert (part["rows"], [task["end"] for task in part["tasks"]]) == (200, [100, 100])
