@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -67,33 +68,54 @@ def _scratch() -> Iterator[Path]:
 def _started(order: Path, log: BinaryIO) -> Iterator[subprocess.Popen[bytes]]:
     # Spark runs its Python processes with the interpreter that has the data source, which is this one.
     environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"} | os.environ
-    # Who is interrupted while it starts the process has one to end.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    process: subprocess.Popen[bytes] | None = None
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "stretto.export.job", str(order)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-            env=environment,
-        )
-    except OSError:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # Who is interrupted while it starts the process has one to end.
+        with _uninterrupted():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "stretto.export.job", str(order)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env=environment,
+            )
         yield process
         with suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
     finally:
-        # Java as well, which may outlive its Python. Once the job has told how it ended, nothing is lost.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-        process.wait()
+        if process is not None:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    # Java as well, which may outlive its Python. Once the job has told how it ended, nothing is lost.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    process.wait()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C takes effect behind the block.
+
+    To block the signal in this thread would not do: another one takes it then, such as that of a progress
+    bar, and the interpreter interrupts the main thread all the same.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if noted:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _follow(process: subprocess.Popen[bytes], tell: Callable[[Progress], None]) -> Done | Failed | None:
