@@ -40,7 +40,7 @@ class CatchupDesk:
 
     def close(self) -> None:
         self._closed = True
-        self._serving.end_sender()
+        self._serving.end()
         self._pool.shutdown(cancel_futures=True)
         self._receiving.close()
         self._serving.close()

@@ -42,6 +42,8 @@ class Serving:
     attempt: int
     images: dict[TaskId, SpooledImage] = field(default_factory=dict)
     growing: dict[TaskId, GrowingImage] = field(default_factory=dict)
+    #: Nobody waits for images that are still being made.
+    is_over: bool = False
 
 
 class StateServing:
@@ -61,7 +63,10 @@ class StateServing:
         self._serving: dict[serve.Key, Serving] = {}
         self._sender = sender.Sender(self._loop, worker.config.key, self._unread)
 
-    def end_sender(self) -> None:
+    def end(self) -> None:
+        """Whatever is being made or sent."""
+        for key in list(self._serving):
+            self._let_go(key)
         self._sender.close()
 
     def close(self) -> None:
@@ -161,7 +166,7 @@ class StateServing:
             case serve.SendEntries(key=key, ask=ask):
                 self._send_entries(key, ask)
             case serve.Drop(key=key):
-                self._serving.pop(key, None)
+                self._let_go(key)
                 if not self._serving:
                     self._sender.end()
             case serve.MovePin(epoch=epoch, incarnation=incarnation, start=start):
@@ -175,6 +180,11 @@ class StateServing:
                 log.info(event, group=str(group_key), follower=to, **fields)
             case _:
                 assert_never(effect)
+
+    def _let_go(self, key: serve.Key) -> None:
+        serving = self._serving.pop(key, None)
+        if serving is not None:
+            serving.is_over = True
 
     def _image(
         self, key: serve.Key, task: TaskId, message: messages.Hashes | messages.Blocks
@@ -196,12 +206,15 @@ class StateServing:
             return
         serving = self._serving.get(key)
         if serving is None or serving.attempt != ask.attempt:
+            self._let_go(key)
             serving = self._serving[key] = Serving(ask.attempt)
         previous = serving.images.get(ask.task)
         state, folder = group.state, self._worker.replicas.path(group.plan)
         log.info("image_begins", group=str(key[0]), follower=key[1], task=ask.task, round=ask.round)
 
         def grew(image: GrowingImage) -> None:
+            if serving.is_over:
+                raise StorageError("the transfer was given up")
             self._loop.call_soon(self._grew, key, serving, image)
 
         self._desk.on_thread(
@@ -220,6 +233,8 @@ class StateServing:
         self, key: serve.Key, serving: Serving, ask: messages.AskImage, result: SpooledImage | Exception
     ) -> None:
         serving.growing.pop(ask.task, None)
+        if serving.is_over:
+            return
         if isinstance(result, Exception):
             log.error("image_failed", group=str(key[0]), task=ask.task, why=str(result))
             self._step_serve(serve.ImageFailed(key=key, attempt=ask.attempt, why=sentence_of(result)))

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from stretto.catchup import messages
+from stretto.errors import StorageError
 from stretto.replog.core import effects
+from stretto.replog.frame import Kind
 from stretto.telemetry.windows import REFUSED_TRANSFERS
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.worker.plan import GroupPlan
 from stretto.worker.serving import StateServing
+from stretto.worker.state import AppliedState
 from stretto.worker.telemetry import Meter
 from stretto.zk.paths import GroupKey
+from tests.unit.worker.entries import Log
 
 KEY = GroupKey("counts", 1, 0)
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -30,8 +39,10 @@ class Server:
         self.leader = SimpleNamespace(epoch=Epoch(2))
         self.replica = SimpleNamespace(applied=Offset(0))
         self.meter = Meter()
-        self.state = None
-        self.replicas = SimpleNamespace(path=lambda _: None)
+        self.works: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.state: AppliedState | None = None
+        self.folder = Path()
+        self.replicas = SimpleNamespace(path=lambda _: self.folder)
         self.serving = StateServing(cast(Any, self), cast(Any, self))
 
     def begin(self, to: WorkerId, epoch: Epoch) -> None:
@@ -59,7 +70,8 @@ class Server:
 
     def call_at(self, *_: Any) -> None: ...
 
-    def on_thread(self, *_: Any) -> None: ...
+    def on_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self.works.append((work, then))
 
     def step(self, _event: Any) -> None: ...
 
@@ -84,3 +96,26 @@ def test_a_follower_of_another_release_is_refused_and_counted() -> None:
     assert isinstance(refused, messages.Refused)
     assert refused.reason is messages.Reason.FORMAT
     assert server.meter._events == {REFUSED_TRANSFERS + "format": 1}
+
+
+def test_an_image_that_nobody_waits_for_any_more_is_not_made_to_its_end(tmp_path: Path) -> None:
+    server = Server()
+    log = Log()
+    log.add(Kind.EPOCH)
+    for number in range(100):
+        log.depot([Random(number).randbytes(100_000)], task=0)
+    server.folder, server.state = tmp_path, AppliedState.open(tmp_path / "state", [TaskId(0)])
+    server.state.apply(log.frames)
+    server.begin(W1, Epoch(2))
+    server.ask(W1, Epoch(2))
+    [(make, made)] = server.works
+
+    server.serving.group_closed(KEY)
+
+    with pytest.raises(StorageError, match="given up") as given_up:
+        make()
+    before = list(server.sent)
+    made(given_up.value)
+    assert server.sent == before
+    assert not list((tmp_path / "spool").iterdir())
+    server.state.close()
