@@ -13,7 +13,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import zmq
 
@@ -25,6 +25,8 @@ RECEIVES_MAX = 256
 # Plain numbers: pyzmq's enums take longer to look at than a socket.
 _EVENTS = int(zmq.EVENTS)
 _IN = int(zmq.POLLIN)
+
+T = TypeVar("T")
 
 
 class Loop:
@@ -58,6 +60,25 @@ class Loop:
     def call_in_passing(self, function: Callable[..., None], *args: Any) -> None:
         """In the next turn, whatever brings that about: for what nobody waits for."""
         self._calls.append((function, args))
+
+    def hand_back(self, work: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
+        """Do ``work`` here, and ``then`` on the loop, with its result or its exception.
+
+        A broken invariant is raised on the loop: whoever runs that must not go on, and nobody would miss the
+        thread that it was found on.
+        """
+        try:
+            result: T | Exception = work()
+        except Exception as error:  # noqa: BLE001 - told on the loop, which knows what to do about it
+            result = error
+        except BaseException as error:  # noqa: BLE001 - the loop's thread ends the process with it
+            self.end_with(error)
+            return
+        self.call_soon(then, result)
+
+    def end_with(self, error: BaseException) -> None:
+        """Raise it on the loop."""
+        self.call_soon(_raise, error)
 
     def wake(self) -> None:
         if not self._woken:
@@ -185,6 +206,10 @@ class Loop:
         while timers and timers[0][0] <= self.now:
             _, _, function, args = heapq.heappop(timers)
             function(*args)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _descriptor(socket: zmq.Socket[bytes] | int) -> int:

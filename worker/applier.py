@@ -69,7 +69,7 @@ class Applier:
         try:
             self._apply_until_closed()
         except BaseException as error:  # noqa: BLE001 - the loop's thread ends the process with it
-            self._loop.call_soon(_raise, error)
+            self._loop.end_with(error)
 
     def _apply_until_closed(self) -> None:
         while True:
@@ -132,12 +132,7 @@ class Applier:
 
     def _read_all(self) -> None:
         while (item := self._reads.get()) is not None:
-            function, then = item
-            try:
-                result = function()
-            except Exception as error:  # noqa: BLE001 - the reader is told, on the loop
-                result = error
-            self._loop.call_soon(then, result)
+            self._loop.hand_back(*item)
 
 
 def _up_to_markers(frames: list[Frame]) -> Iterator[list[Frame]]:
@@ -149,7 +144,3 @@ def _up_to_markers(frames: list[Frame]) -> Iterator[list[Frame]]:
             start = index
     if start < len(frames):
         yield frames[start:] if start else frames
-
-
-def _raise(error: BaseException) -> None:
-    raise error

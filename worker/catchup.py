@@ -47,17 +47,8 @@ class CatchupDesk:
 
     def on_thread(self, work: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
         """``then`` is called on the loop, unless the worker has ended."""
-
-        def run() -> None:
-            result: T | Exception
-            try:
-                result = work()
-            except Exception as error:  # noqa: BLE001 - told on the loop, which knows what to do about it
-                result = error
-            self._loop.call_soon(then, result)
-
         if not self._closed:
-            self._pool.submit(run)
+            self._pool.submit(self._loop.hand_back, work, then)
 
     def send(
         self, to: WorkerId, group: GroupKey, message: messages.AnyMessage, body: bytes | memoryview = b""

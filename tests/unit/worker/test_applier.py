@@ -1,14 +1,21 @@
-"""How batches are cut at markers."""
+"""How batches are cut at markers, and what becomes of what a thread finds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from unittest.mock import MagicMock
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stretto.invariants import InvariantViolation, check
+from stretto.loop import Loop
 from stretto.replog.core.producers import NO_PRODUCER
 from stretto.replog.frame import Frame, Header, Kind, encode
 from stretto.types import Epoch, Offset, TaskId
-from stretto.worker.applier import _up_to_markers
+from stretto.worker.applier import Applier, _up_to_markers
+from stretto.worker.catchup import CatchupDesk
 
 
 def frames(kinds: list[Kind]) -> list[Frame]:
@@ -45,3 +52,50 @@ def test_a_batch_without_markers_is_not_copied() -> None:
     batch = frames([Kind.DEPOT, Kind.DEPOT])
     [run] = _up_to_markers(batch)
     assert run is batch
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(params=["read", "catchup"])
+def off_loop(loop: Loop, request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
+    """Runs a function on another thread, and another one on the loop."""
+    if request.param == "read":
+        applier = Applier(loop, lambda *_: None)
+        yield applier.read
+        applier.close()
+    else:
+        desk = CatchupDesk(MagicMock(loop=loop))
+        yield desk.on_thread
+        desk._pool.shutdown()
+
+
+def test_a_broken_invariant_on_a_thread_ends_the_worker(loop: Loop, off_loop: Callable[..., None]) -> None:
+    told: list[object] = []
+    off_loop(lambda: check(False, "close with a write in flight"), told.append)
+    with pytest.raises(InvariantViolation, match="close with a write in flight"):
+        loop.run()
+    assert not told
+
+
+def test_a_thread_goes_on_after_a_failure_that_its_caller_is_told(
+    loop: Loop, off_loop: Callable[..., None]
+) -> None:
+    told: list[object] = []
+
+    def then(result: object) -> None:
+        told.append(result)
+        if len(told) == 2:
+            loop.stop()
+
+    def fail() -> None:
+        raise OSError("a bad sector")
+
+    off_loop(fail, then)
+    off_loop(lambda: "read", then)
+    loop.run()
+    assert sorted(map(str, told)) == ["a bad sector", "read"]
