@@ -41,12 +41,14 @@ class _Wanted(enum.IntEnum):
 class _Lane:
     """A log with tokens outstanding."""
 
-    __slots__ = ("actions", "again", "awaited", "failed", "log", "outstanding", "waiting")
+    __slots__ = ("actions", "again", "awaited", "failed", "is_held", "log", "outstanding", "waiting")
 
     def __init__(self, log: Replog) -> None:
         self.log = log
-        #: Tokens that have not come back. Only the owner counts.
+        #: Tokens that have not come back, and holds. Only the owner counts.
         self.outstanding = 0
+        #: Nothing is written meanwhile: submissions wait in ``again``.
+        self.is_held = False
         #: What a token will do that the thread has not seen yet: raised by the owner, lowered by the thread.
         self.waiting = _Wanted.NOTHING
         #: To be run when no token is outstanding; until then, submissions wait in ``again``.
@@ -86,10 +88,8 @@ class GroupCommit:
         """Write what was appended to ``log``; without ``durable``, leave it to the page cache for now."""
         check(not self._closed, "a log is submitted to a closed group commit")
         wanted = _Wanted.SYNC if durable else _Wanted.WRITE
-        lane = self._lanes.get(log)
-        if lane is None:
-            lane = self._lanes[log] = _Lane(log)
-        if lane.actions:
+        lane = self._lane(log)
+        if lane.actions or lane.is_held:
             lane.again = max(lane.again, wanted)
         elif lane.waiting < wanted:
             lane.waiting = wanted
@@ -105,13 +105,30 @@ class GroupCommit:
     def when_quiet(self, log: Replog, action: Callable[[], None]) -> None:
         """Run ``action`` while nothing of ``log`` is being written: now, or as soon as that is so.
 
-        For what changes files under the writer: truncate, reset, close.
+        For what changes files under the writer: truncate, reset, close. What takes long is done elsewhere,
+        under a :meth:`hold` that the action takes.
         """
         lane = self._lanes.get(log)
         if lane is None:
             action()
         else:
             lane.actions.append(action)
+
+    def hold(self, log: Replog, *, writes: bool) -> Callable[[], None]:
+        """The log is not quiet until the owner calls what is returned: others work on its files, on a thread
+        of theirs. Without ``writes``, which is for who holds a quiet log, nothing is written meanwhile."""
+        lane = self._lane(log)
+        check(writes or not lane.outstanding, "a log is held that is not quiet")
+        lane.outstanding += 1
+        lane.is_held = lane.is_held or not writes
+
+        def release() -> None:
+            lane.outstanding -= 1
+            lane.is_held = lane.is_held and writes
+            if not lane.outstanding:
+                self._quiet(lane)
+
+        return release
 
     def close(self) -> None:
         """Wait until everything submitted is written, and report it."""
@@ -120,6 +137,12 @@ class GroupCommit:
             self._todo.put(None)
             self._thread.join()
             self._drain()
+
+    def _lane(self, log: Replog) -> _Lane:
+        lane = self._lanes.get(log)
+        if lane is None:
+            lane = self._lanes[log] = _Lane(log)
+        return lane
 
     def _commit(self) -> None:
         while (token := self._todo.get()) is not None:
@@ -159,7 +182,13 @@ class GroupCommit:
 
     def _quiet(self, lane: _Lane) -> None:
         del self._lanes[lane.log]
-        for action in lane.actions:
+        for done, action in enumerate(lane.actions, start=1):
             action()
+            busy = self._lanes.get(lane.log)
+            if busy is not None:
+                # By this action: the others wait until it is quiet again.
+                busy.actions[:0] = lane.actions[done:]
+                busy.again = max(busy.again, lane.again)
+                return
         if lane.again and not self._closed:
             self.submit(lane.log, durable=lane.again is _Wanted.SYNC)

@@ -89,9 +89,12 @@ def _do(folder: Folder, intent: Intent) -> None:
 
 
 def _truncate(folder: Folder, end: Offset, position: int) -> None:
-    segments = bases(folder.names(), "replog")
-    base = max(base for base in segments if base <= end)
+    names = folder.names()
+    base = max(base for base in bases(names, "replog") if base <= end)
     _remove(folder, Offset(base + 1), None)
+    if index_name(base) in names:
+        # Of a segment that was sealed, and will be again: nothing may be taken for an index of that one.
+        folder.remove(index_name(base))
     file = folder.open(segment_name(base))
     file.truncate(position)
     file.fdatasync()

@@ -13,6 +13,17 @@ bookkeeping of the active segment, which only the writer extends; everything els
 changes files under the writer (truncate, reset, close) needs it to be *quiet*: nothing taken that is
 not noted as written. Only :meth:`Replog.cut`, which stays away from the active segment, does not.
 
+Cutting and truncating come in parts as well, so that the owner does not wait for the disk: the files are
+changed by any thread, one change at a time, and the owner, who may go on reading what stays, takes note
+afterwards::
+
+    first = log.cut_point(start)         owner   which segment will be the first; None if it is
+    log.remove_below(first)              any     the others are gone
+    log.removed_below(first)             owner   the log's start moves
+
+    log.shorten(end)                     any     while the writer is quiet
+    log.shortened(end)                   owner   the log's end moves
+
 The active segment is the last one. When it is full, the next write first *seals* it (its bytes are
 durable, its index file is written) and creates the next; a crash in between leaves a log whose last
 segment is full, or one whose last segment is empty, and both are the log before the write.
@@ -91,6 +102,8 @@ class Replog:
         self._taken = 0
         self._noted = 0
         self._failure: StorageError | None = None
+        #: The files may be shorter than what is known of them.
+        self._is_shortening = False
         self._load(create=create)
 
     @classmethod
@@ -161,6 +174,8 @@ class Replog:
             enqueue(frame)
 
     def sync(self) -> Offset:
+        if self._is_shortening:
+            raise StorageError("the replog is being truncated")
         pending = self.take_pending()
         if pending is not None:
             self.write(pending)
@@ -259,18 +274,44 @@ class Replog:
     # Dropping
 
     def truncate(self, end: Offset) -> None:
+        self.shorten(end)
+        self.shortened(end)
+
+    def shorten(self, end: Offset) -> None:
+        """Blocks on the disk. Until :meth:`shortened`, the owner does nothing but read below ``end``."""
         self._require_quiet()
         if not self.start_offset <= end <= self._end:
             raise UsageError(f"{end} is not within the log's [{self.start_offset}, {self._end}]")
-        if end == self._end:
-            return
-        if self._tail.holds(end):
+        if end < self._end and self._tail.holds(end):
             self._tail.index(end)
+        if end >= self._written_end:
+            return
+        self._is_shortening = True
+        segment = self._segment_of(end)
         try:
-            if end < self._written_end:
-                self._truncate_written(end)
+            position = segment.locate(end)
+            # Before the file, so that whoever reads what stays does not miss the rest.
+            segment.shortened(end, position)
+            if segment is self._active:
+                segment.file.truncate(position)
+                segment.file.fdatasync()
+            else:
+                carry_out(self._folder, Intent(change=Change.TRUNCATE, offset=end, position=position))
         except OSError as error:
             raise self._fail("a truncation", error) from error
+
+    def shortened(self, end: Offset) -> None:
+        """Take note of a truncation."""
+        if end == self._end:
+            return
+        if self._is_shortening:
+            self._is_shortening = False
+            while self._active is not self._segment_of(end):
+                self._segments.pop().file.close()
+                self._active = self._segments[-1]
+            # What is left was synced with the file, or before it was sealed.
+            self._synced = True
+            self._written_end = self._durable_end = end
         self._drop_queued(end)
         self._tail.truncate(end)
         self._end = end
@@ -281,16 +322,39 @@ class Replog:
         self._set_history(before or epochs_of.starting_below(self._history, end))
 
     def cut(self, start: Offset) -> Offset:
+        first = self.cut_point(start)
+        if first is not None:
+            self.remove_below(first)
+            self.removed_below(first)
+        return self.start_offset
+
+    def cut_point(self, start: Offset) -> Offset | None:
+        """Base of the segment that a cut at ``start`` makes the first; None if it is already."""
         if self._failure is not None:
             raise self._failure
         keep = bisect_right(self._segments, start, key=_base_of) - 1
-        if keep > 0:
-            try:
-                self._drop_first(keep)
-            except OSError as error:
-                raise self._fail("a cut", error) from error
-            self._history = epochs_of.ending_above(self._history, self.start_offset)
-        return self.start_offset
+        return self._segments[keep].base if keep > 0 else None
+
+    def remove_below(self, first: Offset) -> None:
+        """Blocks on the disk. The owner may go on reading what is removed."""
+        dropped = [segment.base for segment in list(self._segments) if segment.base < first]
+        try:
+            if len(dropped) > 1:
+                carry_out(self._folder, Intent(change=Change.CUT, offset=first))
+                return
+            for base in dropped:
+                self._folder.remove(segment_name(base))
+                if index_name(base) in self._folder.names():
+                    self._folder.remove(index_name(base))
+            self._folder.sync()
+        except OSError as error:
+            raise self._fail("a cut", error) from error
+
+    def removed_below(self, first: Offset) -> None:
+        """Take note of a cut."""
+        while self._segments[0].base < first:
+            self._segments.pop(0).file.close()
+        self._history = epochs_of.ending_above(self._history, self.start_offset)
 
     def reset(self, start: Offset, history: tuple[EpochStart, ...]) -> None:
         self._require_quiet()
@@ -364,32 +428,9 @@ class Replog:
                 if frame.header.offset < end:
                     yield frame.header
 
-    def _truncate_written(self, end: Offset) -> None:
-        segment = self._segment_of(end)
-        position = segment.locate(end)
-        if segment is not self._active:
-            carry_out(self._folder, Intent(change=Change.TRUNCATE, offset=end, position=position))
-            self._reload()
-            return
-        segment.truncate(end, position)
-
     def _drop_queued(self, end: Offset) -> None:
         while self._queue and self._queue[-1].header.offset >= end:
             self._queue.pop()
-
-    def _drop_first(self, count: int) -> None:
-        dropped, kept = self._segments[:count], self._segments[count:]
-        if count > 1:
-            carry_out(self._folder, Intent(change=Change.CUT, offset=kept[0].base))
-        else:
-            base = dropped[0].base
-            self._folder.remove(segment_name(base))
-            if index_name(base) in self._folder.names():
-                self._folder.remove(index_name(base))
-            self._folder.sync()
-        self._segments = kept
-        for segment in dropped:
-            segment.file.close()
 
     def _require_quiet(self) -> None:
         if self._failure is not None:

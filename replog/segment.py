@@ -164,10 +164,8 @@ class Segment:
         """The epoch that is running at the end."""
         return self.epochs[-1] if self.epochs else self.before
 
-    def truncate(self, end: Offset, position: int) -> None:
-        """Durably drop the frames from ``end`` on, which begin at ``position``."""
-        self.file.truncate(position)
-        self.file.fdatasync()
+    def shortened(self, end: Offset, position: int) -> None:
+        """Take note that the file ends at ``position``, where the frames from ``end`` on began."""
         self.index.truncate(end)
         self.epochs = starting_below(self.epochs, end)
         self.size, self.end = position, end

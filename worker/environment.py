@@ -228,9 +228,10 @@ class Environment:
             return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
 
     def close(self) -> None:
-        """After the reads that are running."""
+        """After what is running. Who comes meanwhile is told that it is closed, and does not wait."""
+        self._failure = self._failure or StorageError(f"the state in {self.folder} is closed")
+        self._gate.open_for_good()
         with self._gate.exclusive():
-            self._failure = self._failure or StorageError(f"the state in {self.folder} is closed")
             self._env.close()
 
     def _enter_read(self, *, long: bool, wait: bool) -> ReadTransaction:
@@ -376,11 +377,13 @@ class _Gate:
         self._changed = threading.Condition(self._lock)
         self._inside = 0
         self._alone = 0
+        #: Nobody is kept waiting any more.
+        self._is_open = False
 
     def __enter__(self) -> None:
         with self._lock:
-            if self._alone:
-                self._changed.wait_for(lambda: self._alone == 0)
+            if self._alone and not self._is_open:
+                self._changed.wait_for(lambda: self._alone == 0 or self._is_open)
             self._inside += 1
 
     def enter_at_once(self) -> bool:
@@ -388,7 +391,7 @@ class _Gate:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._alone:
+            if self._alone and not self._is_open:
                 return False
             self._inside += 1
             return True
@@ -400,6 +403,12 @@ class _Gate:
             self._inside -= 1
             if self._alone and not self._inside:
                 self._changed.notify_all()
+
+    def open_for_good(self) -> None:
+        """Nobody who comes waits for who wants to be alone: inside there is nothing left to do."""
+        with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
 
     @contextmanager
     def outside(self) -> Iterator[None]:

@@ -1,11 +1,11 @@
 """One replica of a task group in a worker: the thin driver of the replication core.
 
 It receives, steps, and carries out the effects, in their order. What takes time is done elsewhere and comes
-back as an event: the committer thread writes the log, the applier thread writes the applied state and
-reads it, the metastore's threads talk to ZooKeeper. A truncation makes effects wait: it must not meet a
-write in flight, and what follows it must not overtake it. Entries for followers wait for the end of the
-loop's turn, so that all that a turn appended travels in one message; then the committer is told, once, and
-the next deadline is looked up.
+back as an event: the committer thread writes the log, others shorten it, the applier thread writes the
+applied state and reads it, the metastore's threads talk to ZooKeeper. A truncation makes effects wait: it
+must not meet a write in flight, and what follows it must not overtake it. Entries for followers wait for the
+end of the loop's turn, so that all that a turn appended travels in one message; then the committer is told,
+once, and the next deadline is looked up.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from stretto.worker.outbox import Outbox
 from stretto.worker.plan import GroupPlan
 from stretto.worker.removal import Drop
 from stretto.worker.removal import parse as parse_removal
+from stretto.worker.shortening import Shortening
 from stretto.worker.views import Since, replica_view
 from stretto.zk.paths import GroupKey
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from stretto.loop import Loop
     from stretto.worker.applier import Applier
     from stretto.worker.catchup import CatchupDesk
+    from stretto.worker.disk import DiskThreads
     from stretto.worker.state import AppliedState
     from stretto.worker.storage import ReplicaStorage
     from stretto.worker.telemetry import Telemetry
@@ -91,6 +93,7 @@ class Host(Protocol):
     loop: Loop
     commit: GroupCommit
     applier: Applier
+    disk: DiskThreads
 
     @property
     def metastore(self) -> Metastore: ...
@@ -171,10 +174,12 @@ class Group:
         #: How often something was applied, by task.
         self.growth: dict[TaskId, int] = {}
         self._effects: deque[Effect] = deque()
-        #: A truncation waits for a write in flight; effects behind it wait too, and behind an install.
+        #: A truncation waits for a write in flight, and then for the disk; effects behind it wait too, and
+        #: behind an install.
         self._waits = False
         #: Its log and its state are being replaced.
         self.installing = False
+        self._shortening = Shortening(host.commit, host.disk)
         self._running = False
         #: Left for the end of the turn.
         self._outbox = Outbox(self._send_entries, lambda: host.loop.call_soon(self._begin_turn))
@@ -277,8 +282,7 @@ class Group:
                 self._waits = True
                 host.commit.when_quiet(self.log, lambda: self._truncate(end, then))
             case effects.Cut(start=start):
-                self._outbox.send_all()
-                self.step(events.LogCut(start=self.log.cut(start)))
+                self._shortening.cut(self.log, start, self._was_cut, self.storage_failed)
             case effects.CompareAndSet():
                 host.metastore.compare_and_set(self.key, effect)
             case effects.ReadRecord():
@@ -347,8 +351,19 @@ class Group:
         if reached is not None:
             self.step(reached)
 
+    def _was_cut(self, start: Offset) -> None:
+        self.step(events.LogCut(start=start))
+
     def _truncate(self, end: Offset, then: events.Persisted) -> None:
         """Called when no write is in flight."""
+        if not self.closed:
+            self._shortening.truncate(self.log, end, lambda: self._truncated(end, then), self._not_truncated)
+
+    def _not_truncated(self, error: StorageError | StorageCorrupt) -> None:
+        self._waits = False
+        self.storage_failed(error)
+
+    def _truncated(self, end: Offset, then: events.Persisted) -> None:
         if self.closed:
             return
         self._waits = False
@@ -356,11 +371,6 @@ class Group:
         self._last_blob = None
         while self._unapplied and self._unapplied[-1].header.offset >= end:
             self._unapplied.pop()
-        try:
-            self.log.truncate(end)
-        except StorageError as error:
-            self.storage_failed(error)
-            return
         if self.log.durable_end_offset >= then.end:
             self.step(then)
         else:
@@ -542,8 +552,10 @@ class Group:
     def close(self) -> None:
         """The caller has made sure that nothing of it is in flight."""
         self.closed = self._gathering.rests = True
-        self.log.close()
-        self.state.close()
+        try:
+            self.log.close()
+        finally:
+            self.state.close()
 
 
 def is_lack_of_space(error: StorageError | StorageCorrupt) -> bool:

@@ -108,7 +108,7 @@ class Hosting:
         self._opening.add(key)
         worker = self._worker
         worker.replicas.stopped[key] = views.Stopped(plan, worker.worker, worker.loop.now, views.NOT_BEGUN)
-        worker.applier.read(worker.replicas.folder(plan).open, lambda result: self._opened(key, result))
+        worker.disk.run(worker.replicas.folder(plan).open, lambda result: self._opened(key, result))
 
     def _opened(self, key: GroupKey, result: ReplicaStorage | Exception) -> None:
         self._opening.discard(key)
@@ -155,4 +155,4 @@ class Hosting:
             if error is not None:
                 log.error("replica_not_deleted", folder=str(folder), why=str(error))
 
-        self._worker.applier.read(work, then)
+        self._worker.disk.run(work, then)

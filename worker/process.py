@@ -37,6 +37,7 @@ from stretto.worker.calls import CallDesk
 from stretto.worker.catchup import CatchupDesk
 from stretto.worker.clients import Clients
 from stretto.worker.digests import Digests
+from stretto.worker.disk import DiskThreads
 from stretto.worker.executors.pool import Code, Executors
 from stretto.worker.group import Group
 from stretto.worker.holding import Holding
@@ -107,6 +108,7 @@ class Worker:
         self._lock = lock_folder(config.data_dir)
         self.pool = ThreadPoolExecutor(COMMIT_THREADS, "commit")
         self.loop = Loop()
+        self.disk = DiskThreads(self.loop)
         self.replicas = Replicas(self)
         self.commit = GroupCommit(
             self.replicas.committed, deliver=self.loop.call_in_passing, wake=self.loop.wake
@@ -527,6 +529,7 @@ class Worker:
         self.digests.close()
         self.snapshots.close()
         self.commit.close()
+        self.disk.close()
         self.replicas.close()
         self.pool.shutdown()
         self.transport.close()

@@ -111,7 +111,7 @@ class RegroupingDesk:
                 if sources:
                     self._preparing.add(key)
                     work = partial(self._prepare, plan, sources)
-                    self._worker.applier.read(work, partial(self._was_prepared, key))
+                    self._worker.disk.run(work, partial(self._was_prepared, key))
 
     def _sources(self, plan: GroupPlan) -> list[Group]:
         """The replicas here of all groups that the plan takes tasks from, if all are sealed; else none."""
@@ -182,7 +182,7 @@ class RegroupingDesk:
             group = worker.groups.get(key)
             if (
                 hosting.is_opening(key)
-                or worker.replicas.is_closing(key)
+                or worker.replicas.is_busy(key)
                 or (group is not None and group.installing)
             ):
                 continue
@@ -240,7 +240,7 @@ class RegroupingDesk:
                 log.error("replica_not_deleted", folders=[str(each) for each in doomed], why=str(error))
 
         if doomed:
-            self._worker.applier.read(work, then)
+            self._worker.disk.run(work, then)
 
     def _folders(self) -> list[tuple[int, Path]]:
         """Of replicas, with the grouping of each."""

@@ -50,8 +50,8 @@ class Replicas:
         self._fsync: dict[GroupKey, FsyncSwitch] = {}
         #: Under which incarnation a reopened replica must not begin.
         self._barred: dict[GroupKey, Incarnation] = {}
-        #: Stopped replicas whose files are being closed.
-        self._closing: set[GroupKey] = set()
+        #: Stopped replicas whose files are being closed or opened.
+        self._busy: set[GroupKey] = set()
 
     def path(self, plan: GroupPlan) -> Path:
         return folder_of(self._worker.config.data_dir, plan.key)
@@ -109,38 +109,55 @@ class Replicas:
             # The leases of its neighbours end first: once the registration is gone others lead, at once.
             worker.lose_session()
             worker.metastore.reincarnate()
-        self._closing.add(group.key)
-        worker.commit.when_quiet(group.log, lambda: self._close_stopped(group, why, renew=renew))
+        self._busy.add(group.key)
 
-    def _close_stopped(self, group: Group, why: str, *, renew: bool) -> None:
-        worker = self._worker
-        self._by_log.pop(group.log, None)
-        worker.applier.read(group.close, lambda _: self._reopen(group.plan, why, renew=renew))
+        def close() -> None:
+            self._by_log.pop(group.log, None)
+            worker.disk.run(group.close, closed)
+
+        def closed(error: Exception | None) -> None:
+            if error is not None:
+                log.error("replica_not_closed", group=str(group.key), why=str(error))
+            self._reopen(group.plan, why, renew=renew)
+
+        worker.commit.when_quiet(group.log, close)
 
     def _reopen(self, plan: GroupPlan, why: str, *, renew: bool) -> None:
+        """As often as it takes: what is wrong with its folder may pass."""
         worker = self._worker
-        self._closing.discard(plan.key)
+        self._busy.discard(plan.key)
         if worker.is_stopping or plan.key not in worker.hosting.plans:
             return
-        try:
-            self.folder(plan).check_room()
-            if renew:
-                self._storages[plan.key] = self.folder(plan).renew(why)
-            else:
-                self.open(plan)
-        except (StrettoError, OSError) as error:
-            self.stopped[plan.key].why = str(error)
-            log.error("replica_cannot_be_opened", group=str(plan.key), why=str(error), retry_ms=REOPEN_MS)
+        self._busy.add(plan.key)
+        folder = self.folder(plan)
+
+        def work() -> ReplicaStorage:
+            folder.check_room()
+            return folder.renew(why) if renew else folder.open()
+
+        worker.disk.run(work, lambda result: self._reopened(plan, why, result, renew=renew))
+
+    def _reopened(
+        self, plan: GroupPlan, why: str, result: ReplicaStorage | Exception, *, renew: bool
+    ) -> None:
+        worker = self._worker
+        self._busy.discard(plan.key)
+        if isinstance(result, Exception):
+            if not isinstance(result, OSError | StrettoError):
+                raise result
+            self.stopped[plan.key].why = str(result)
+            log.error("replica_cannot_be_opened", group=str(plan.key), why=str(result), retry_ms=REOPEN_MS)
             worker.loop.call_after(REOPEN_MS, lambda: self._reopen(plan, why, renew=renew))
             return
+        self._storages[plan.key] = result
         worker.metastore.update_registration()
         if worker.incarnation is not None:
             # The assignment may have changed while it was closed.
             self.begin(worker.hosting.plans[plan.key], worker.incarnation)
 
-    def is_closing(self, key: GroupKey) -> bool:
-        """It was stopped, and its files may still be open."""
-        return key in self._closing
+    def is_busy(self, key: GroupKey) -> bool:
+        """It was stopped, and something is being done to its files."""
+        return key in self._busy
 
     def forget_stopped(self, key: GroupKey, then: Callable[[], None]) -> None:
         """One that nobody counts on any more and that has not begun; ``then`` when its files are closed."""
@@ -151,7 +168,7 @@ class Replicas:
         if storage is None:
             worker.loop.call_soon(then)
         else:
-            worker.applier.read(storage.close, lambda _: then())
+            worker.disk.run(storage.close, lambda _: then())
 
     def took_on(self, plan: GroupPlan, storage: ReplicaStorage) -> None:
         """A replica that this worker did not have before."""
@@ -182,7 +199,7 @@ class Replicas:
 
         def close() -> None:
             self._by_log.pop(group.log, None)
-            worker.applier.after_applied(lambda: worker.applier.read(group.close, lambda _: then()))
+            worker.applier.after_applied(lambda: worker.disk.run(group.close, lambda _: then()))
 
         worker.commit.when_quiet(group.log, close)
 

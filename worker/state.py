@@ -115,15 +115,18 @@ class AppliedState:
         return cls(opened, pool)
 
     def close(self) -> None:
-        """After the reads that are running. What was applied stays; to make it durable, checkpoint before."""
+        """After the reads that are running. What was applied stays; to make it durable, checkpoint before.
+
+        Whoever wants to apply or read meanwhile is told at once: images are copied for minutes.
+        """
         with self._checkpointing, self._writing:
             self._closed = True
-            for held in list(self._held):
-                held.release()
-            for task in self._tasks.values():
-                task.close()
-            if self._owns_pool:
-                self._pool.shutdown()
+        for held in list(self._held):
+            held.release()
+        for task in self._tasks.values():
+            task.close()
+        if self._owns_pool:
+            self._pool.shutdown()
 
     # What is applied.
 

@@ -255,3 +255,58 @@ def test_a_write_that_is_not_to_be_durable_skips_the_sync(owner: Owner) -> None:
     owner.commit.submit(log)
     owner.run_until(lambda: log.durable_end_offset == 3)
     assert folder.operations[done:] == ["writev", "fdatasync"]
+
+
+def test_nothing_is_written_to_a_log_that_is_held(owner: Owner) -> None:
+    log = Replog.open(PowerFolder())
+    log.append(make_frames(0, 3))
+    owner.commit.submit(log)
+    holds: list[Callable[[], None]] = []
+    done: list[str] = []
+    owner.commit.when_quiet(log, lambda: holds.append(owner.commit.hold(log, writes=False)))
+    owner.commit.when_quiet(log, lambda: done.append("closed"))
+    owner.run_until(lambda: bool(holds))
+    assert not done, "who waits for quiet waits for who holds the log"
+    log.append(make_frames(3, 3))
+    owner.commit.submit(log)
+    log.shorten(Offset(1))
+    assert log.end_offset == 6
+    log.shortened(Offset(1))
+    assert not log._queue, "and nothing was taken from it"
+    log.append([make_frame(1, epoch=2)])
+    holds.pop()()
+    assert done == ["closed"]
+    owner.run_until(lambda: log.durable_end_offset == 2)
+    assert [result for _, result in owner.reports] == [3, 2]
+
+
+def test_a_log_is_written_but_not_quiet_while_its_old_segments_are_removed(owner: Owner) -> None:
+    log = Replog.open(PowerFolder())
+    release = owner.commit.hold(log, writes=True)
+    log.append(make_frames(0, 3))
+    owner.commit.submit(log)
+    done: list[str] = []
+    owner.run_until(lambda: log.durable_end_offset == 3)
+    owner.commit.when_quiet(log, lambda: done.append("closed"))
+    assert not done
+    release()
+    assert done == ["closed"]
+
+
+def test_who_waits_for_quiet_does_not_meet_the_write_of_who_waited_before(owner: Owner) -> None:
+    folder = Gate()
+    log = Replog.open(folder)
+    release = owner.commit.hold(log, writes=True)
+
+    def write() -> None:
+        log.append(make_frames(0, 3))
+        owner.commit.submit(log)
+
+    owner.commit.when_quiet(log, write)
+    owner.commit.when_quiet(log, lambda: log.truncate(Offset(1)))
+    folder.closed = True
+    release()
+    assert folder.arrived.wait(DEADLINE_SECONDS)
+    assert log.end_offset == 3
+    folder.open_gate.set()
+    owner.run_until(lambda: log.end_offset == 1)

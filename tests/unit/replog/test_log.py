@@ -228,3 +228,46 @@ def test_a_closed_log_refuses_everything() -> None:
     log.close()
     with pytest.raises(StorageError, match="closed"):
         log.append([make_frame(0)])
+
+
+def several_segments(folder: PowerFolder) -> Replog:
+    log = Replog.open(folder, segment_bytes=300, tail_bytes=0)
+    for offset in range(30):
+        log.append([make_frame(offset)])
+        log.sync()
+    assert len(log._segments) > 4
+    return log
+
+
+def test_what_is_being_cut_can_be_read_until_the_owner_takes_note() -> None:
+    folder = PowerFolder()
+    log = several_segments(folder)
+    before = contents(log)
+    first = log.cut_point(Offset(20))
+    assert first is not None
+    log.remove_below(first)
+    assert contents(log) == before
+    assert log.start_offset == 0
+    log.append([make_frame(30)])
+    log.sync()
+    log.removed_below(first)
+    assert log.start_offset == first
+    assert log.cut_point(Offset(20)) is None
+    assert contents(Replog.open(folder.power_off())) == contents(log)
+
+
+@pytest.mark.parametrize("end", [3, 29])
+def test_what_stays_can_be_read_while_a_log_is_truncated(end: int) -> None:
+    """In the active segment, and across several."""
+    folder = PowerFolder()
+    log = several_segments(folder)
+    log.shorten(Offset(end))
+    assert log.read(Offset(0), Offset(end), 1 << 20).end == end
+    assert log.end_offset == 30
+    with pytest.raises(StorageError, match="being truncated"):
+        log.sync()
+    log.shortened(Offset(end))
+    assert log.end_offset == log.durable_end_offset == end
+    log.append([make_frame(end, epoch=2)])
+    log.sync()
+    assert contents(Replog.open(folder.power_off())) == contents(log)

@@ -39,9 +39,11 @@ class Driven:
         self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._turn_end: list[Callable[[], None]] = []
         self._unapplied: list[tuple[Sequence[Frame], Offset]] = []
-        self._works: list[tuple[Callable[[], None], Callable[[None], None]]] = []
+        self._works: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.holds = 0
         self._meter = Meter()
         self.loop = self.commit = self.applier = self.telemetry = self.metastore = self.catchup = self
+        self.disk = self
         (folder / "replog").mkdir()
         log = Replog.open(OsFolder(folder / "replog"), segment_bytes=segment_bytes, tail_bytes=0)
         state = AppliedState.open(folder / "state", (TASK,))
@@ -147,7 +149,11 @@ class Driven:
         """What was left to other threads."""
         works, self._works = self._works, []
         for work, then in works:
-            then(work())
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - as a worker's threads do
+                result = error
+            then(result)
         self.end_turn()
 
     def write_to_state(self) -> Offset:
@@ -191,6 +197,19 @@ class Driven:
 
     def when_quiet(self, log: Replog, action: Callable[[], None]) -> None:
         action()
+
+    def hold(self, log: Replog, *, writes: bool) -> Callable[[], None]:
+        self.holds += 1
+
+        def release() -> None:
+            self.holds -= 1
+
+        return release
+
+    # Of threads for files.
+
+    def run(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self._works.append((work, then))
 
     # Of an applier.
 

@@ -432,3 +432,50 @@ def test_a_file_that_stands_waits_for_who_writes(environment: Environment) -> No
         with running(stand):
             go_on.set()
     assert sizes == [environment.size_bytes]
+
+
+def test_who_comes_while_a_state_is_closed_does_not_wait_for_who_still_reads(tmp_path: Path) -> None:
+    """An image is copied for minutes; the threads that apply and read have other groups to serve."""
+    state = AppliedState.open(tmp_path, [TaskId(0)])
+    log = Log()
+    log.depot([b"a"])
+    state.apply(log.frames)
+    environment = state._task(TaskId(0)).environment
+    gate = environment._gate
+    with ExitStack() as closing, environment.reading():
+        closing.enter_context(running(state.close))
+        wait_for(lambda: gate._alone == 1)
+        log.depot([b"b"])
+        for late in (
+            lambda: state.apply(log.frames[1:]),
+            state.checkpoint,
+            state.clear_readers,
+            lambda: state.transaction(TaskId(0)),
+            lambda: state.depot_bounds(TaskId(0), "events"),
+            lambda: environment.reading(wait=False).__enter__(),
+            state.hold,
+        ):
+            with pytest.raises(StorageError, match="is closed"):
+                late()
+
+
+def test_who_waits_for_a_map_that_grows_is_told_when_it_is_closed(environment: Environment) -> None:
+    database = put(environment, b"k", b"v")
+    refused: list[str] = []
+
+    def read() -> None:
+        with pytest.raises(StorageError, match="is closed"), environment.reading() as txn:
+            txn.get(b"k", db=database)
+        refused.append("read")
+
+    with ExitStack() as others, environment.reading():
+        others.enter_context(running(lambda: grow(environment)))
+        wait_for(lambda: environment._gate._alone == 1)
+        others.enter_context(running(read))
+        others.enter_context(running(environment.close))
+        wait_for(lambda: refused == ["read"])
+
+
+def grow(environment: Environment) -> None:
+    with pytest.raises(StorageError, match="is closed"):
+        environment._resize(MAP_BYTES * 2)

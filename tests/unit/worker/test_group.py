@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ from stretto import wire
 from stretto.catchup import messages as transfers
 from stretto.records import RecordBatch, pack
 from stretto.replog.core import events, messages
+from stretto.replog.folder import OsFile, OsFolder
+from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Millis, Offset, WorkerId
 from stretto.worker.catchup import CatchupDesk
 from stretto.worker.reads import _slice, _with_uncommitted
@@ -57,6 +60,8 @@ def test_a_log_is_cut_under_a_follower_that_is_sent_what_goes(driven: Driven) ->
     # Entries for it wait for the end of the turn in which the log is cut beyond what comes after them.
     driven.group.step(events.StateSynced(end=driven.group.replica.applied))
     driven.end_turn()
+    assert driven.group.log.start_offset == 0, "the loop waits for no disk"
+    driven.work()
     assert driven.group.log.start_offset > 10
     assert driven.stopped == []
 
@@ -163,3 +168,106 @@ def test_a_follower_applies_at_once_what_a_reader_waits_for(following: Driven) -
     following.group.step(events.Read(request=1, max_staleness_ms=Millis(1_000)))
     following.end_turn()
     assert following.handed_on == [1]
+
+
+def segments(driven: Driven) -> int:
+    return len(list(cast(OsFolder, driven.group.log._folder).path.glob("*.replog")))
+
+
+def test_one_cut_at_a_time_and_the_log_is_not_quiet_meanwhile(driven: Driven) -> None:
+    append(driven, 30)
+    before = segments(driven)
+    for _ in range(2):
+        driven.group.step(events.StateSynced(end=driven.group.replica.applied))
+        driven.end_turn()
+    assert driven.holds == 1
+    assert segments(driven) == before
+    append(driven, 5)
+    driven.work()
+    assert driven.holds == 0
+    assert segments(driven) < before
+    assert driven.group.replica.log_start == driven.group.log.start_offset > 10
+    assert driven.stopped == []
+
+
+def test_a_cut_that_fails_stops_the_replica(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(driven, 30)
+    monkeypatch.setattr(driven.group.log._folder, "remove", failing)
+    driven.group.step(events.StateSynced(end=driven.group.replica.applied))
+    driven.end_turn()
+    driven.work()
+    [why] = driven.stopped
+    assert "a cut of the replog failed" in why
+    assert driven.holds == 0
+
+
+def failing(*_: object) -> None:
+    raise OSError(errno.EIO, "a bad sector")
+
+
+def diverge(following: Driven) -> None:
+    """It has three entries of epoch 1, of which the leader of epoch 2, who sends its own at once, has one."""
+    for offset in range(3):
+        following.take(W1, [entry(offset, payload=pack("events", [RECORD]))], apply_offset=0)
+    following.group.step(events.RecordRead(record=record(2, W2, (W0, W2)), version=2))
+    following.end_turn()
+    hello = [message for _, message in following.sent if isinstance(message, messages.Hello)][-1]
+    lineage = messages.Lineage(
+        Epoch(2),
+        incarnation_of(W2),
+        to=incarnation_of(W0),
+        attempt=hello.attempt,
+        history=(EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(1))),
+        start=Offset(0),
+        end=Offset(2),
+        apply_offset=Offset(0),
+        near_lag=100,
+        listed=True,
+    )
+    following.group.step(events.Received(sender=W2, message=lineage))
+    following.end_turn()
+    entries = messages.Entries(
+        Epoch(2),
+        incarnation_of(W2),
+        to=incarnation_of(W0),
+        apply_offset=Offset(0),
+        log_end=Offset(2),
+        retain_offset=Offset(0),
+        probe=False,
+    )
+    frames = (entry(1, epoch=2, payload=pack("events", [RECORD])),)
+    following.group.step(events.Received(sender=W2, message=entries, frames=frames))
+    following.end_turn()
+
+
+def test_what_follows_a_truncation_waits_for_the_disk_and_the_loop_does_not(following: Driven) -> None:
+    diverge(following)
+    assert following.group.replica.log_end == 2
+    assert following.group.log.end_offset == 3, "nothing is in the log that the truncation would take along"
+    assert following.holds == 1
+    following.work()
+    assert following.holds == 0
+    assert following.group.log.durable_end_offset == 2
+    assert following.group.log.history[-1] == EpochStart(Epoch(2), Offset(1))
+    confirms = [message for _, message in following.sent if isinstance(message, messages.Confirm)]
+    assert confirms[-1].end == 2
+    assert following.stopped == []
+
+
+def test_a_truncation_that_fails_stops_the_replica(
+    following: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diverge(following)
+    monkeypatch.setattr(OsFile, "truncate", failing)
+    following.work()
+    [why] = following.stopped
+    assert "a truncation of the replog failed" in why
+    assert following.holds == 0
+
+
+def test_a_replica_that_is_stopped_during_a_truncation_lets_go_of_its_log(following: Driven) -> None:
+    diverge(following)
+    following.group.closed = True
+    following.work()
+    assert following.holds == 0
+    assert following.group.log.end_offset == 1

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
 
 from stretto.replog.core import events
-from stretto.types import Incarnation, StorageId, WorkerId
+from stretto.types import Incarnation, StorageId, TaskId, WorkerId
+from stretto.worker.plan import GroupPlan
 from stretto.worker.process import Worker
-from stretto.worker.replicas import Replicas
+from stretto.worker.replicas import REOPEN_MS, Replicas
 from stretto.zk.paths import GroupKey
 
 
@@ -63,3 +66,55 @@ def test_a_replica_that_stops_ends_the_leases_of_its_neighbours_before_others_ma
 
     worker.lose_session()
     assert len(neighbour.step.call_args_list) == 1, "what the metastore tells of it later is not news"
+
+
+def test_a_replica_that_stops_is_closed_and_opened_again_beside_the_loop(tmp_path: Path) -> None:
+    """Both wait for the disk, again and again while that is full, and a closing for whoever still reads."""
+    worker = MagicMock()
+    worker.config.plans = ()
+    worker.config.data_dir = tmp_path
+    worker.config.cluster = "c"
+    worker.restored = None
+    worker.incarnation = None
+    worker.is_stopping = False
+    plan = GroupPlan(GroupKey("m", 1, 0), (TaskId(0),), (WorkerId("w0"),))
+    worker.hosting.plans = {plan.key: plan}
+    worker.commit.when_quiet.side_effect = lambda _, action: action()
+    replicas = Replicas(worker)
+    group = MagicMock(key=plan.key, plan=plan)
+    worker.groups = {plan.key: group}
+    replicas._storages = {plan.key: MagicMock()}
+    replicas._fsync = {plan.key: MagicMock()}
+
+    replicas.stop(group, "its disk is full", renew=False)
+    group.close.assert_not_called()
+    assert worker.applier.mock_calls == [], "who reads other groups does not wait for it"
+    (work, then), _ = worker.disk.run.call_args
+    then(work())
+    group.close.assert_called_once_with()
+    assert list(tmp_path.iterdir()) == [], "nor does the loop"
+    assert replicas.is_busy(plan.key)
+
+    (work, then), _ = worker.disk.run.call_args
+    then(OSError(errno.ENOSPC, "it is still full"))
+    assert "still full" in replicas.stopped[plan.key].why
+    assert not replicas.is_busy(plan.key)
+    [(delay_ms, again)] = [call.args for call in worker.loop.call_after.call_args_list]
+    assert delay_ms == REOPEN_MS
+    again()
+    (work, then), _ = worker.disk.run.call_args
+    replicas.path(plan).mkdir(parents=True)
+    storage = work()
+    assert not replicas.has_storage(plan.key)
+    then(storage)
+    assert replicas.has_storage(plan.key)
+    assert not replicas.is_busy(plan.key)
+    storage.close()
+
+
+def test_a_replica_that_stopped_is_not_opened_by_a_worker_that_goes() -> None:
+    worker = MagicMock(is_stopping=True)
+    worker.config.plans = ()
+    plan = GroupPlan(GroupKey("m", 1, 0), (TaskId(0),), (WorkerId("w0"),))
+    Replicas(worker)._reopen(plan, "its disk is full", renew=False)
+    worker.disk.run.assert_not_called()
