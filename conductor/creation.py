@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from stretto.errors import RetriableError, UsageError
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.types import Epoch, Incarnation, WorkerId
 from stretto.worker.plan import GroupPlan, plans_of
+from stretto.zk.credentials import refusal
 from stretto.zk.paths import Paths
 from stretto.zk.records import (
     Assignment,
@@ -68,7 +69,8 @@ def await_module(
 ) -> tuple[Assignment, ModuleSpec | None] | None:
     """The module's assignment, once there is one, and what was launched: None for one that was made by hand.
 
-    None if told to stop meanwhile. Tries again for as long as ZooKeeper does not answer.
+    None if told to stop meanwhile. Tries again for as long as ZooKeeper does not answer. Raises UsageError
+    if it wants credentials.
     """
     while not stop.is_set():
         changed = threading.Event()
@@ -76,6 +78,8 @@ def await_module(
             found = _read(client, paths.assignment(module), Assignment, changed)
             if found is not None:
                 return found, _read(client, paths.spec(module), ModuleSpec, changed)
+        except NoAuthError:
+            raise UsageError(refusal(paths.assignment(module))) from None
         except (KazooException, KazooTimeoutError):
             stop.wait(LOOK_SECONDS)
             continue

@@ -20,7 +20,14 @@ from dataclasses import dataclass
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, ConnectionLoss, KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 
 from stretto import admin, logpages, wire
@@ -35,7 +42,7 @@ from stretto.conductor.scaling import Scaling
 from stretto.conductor.snapshots import SnapshotRegister
 from stretto.conductor.view import View, named
 from stretto.endpoint import advertised
-from stretto.errors import RetriableError, StrettoError
+from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.keys import ClusterKey
 from stretto.logs import RECENT
 from stretto.loop import Loop
@@ -44,6 +51,7 @@ from stretto.service import Service
 from stretto.types import Incarnation
 from stretto.worker.storage import boot_id
 from stretto.zk.client import await_connection, close, new_client
+from stretto.zk.credentials import Credentials, refusal
 from stretto.zk.mirror import Mirror, Znode
 from stretto.zk.options import read_all, set_option, unset_option
 from stretto.zk.outcomes import LOST_ANSWER
@@ -70,6 +78,8 @@ class ConductorConfig:
     root: str = "/stretto"
     key: ClusterKey | None = None
     session_timeout_ms: int = 6_000
+    credentials: Credentials | None = None
+    """Of the metastore."""
 
 
 class Conductor:
@@ -78,7 +88,9 @@ class Conductor:
     def __init__(self, config: ConductorConfig) -> None:
         self._config = config
         self._paths = Paths(config.root)
-        self._client: KazooClient = new_client(config.zookeeper, config.session_timeout_ms)
+        self._client: KazooClient = new_client(
+            config.zookeeper, config.session_timeout_ms, config.credentials
+        )
         self._loop = Loop()
         self._service = Service(
             self._loop,
@@ -147,6 +159,8 @@ class Conductor:
                 problem = ""
                 self._wake.wait(IDLE_SECONDS)
             except (KazooException, KazooTimeoutError) as error:
+                if isinstance(error, NoAuthError) and not self._has_looked:
+                    raise UsageError(refusal(self._config.root)) from None
                 if problem != repr(error):
                     problem = repr(error)
                     log.warning("metastore_refused", error=problem, advice="we keep trying")

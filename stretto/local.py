@@ -82,19 +82,22 @@ class LocalCluster:
         *,
         port: int | None = None,
         key: Path | None = None,
+        credentials: Path | None = None,
         ui_port: int | None = None,
         place: Callable[[str, Ports], NodePlace] | None = None,
         session_timeout_ms: int | None = None,
     ) -> None:
         """``port`` is where the conductor listens; 0 takes a free one, None the one it had before.
 
-        ``key`` is the cluster key's file. ``ui_port`` is where the UI listens; there is none without it.
-        ``place`` puts each node somewhere else than all others; ``session_timeout_ms`` is of every daemon.
+        ``key`` is the cluster key's file, ``credentials`` the one for the metastore. ``ui_port`` is where the
+        UI listens; there is none without it. ``place`` puts each node somewhere else than all others;
+        ``session_timeout_ms`` is of every daemon.
         """
         if nodes < 1:
             raise UsageError(f"a cluster cannot have {nodes} nodes; ask for at least 1")
         self.folder = folder
         self._key_file = key
+        self._credentials_file = credentials
         self.key = ClusterKey.load(key) if key is not None else None
         try:
             self._lock = lock_folder(folder)
@@ -172,6 +175,8 @@ class LocalCluster:
         shared = []
         if self._key_file is not None:
             shared += ["--key", str(self._key_file.absolute())]
+        if self._credentials_file is not None:
+            shared += ["--zookeeper-credentials", str(self._credentials_file.absolute())]
         if self._session_timeout_ms is not None:
             shared += ["--session-timeout-millis", str(self._session_timeout_ms)]
         daemons = [

@@ -56,6 +56,7 @@ from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
 from stretto.worker.topology.queries import QueryDesk
 from stretto.worker.transport import Connection, Transport
+from stretto.zk.credentials import Credentials
 from stretto.zk.metastore import Metastore
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import Assignment, ModuleSpec, ModuleState, RestoredFrom, WorkerRegistration
@@ -95,6 +96,8 @@ class WorkerConfig:
     root: str = "/stretto"
     key: ClusterKey | None = None
     session_timeout_ms: int = 10_000
+    credentials: Credentials | None = None
+    """Of the metastore."""
     node_dir: Path | None = None
     """What the workers of its node share; None: it is alone there."""
 
@@ -172,6 +175,7 @@ class Worker:
             registration=self._registration,
             listener=self,
             options_of=config.module,
+            credentials=config.credentials,
         )
 
     @property

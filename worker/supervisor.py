@@ -41,6 +41,7 @@ from stretto.worker.namesakes import Namesakes
 from stretto.worker.storage import lock_folder
 from stretto.worker.takeover import PREPARING
 from stretto.worker.trials import CodeTrials
+from stretto.zk.credentials import Credentials
 from stretto.zk.paths import Paths
 from stretto.zk.records import ConductorRegistration, NodeRegistration, ZnodeDamaged, decode, encode
 from stretto.zk.view import View
@@ -72,6 +73,8 @@ class SupervisorConfig:
     """Where others reach it and its workers, if that is not where they listen."""
     root: str = "/stretto"
     key_file: Path | None = None
+    credentials_file: Path | None = None
+    """Of the credentials of the metastore; its workers read it too."""
     labels: dict[str, str] = field(default_factory=dict)
     session_timeout_ms: int = 10_000
     config_file: Path | None = None
@@ -114,6 +117,8 @@ class Supervisor:
     def __init__(self, config: SupervisorConfig) -> None:
         self.config = config
         key = ClusterKey.load(config.key_file) if config.key_file is not None else None
+        file = config.credentials_file
+        credentials = Credentials.load(file) if file is not None else None
         paths = Paths(config.root)
         paths.node_parent(config.node)
         self._paths = paths
@@ -126,6 +131,7 @@ class Supervisor:
             session_timeout_ms=config.session_timeout_ms,
             registration=self._registration,
             started=self._registered,
+            credentials=credentials,
         )
         self._code = ModuleCode(
             self.loop,
@@ -314,6 +320,8 @@ class Supervisor:
             command += ["--advertise", host if colon else config.advertise]
         if config.key_file is not None:
             command += ["--key", str(config.key_file.absolute())]
+        if config.credentials_file is not None:
+            command += ["--zookeeper-credentials", str(config.credentials_file.absolute())]
         return command
 
     def _try_again(self, post: _Post, event: str, **fields: object) -> None:

@@ -17,6 +17,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from stretto.errors import UsageError
+from stretto.zk.credentials import Credentials, kazoo_options
 from stretto.zk.session import KAZOO_LOG
 
 log = structlog.get_logger()
@@ -36,7 +37,7 @@ class _Client(KazooClient):  # type: ignore[misc] # kazoo is published without t
         return super()._call(request, async_object)
 
 
-def new_client(hosts: str, session_timeout_ms: int) -> KazooClient:
+def new_client(hosts: str, session_timeout_ms: int, credentials: Credentials | None = None) -> KazooClient:
     """Not connected yet. Connecting, it tries for ever; a call without a connection fails at once."""
     try:
         return _Client(
@@ -45,6 +46,7 @@ def new_client(hosts: str, session_timeout_ms: int) -> KazooClient:
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
             command_retry=KazooRetry(max_tries=3, delay=0.1, max_delay=1.0),
             logger=KAZOO_LOG,
+            **kazoo_options(credentials),
         )
     except (ValueError, ConfigurationError):
         raise UsageError(f"--zookeeper takes HOST:PORT[,HOST:PORT...], not {hosts!r}") from None

@@ -32,6 +32,7 @@ from stretto.replog.core.events import CasReply, Event, MembersSeen, ReadFailed,
 from stretto.replog.core.record import GroupRecord, Registration
 from stretto.types import Epoch, Incarnation, Millis, WorkerId
 from stretto.zk import outcomes
+from stretto.zk.credentials import Credentials
 from stretto.zk.directory import Found, WorkerDirectory
 from stretto.zk.followed import FollowedRecord, follow_assignment
 from stretto.zk.following import FollowedGroup
@@ -49,7 +50,7 @@ from stretto.zk.records import (
     encode,
 )
 from stretto.zk.registrations import WatchedRegistrations
-from stretto.zk.session import Credentials, Done, MetastoreUnavailable, Send, Session
+from stretto.zk.session import Done, MetastoreUnavailable, Send, Session
 from stretto.zk.succession import Succession
 from stretto.zk.survey import Survey, Surveyed
 from stretto.zk.watched import WatchedZnode
@@ -215,7 +216,7 @@ class Metastore(Succession):
 
         def failed(error: Exception) -> None:
             if not isinstance(error, outcomes.LOST_ANSWER):
-                log.error("registration_failed", path=path, error=repr(error))
+                log.error("registration_failed", path=path, error=outcomes.told(error, path))
                 self.again_later(lambda: self._register(session))
 
         session.submit(lambda client: client.create_async(path, data, ephemeral=True, makepath=True), created)

@@ -8,6 +8,7 @@ import structlog
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionLoss,
+    NoAuthError,
     NoNodeError,
     OperationTimeoutError,
     RolledBackError,
@@ -17,6 +18,7 @@ from kazoo.exceptions import (
 )
 
 from stretto.replog.core.events import CasOutcome
+from stretto.zk.credentials import refusal
 
 log = structlog.get_logger()
 
@@ -52,6 +54,11 @@ def of_compare_and_set(
         case _:
             log.error("compare_and_set_failed", path=path, error=repr(failures[0][1]))
             return CasOutcome.UNKNOWN, None
+
+
+def told(error: Exception, path: str) -> str:
+    """An error as people read it."""
+    return refusal(path) if isinstance(error, NoAuthError) else repr(error)
 
 
 def expired() -> Exception:

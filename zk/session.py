@@ -30,7 +30,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import structlog
@@ -47,10 +47,10 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
-from kazoo.security import make_digest_acl
 
 from stretto.errors import RetriableError, UsageError
 from stretto.types import Incarnation, Millis
+from stretto.zk.credentials import Credentials, kazoo_options
 
 log = structlog.get_logger()
 
@@ -69,14 +69,6 @@ Done: TypeAlias = Callable[[Any, Exception | None], None]
 
 class MetastoreUnavailable(RetriableError):
     """ZooKeeper could not be asked, or its answer was lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """Of ZooKeeper's digest scheme: only who has them may read or change what they create."""
-
-    user: str
-    password: str = field(repr=False)
 
 
 class SessionOwner(Protocol):
@@ -123,17 +115,13 @@ class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo is published
 
 class _Client(KazooClient):  # type: ignore[misc] # kazoo is published without types
     def __init__(self, hosts: str, timeout_ms: int, credentials: Credentials | None) -> None:
-        auth: dict[str, Any] = {}
-        if credentials is not None:
-            auth["auth_data"] = [("digest", f"{credentials.user}:{credentials.password}")]
-            auth["default_acl"] = [make_digest_acl(credentials.user, credentials.password, all=True)]
         super().__init__(
             hosts=hosts,
             timeout=timeout_ms / 1000,
             # As long as it takes, and often enough to be back before the session expires.
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=0.5),
             logger=KAZOO_LOG,
-            **auth,
+            **kazoo_options(credentials),
         )
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
 

@@ -16,7 +16,8 @@ from typing import Any
 import structlog
 
 from stretto.invariants import present
-from stretto.zk.session import Credentials, Session
+from stretto.zk.credentials import Credentials
+from stretto.zk.session import Session
 
 REOPEN_SECONDS = 0.2
 SILENCE_SECONDS = 5.0

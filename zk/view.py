@@ -23,8 +23,9 @@ from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, Sessi
 from kazoo.protocol.states import EventType, WatchedEvent
 
 from stretto.types import Incarnation
-from stretto.zk.outcomes import LOST_ANSWER
-from stretto.zk.session import Credentials, MetastoreUnavailable, Session
+from stretto.zk.credentials import Credentials
+from stretto.zk.outcomes import LOST_ANSWER, told
+from stretto.zk.session import MetastoreUnavailable, Session
 from stretto.zk.succession import Succession
 
 log = structlog.get_logger()
@@ -116,7 +117,7 @@ class Followed:
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, LOST_ANSWER):
-            log.error("znode_not_read", path=self._path, error=repr(error))
+            log.error("znode_not_read", path=self._path, error=told(error, self._path))
             self._view.again_later(self._read)
 
 
@@ -295,7 +296,7 @@ class View(Succession):
                 self._is_registered = True
                 self._started(session.incarnation)
             elif not isinstance(error, LOST_ANSWER):
-                log.error("registration_failed", path=path, error=repr(error))
+                log.error("registration_failed", path=path, error=told(error, path))
                 self.again_later(lambda: self._register(session))
 
         session.submit(lambda client: client.create_async(path, data, ephemeral=True, makepath=True), created)

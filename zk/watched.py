@@ -15,7 +15,7 @@ import structlog
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
-from stretto.zk.outcomes import LOST_ANSWER
+from stretto.zk.outcomes import LOST_ANSWER, told
 from stretto.zk.records import ZnodeDamaged
 from stretto.zk.session import Done, Send
 
@@ -126,7 +126,7 @@ class WatchedZnode:
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, LOST_ANSWER):
-            self._complain(repr(error))
+            self._complain(told(error, self._path))
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from stretto.cli.daemons import ZookeeperCredentials
 from stretto.conductor.process import Conductor, ConductorConfig
 from stretto.endpoint import advertised
 from stretto.keys import ClusterKey
 from stretto.logs import configure
+from stretto.zk.credentials import Credentials
 
 
 def conductor(
@@ -27,6 +29,7 @@ def conductor(
     cluster: Annotated[str, typer.Option(help="The cluster it belongs to.")] = "stretto",
     root: Annotated[str, typer.Option(help="The cluster's path in the metastore.")] = "/stretto",
     key: Annotated[Path | None, typer.Option(help="The cluster key.", show_default=False)] = None,
+    zookeeper_credentials: ZookeeperCredentials = None,
     session_timeout_millis: Annotated[
         int, typer.Option(min=1_000, help="Of its metastore session: how soon a standby takes over.")
     ] = 6_000,
@@ -46,6 +49,9 @@ def conductor(
             root=root,
             key=ClusterKey.load(key) if key is not None else None,
             session_timeout_ms=session_timeout_millis,
+            credentials=(
+                Credentials.load(zookeeper_credentials) if zookeeper_credentials is not None else None
+            ),
         )
     )
     daemon.handle_signals()

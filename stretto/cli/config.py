@@ -20,7 +20,14 @@ from typer.core import TyperGroup
 from stretto.errors import UsageError
 
 #: key of [cluster] -> the option that it stands for
-SHARED = {"zookeeper": "zookeeper", "root": "root", "name": "cluster", "key": "key", "bootstrap": "bootstrap"}
+SHARED = {
+    "zookeeper": "zookeeper",
+    "zookeeper-credentials": "zookeeper-credentials",
+    "root": "root",
+    "name": "cluster",
+    "key": "key",
+    "bootstrap": "bootstrap",
+}
 
 _FILE = "stretto.config"
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from stretto.cli import config
+from stretto.cli.daemons import ZookeeperCredentials
 from stretto.endpoint import advertised
 from stretto.errors import UsageError
 from stretto.logs import configure
@@ -34,6 +35,7 @@ def supervisor(
     cluster: Annotated[str, typer.Option(help="The cluster it belongs to.")] = "stretto",
     root: Annotated[str, typer.Option(help="The cluster's path in the metastore.")] = "/stretto",
     key: Annotated[Path | None, typer.Option(help="The cluster key.", show_default=False)] = None,
+    zookeeper_credentials: ZookeeperCredentials = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the node; may be repeated.")
     ] = None,
@@ -63,6 +65,7 @@ def supervisor(
             advertise=advertise,
             root=root,
             key_file=key,
+            credentials_file=zookeeper_credentials,
             labels=labels,
             session_timeout_ms=session_timeout_millis,
             config_file=config.file_of(context),

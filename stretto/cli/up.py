@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Key
+from stretto.cli.daemons import ZookeeperCredentials
 from stretto.client.network import Network
 from stretto.local import CONDUCTOR_PORT, UI_PORT, LocalCluster
 
@@ -36,6 +37,7 @@ def up(
     ] = UI_PORT,
     ui: Annotated[bool, typer.Option(help="Run the Cluster UI.")] = True,
     key: Key = None,
+    zookeeper_credentials: ZookeeperCredentials = None,
 ) -> int:
     """Run a whole cluster here until Ctrl-C: ZooKeeper, a conductor, some nodes and the UI, each a process.
 
@@ -58,7 +60,14 @@ def up(
         typer.echo("Ctrl-C stops it; twice, at once.")
         stop.wait()
 
-    cluster = LocalCluster(data_dir, nodes, port=port, key=key, ui_port=ui_port if ui else None)
+    cluster = LocalCluster(
+        data_dir,
+        nodes,
+        port=port,
+        key=key,
+        credentials=zookeeper_credentials,
+        ui_port=ui_port if ui else None,
+    )
     run_cluster(cluster, serve)
     return 0
 

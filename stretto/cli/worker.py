@@ -12,6 +12,7 @@ import typer
 from stretto import lean  # noqa: F401 - before structlog is imported
 from stretto.admin import ModuleDescription, describe
 from stretto.allocator import keep_freed_memory
+from stretto.cli.daemons import ZookeeperCredentials
 from stretto.conductor.creation import await_module
 from stretto.endpoint import advertised
 from stretto.keys import ClusterKey, require_key
@@ -21,6 +22,7 @@ from stretto.worker.hosting import hosted
 from stretto.worker.plan import plans_of
 from stretto.worker.process import Worker, WorkerConfig
 from stretto.zk.client import await_connection, close, new_client
+from stretto.zk.credentials import Credentials
 from stretto.zk.paths import Paths
 
 
@@ -42,6 +44,7 @@ def worker(
     cluster: Annotated[str, typer.Option(help="The cluster it belongs to.")] = "stretto",
     root: Annotated[str, typer.Option(help="The cluster's path in the metastore.")] = "/stretto",
     key: Annotated[Path | None, typer.Option(help="The cluster key.", show_default=False)] = None,
+    zookeeper_credentials: ZookeeperCredentials = None,
     session_timeout_millis: Annotated[
         int, typer.Option(min=1_000, help="Of its metastore session.")
     ] = 10_000,
@@ -63,6 +66,7 @@ def worker(
     Example: stretto worker --id a --module counts --data-dir a --address 127.0.0.1:7001
     """
     cluster_key = ClusterKey.load(key) if key is not None else None
+    credentials = Credentials.load(zookeeper_credentials) if zookeeper_credentials is not None else None
     for each in (address, advertised(address, advertise)):
         require_key(each, cluster_key)
     configure()
@@ -71,7 +75,7 @@ def worker(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    client = new_client(zookeeper, session_timeout_millis)
+    client = new_client(zookeeper, session_timeout_millis, credentials)
     try:
         found = None
         if await_connection(client, zookeeper, stop):
@@ -104,6 +108,7 @@ def worker(
             root=root,
             key=cluster_key,
             session_timeout_ms=session_timeout_millis,
+            credentials=credentials,
             node_dir=node_dir,
         )
     )

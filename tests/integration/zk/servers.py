@@ -10,11 +10,11 @@ import pytest
 from kazoo.client import KazooClient
 
 from stretto.types import StorageId, WorkerId
+from stretto.zk.credentials import Credentials
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.metastore import Metastore
 from stretto.zk.paths import GroupKey, Paths
 from stretto.zk.records import WorkerRegistration
-from stretto.zk.session import Credentials
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder
 

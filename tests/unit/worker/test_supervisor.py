@@ -36,15 +36,24 @@ def test_the_first_restart_is_immediate_and_each_later_one_waits_twice_as_long_u
         assert post.back_off(Millis(0)) == 30_000
 
 
-def test_workers_read_the_file_that_their_supervisor_was_given(tmp_path: Path) -> None:
-    file = tmp_path / "stretto.toml"
+def test_workers_read_the_files_that_their_supervisor_was_given(tmp_path: Path) -> None:
+    file, credentials = tmp_path / "stretto.toml", tmp_path / "zookeeper.credentials"
+    credentials.write_text("stretto:secret")
+    credentials.chmod(0o600)
     supervisor = Supervisor(
         SupervisorConfig(
-            node="n1", cluster="c", zookeeper="127.0.0.1:1", data_dir=tmp_path / "n1", config_file=file
+            node="n1",
+            cluster="c",
+            zookeeper="127.0.0.1:1",
+            data_dir=tmp_path / "n1",
+            config_file=file,
+            credentials_file=credentials,
         )
     )
     try:
         command = supervisor._command(_Post(WorkerId("m-0"), "m"), "launch")
         assert command[command.index("--config") + 1] == str(file)
+        assert command[command.index("--zookeeper-credentials") + 1] == str(credentials)
+        assert "secret" not in " ".join(command)
     finally:
         supervisor._close()

@@ -1,0 +1,55 @@
+"""What lets a cluster's processes, and nobody else, at its part of ZooKeeper: a user and a password.
+
+ZooKeeper's digest scheme: who presents them may do everything with what was created under them, and who does
+not may neither read nor change it. What was created without them before stays open to all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kazoo.security import make_digest_acl
+
+from stretto.errors import UsageError
+
+_OTHERS = 0o077
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    user: str
+    password: str = field(repr=False)
+
+    @classmethod
+    def load(cls, path: Path) -> Credentials:
+        """From a file of one line, ``user:password``, that nobody but its owner can read."""
+        if path.stat().st_mode & _OTHERS:
+            raise UsageError(f"{path} is open to others than its owner; run 'chmod 600 {path}' first")
+        try:
+            user, _, password = path.read_text("utf-8").removesuffix("\n").partition(":")
+        except UnicodeDecodeError:
+            user = password = ""
+        if not user or not password or not (user + password).isprintable():
+            raise UsageError(f"{path} does not hold credentials of ZooKeeper: write one line, user:password")
+        return cls(user, password)
+
+
+def kazoo_options(credentials: Credentials | None) -> dict[str, Any]:
+    """For a client that presents them, and gives what it creates to who has them."""
+    if credentials is None:
+        return {}
+    user, password = credentials.user, credentials.password
+    return {
+        "auth_data": [("digest", f"{user}:{password}")],
+        "default_acl": [make_digest_acl(user, password, all=True)],
+    }
+
+
+def refusal(path: str) -> str:
+    """What to tell who is refused."""
+    return (
+        f"ZooKeeper refuses {path} to this process; "
+        "give it the cluster's credentials with --zookeeper-credentials FILE"
+    )
