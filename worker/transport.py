@@ -1,6 +1,6 @@
 """A worker's sockets: one that everybody connects to, and one to each peer it talks to.
 
-So a pair of workers shares at most two connections, one per direction, whatever the number of groups.
+So a pair replicates over at most two connections, one per direction, whatever the number of groups.
 Delivery is never trusted: a message that does not fit the high-water mark, or whose peer is unknown, is
 dropped, and the replication core sends again what matters.
 """
