@@ -335,10 +335,14 @@ def _slice(group: Group, message: wire.ReadDepot, bytes_max: int) -> DepotSlice:
 
 
 def _with_uncommitted(group: Group, message: wire.ReadDepot, found: Any) -> Any:
-    """Add what is in the log and not applied, if the slice reaches the end of what is."""
+    """Add what is in the log and not applied, if the slice reaches the end of what is.
+
+    From memory: what follows the end that the loop has heard of is there, and the loop does not wait for the
+    state.
+    """
     if not isinstance(found, DepotSlice):
         return found
-    _, end = group.state.depot_bounds(TaskId(message.task), message.depot)
+    end = group.depot_ends.get((TaskId(message.task), message.depot), DepotOffset(0))
     if found.end < end:
         return found
     batches = list(found.batches)

@@ -127,6 +127,24 @@ def test_uncommitted_reads_skip_nothing_that_is_being_applied(driven: Driven) ->
     assert read(driven) == expected
 
 
+def test_uncommitted_reads_need_nothing_of_the_state_on_the_loop(driven: Driven) -> None:
+    """It may have no room for a reader, or be about to grow: nothing for the loop to fail at or wait for."""
+    driven.append(1, [b"applied"])
+    driven.end_turn()
+    driven.apply_all()
+    driven.append(2, [b"not applied"])
+    for offset, expected in ((0, [b"applied", b"not applied"]), (1, [b"not applied"]), (9, [b"not applied"])):
+        message = wire.ReadDepot(1, KEY, TASK, "events", offset, 1 << 20, committed=False)
+        looked = _slice(driven.group, message, 1 << 20)
+        state, driven.group.state = driven.group.state, cast(Any, None)
+        found = _with_uncommitted(driven.group, message, looked)
+        driven.group.state = state
+        assert [RecordBatch.parse(each.payload).records() for each in found.batches] == [
+            [x] for x in expected
+        ]
+        assert found.end == 2
+
+
 def test_a_leader_that_finds_its_log_damaged_while_it_serves_its_state_stops(
     driven: Driven, tmp_path: Path
 ) -> None:
