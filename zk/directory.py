@@ -17,6 +17,7 @@ from kazoo.exceptions import NoNodeError
 from stretto.types import Incarnation, WorkerId
 from stretto.zk.following import Asker
 from stretto.zk.outcomes import LOST_ANSWER
+from stretto.zk.paths import named
 from stretto.zk.records import WorkerRegistration, ZnodeDamaged, decode
 from stretto.zk.session import Done, Send
 from stretto.zk.watched import WatchedZnode
@@ -59,7 +60,7 @@ class WorkerDirectory:
         self._asker.ask(send, answered)
 
     def _workers_listed(self, names: list[str]) -> None:
-        for name in names:
+        for name in named(names):
             worker = WorkerId(name)
             if worker not in self._listings:
                 self._listings[worker] = self._list(worker)
@@ -70,7 +71,7 @@ class WorkerDirectory:
             known = self._registered.setdefault(worker, {})
             for gone in known.keys() - set(names):
                 del known[gone]
-            for name in names:
+            for name in named(names):
                 if Incarnation(name) not in known:
                     self._read(worker, Incarnation(name))
 

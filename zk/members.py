@@ -15,7 +15,7 @@ from kazoo.exceptions import NoNodeError
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.types import Incarnation, WorkerId
 from stretto.zk.outcomes import LOST_ANSWER
-from stretto.zk.paths import GroupKey
+from stretto.zk.paths import GroupKey, named
 from stretto.zk.records import WorkerRegistration, ZnodeDamaged, decode
 from stretto.zk.registrations import SyncedAsker
 
@@ -48,7 +48,7 @@ class MemberSearch:
 
     def _list(self, worker: WorkerId) -> None:
         def listed(incarnations: list[str]) -> None:
-            for incarnation in incarnations:
+            for incarnation in named(incarnations):
                 self._look_at(self._paths.registration(worker, Incarnation(incarnation)))
 
         self._step(self._asker.ask, "get_children_async", self._paths.worker(worker), listed)

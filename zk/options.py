@@ -23,7 +23,7 @@ from kazoo.protocol.states import WatchedEvent
 from stretto.errors import OptionError
 from stretto.options import CLUSTER, OPTIONS, Level, OptionSet, Scope, option_named, parse
 from stretto.zk.outcomes import LOST_ANSWER
-from stretto.zk.paths import Paths
+from stretto.zk.paths import Paths, named
 from stretto.zk.records import ZnodeDamaged
 from stretto.zk.session import Done, MetastoreUnavailable, Send
 from stretto.zk.watched import Watcher
@@ -152,7 +152,7 @@ def read_all(client: KazooClient, paths: Paths) -> OptionSet:
 
 def _children(client: KazooClient, path: str) -> list[str]:
     try:
-        return sorted(client.get_children(path))
+        return sorted(named(client.get_children(path)))
     except NoNodeError:
         return []
 
@@ -301,7 +301,7 @@ class _Reading:
         path = self._paths.options_of_parts(self._module, scope)
 
         def listed(names: list[str]) -> None:
-            self._levels(Level(scope, self._module, name) for name in names)
+            self._levels(Level(scope, self._module, name) for name in named(names))
 
         self._step(lambda client: client.get_children_async(path), listed)
 

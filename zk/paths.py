@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from stretto.errors import UsageError
@@ -179,6 +180,11 @@ class Paths:
 
     def _steps(self, path: str) -> list[str]:
         return path.removeprefix(self.root + "/").split("/")
+
+
+def named(children: Iterable[str]) -> list[str]:
+    """Of what is found below a znode, all that a process of the cluster can have put there."""
+    return [name for name in children if _is_name(name)]
 
 
 def _is_name(name: str) -> bool:

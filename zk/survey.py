@@ -16,7 +16,7 @@ from kazoo.exceptions import NoNodeError
 from stretto.replog.core.record import GroupRecord
 from stretto.types import TaskId, WorkerId
 from stretto.zk.following import Asker
-from stretto.zk.paths import GroupKey
+from stretto.zk.paths import GroupKey, named
 from stretto.zk.records import Assignment, Record, ZnodeDamaged, decode
 
 log = structlog.get_logger()
@@ -53,7 +53,7 @@ class Survey:
             return
 
         def listed(modules: list[str]) -> None:
-            for each in modules:
+            for each in named(modules):
                 self._module(each)
 
         self._step("get_children_async", self._asker.paths.modules, listed)

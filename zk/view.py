@@ -25,6 +25,7 @@ from kazoo.protocol.states import EventType, WatchedEvent
 from stretto.types import Incarnation
 from stretto.zk.credentials import Credentials
 from stretto.zk.outcomes import LOST_ANSWER, told
+from stretto.zk.paths import named
 from stretto.zk.session import MetastoreUnavailable, Session
 from stretto.zk.succession import Succession
 
@@ -171,7 +172,7 @@ class View(Succession):
         def read(client: KazooClient, path: str, watch: Callable[[WatchedEvent], None]) -> Any:
             return client.get_children_async(path, watch=watch)
 
-        return self._follow(path, read, told)
+        return self._follow(path, read, lambda names: told(None if names is None else named(names)))
 
     def _follow(self, path: str, read: Read, told: Told) -> Followed:
         with self.lock:
@@ -236,7 +237,7 @@ class View(Succession):
 
     def children(self, path: str) -> list[str]:
         """Once, as they are. Raises MetastoreUnavailable."""
-        return self._wait_for(lambda client: client.get_children_async(path)) or []
+        return named(self._wait_for(lambda client: client.get_children_async(path)) or [])
 
     def _wait_for(self, send: Callable[[KazooClient], Any]) -> Any:
         future: Future[Any] = Future()

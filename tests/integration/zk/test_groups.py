@@ -6,6 +6,7 @@ from functools import partial
 
 from kazoo.client import KazooClient
 
+from stretto.conductor.creation import evenly
 from stretto.replog.core.effects import CompareAndSet, ReadRecord
 from stretto.replog.core.events import (
     CasOutcome,
@@ -20,11 +21,13 @@ from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.metastore import Metastore
+from stretto.zk.options import read_all
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import ResignRequest, encode
+from stretto.zk.view import View
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder, Started
-from tests.integration.zk.servers import GROUP, LONG_SESSION_TIMEOUT_MS, Workers
+from tests.integration.zk.servers import GROUP, LONG_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS, Workers
 from tests.integration.zk.waiting import wait_until
 
 A, B = WorkerId("a"), WorkerId("b")
@@ -273,3 +276,40 @@ def test_no_znode_is_big(zookeeper: EmbeddedZooKeeper, workers: Workers, operato
     assert len(sizes) > 32
     assert max(sizes.values()) < 4096
     assert max(size for path, size in sizes.items() if "/groups/" in path) < 512
+
+
+def test_znodes_that_nobody_of_the_cluster_made_hide_no_others(
+    zookeeper: EmbeddedZooKeeper, workers: Workers, operator: KazooClient
+) -> None:
+    """ZooKeeper lets people create what no worker, module or incarnation can be called."""
+    paths = workers.paths
+    for parent in (paths.workers, paths.worker(A), paths.worker(B), paths.modules):
+        operator.create(f"{parent}/zookeeper", makepath=True)
+        operator.create(f"{parent}/\N{NO-BREAK SPACE}")
+    metastore, recorder = workers.open(zookeeper.address, "a")
+    workers.open(zookeeper.address, "b")
+    operator.create(paths.assignment("counts"), encode(evenly(1, 1, [A, B], 2)), makepath=True)
+    told: list[frozenset[str]] = []
+    metastore.watch_workers(lambda found: told.append(frozenset(found)))
+    wait_until("both are found", lambda: {"a", "b"} in told)
+    seen: list[int] = []
+    metastore.survey(None, [], lambda groups, _: seen.append(len(groups)))
+    wait_until("the group is found", lambda: seen == [1])
+
+    assert metastore.create_group(GROUP, CREATED).result(30)
+    metastore.look_for_members(GROUP, 1)
+    assert recorder.wait_event(MembersSeen).alive == frozenset(CREATED.isr)
+
+    assert read_all(operator, paths).levels == {}
+    view = View(
+        zookeeper.address,
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        registration=lambda incarnation: (paths.node("n", incarnation), b""),
+        started=lambda _: None,
+    )
+    children: list[list[str] | None] = []
+    view.follow_children(paths.modules, children.append)
+    view.start()
+    wait_until("modules are listed", lambda: ["counts"] in children)
+    assert view.children(paths.modules) == ["counts"]
+    view.close()
