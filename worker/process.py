@@ -176,6 +176,7 @@ class Worker:
             listener=self,
             options_of=config.module,
             credentials=config.credentials,
+            on_failure=self.loop.end_with,
         )
 
     @property

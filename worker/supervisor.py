@@ -132,6 +132,7 @@ class Supervisor:
             registration=self._registration,
             started=self._registered,
             credentials=credentials,
+            on_failure=self.loop.end_with,
         )
         self._code = ModuleCode(
             self.loop,

@@ -51,7 +51,7 @@ from stretto.zk.records import (
 )
 from stretto.zk.registrations import WatchedRegistrations
 from stretto.zk.session import Done, MetastoreUnavailable, Send, Session
-from stretto.zk.succession import Succession
+from stretto.zk.succession import OnFailure, Succession
 from stretto.zk.survey import Survey, Surveyed
 from stretto.zk.watched import WatchedZnode
 
@@ -91,6 +91,7 @@ class Metastore(Succession):
         listener: MetastoreListener,
         options_of: str | None = None,
         credentials: Credentials | None = None,
+        on_failure: OnFailure | None = None,
         lease_interval_ms: int | None = None,
     ) -> None:
         """``options_of``: the module whose spec and options are followed; without, none are."""
@@ -100,6 +101,7 @@ class Metastore(Succession):
             credentials=credentials,
             tick_seconds=(lease_interval_ms or session_timeout_ms / LEASE_RENEWALS) / 1000,
             thread="metastore-lease",
+            on_failure=on_failure,
             worker=worker,
         )
         self.paths = paths
@@ -323,7 +325,10 @@ class Metastore(Succession):
             with self.lock:
                 # NONE is news of the connection, which :meth:`connected` and :meth:`over` take in.
                 if event.type != EventType.NONE and not self._closing.is_set():
-                    fired(event)
+                    try:
+                        fired(event)
+                    except BaseException as error:  # noqa: BLE001 - on a thread of kazoo's, which would hide it
+                        self.failed(error)
 
         return on_event
 

@@ -29,7 +29,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -76,6 +76,9 @@ class SessionOwner(Protocol):
 
     def connected(self, session: Session) -> None:
         """For the first time or again; whatever was asked before and not answered must be asked anew."""
+
+    def failed(self, error: BaseException) -> None:
+        """Something went wrong on one of these threads that should not. Nobody else would notice."""
 
     def over(self, session: Session) -> None:
         """It expired. Every request has been answered; nothing more will come of this session."""
@@ -288,14 +291,16 @@ class Session:
                 result.rawlink(lambda result, request=request: self._answered(request, result))
 
     def _answered(self, request: _Request, result: Any) -> None:
-        with self._lock:
+        with self._lock, self._guarding():
             self._heard_at = time.monotonic()
-            if result.successful():
-                self._finish(request, result.value, None)
-            else:
-                self._finish(request, None, result.exception)
-            if self.is_connected:
-                self._pump()
+            try:
+                if result.successful():
+                    self._finish(request, result.value, None)
+                else:
+                    self._finish(request, None, result.exception)
+            finally:
+                if self.is_connected:
+                    self._pump()
 
     def _finish(self, request: _Request, value: Any, error: Exception | None) -> None:
         self._in_flight.pop(request, None)
@@ -311,7 +316,7 @@ class Session:
     # States.
 
     def _state_changed(self, state: str) -> None:
-        with self._lock:
+        with self._lock, self._guarding():
             if self.is_over:
                 return
             if state == KazooState.CONNECTED:
@@ -324,6 +329,14 @@ class Session:
                 self._fail_waiting(ConnectionLoss())
             else:
                 self._lose()
+
+    @contextlib.contextmanager
+    def _guarding(self) -> Iterator[None]:
+        """On kazoo's threads, which a broken invariant would end without a word."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - told to who knows what to do about it
+            self._owner.failed(error)
 
     def give_up(self) -> None:
         """Its registration is gone, so it counts as expired."""

@@ -11,7 +11,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -21,6 +21,9 @@ from stretto.zk.session import Session
 
 REOPEN_SECONDS = 0.2
 SILENCE_SECONDS = 5.0
+
+
+OnFailure: TypeAlias = Callable[[BaseException], None]
 
 
 class Succession(ABC):
@@ -34,10 +37,13 @@ class Succession(ABC):
         credentials: Credentials | None,
         tick_seconds: float,
         thread: str,
+        on_failure: OnFailure | None,
         **logged: Any,
     ) -> None:
-        """``thread`` is the name of the one that ticks; ``logged`` goes with every line of the log."""
+        """``thread`` is the name of the one that ticks; ``logged`` goes with every line of the log.
+        ``on_failure`` gets what can never be, from any thread: who needs the sessions must end with it."""
         self._hosts = hosts
+        self._on_failure = on_failure
         self._session_timeout_ms = session_timeout_ms
         self._credentials = credentials
         self._tick_seconds = tick_seconds
@@ -120,16 +126,26 @@ class Succession(ABC):
                 fresh.open()
         old.close()
 
+    def failed(self, error: BaseException) -> None:
+        """An ordinary error is of one znode or one request: all else goes on."""
+        self._log.error("metastore_failed", error=repr(error), exc_info=error)
+        if not isinstance(error, Exception) and self._on_failure is not None:
+            self._on_failure(error)
+
     def _tick(self) -> None:
         while not self._closing.wait(self._tick_seconds):
             with self.lock:
                 later, self._later = self._later, []
-                for again in later:
-                    again()
-                session = self._session
-                if session is not None:
-                    self._ticked(session)
-                self._complain()
+                for again in [*later, self._tick_session, self._complain]:
+                    try:
+                        again()
+                    except BaseException as error:  # noqa: BLE001 - the lease is renewed on this thread
+                        self.failed(error)
+
+    def _tick_session(self) -> None:
+        session = self._session
+        if session is not None:
+            self._ticked(session)
 
     def _expect_answers(self, session: Session) -> None:
         """Silence for two thirds of the time-out: try another server while the session still lives."""

@@ -27,7 +27,7 @@ from stretto.zk.credentials import Credentials
 from stretto.zk.outcomes import LOST_ANSWER, told
 from stretto.zk.paths import named
 from stretto.zk.session import MetastoreUnavailable, Session
-from stretto.zk.succession import Succession
+from stretto.zk.succession import OnFailure, Succession
 
 log = structlog.get_logger()
 
@@ -131,6 +131,7 @@ class View(Succession):
         registration: Callable[[Incarnation], tuple[str, bytes]],
         started: Callable[[Incarnation], None],
         credentials: Credentials | None = None,
+        on_failure: OnFailure | None = None,
     ) -> None:
         """``registration`` says where and what to register; ``started`` is told when that is done."""
         super().__init__(
@@ -139,6 +140,7 @@ class View(Succession):
             credentials=credentials,
             tick_seconds=session_timeout_ms / 1_000 / PULSES,
             thread="metastore-pulse",
+            on_failure=on_failure,
         )
         self._registration = registration
         self._started = started

@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 from kazoo.protocol.states import KazooState
 
+from stretto.invariants import InvariantViolation
 from stretto.zk.session import WINDOW, Session
 
 
@@ -81,6 +82,9 @@ class Owner:
 
     def over(self, session: Session) -> None:
         self.heard.append("over")
+
+    def failed(self, error: BaseException) -> None:
+        self.heard.append(f"failed: {error}")
 
 
 class Driven:
@@ -232,3 +236,19 @@ def test_whose_registration_was_deleted_is_over(driven: Driven) -> None:
     assert driven.owner.heard == ["connected", "over"]
     assert driven.answers == [("waiting", SessionExpiredError)]
     assert [type(each) for each in outcomes] == [NoNodeError]
+
+
+@pytest.mark.parametrize("error", [ValueError("no number"), InvariantViolation("two leaders", {})])
+def test_a_failure_on_a_thread_of_kazoo_is_told_and_what_waits_goes_on(
+    driven: Driven, error: BaseException
+) -> None:
+    def done(*_: object) -> None:
+        raise error
+
+    driven.session.submit(lambda client: client.call("bad"), done)
+    for number in range(WINDOW):
+        driven.ask(str(number))
+    assert len(driven.client.calls) == WINDOW
+    driven.client.calls[0][1].give()
+    assert driven.owner.heard == ["connected", f"failed: {error}"]
+    assert len(driven.client.calls) == WINDOW + 1
