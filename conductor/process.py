@@ -105,6 +105,7 @@ class Conductor:
         self._network = Network([self.address], config.key)
         self._stop = threading.Event()
         self._wake = threading.Event()
+        self._failure: BaseException | None = None
         self._acting = threading.Lock()
         self._mirror: Mirror | None = None
         self._view = View()
@@ -130,7 +131,7 @@ class Conductor:
 
     def run(self) -> None:
         """Until :meth:`stop`."""
-        serving = threading.Thread(target=self._loop.run, name="conductor-loop", daemon=True)
+        serving = threading.Thread(target=self._serve, name="conductor-loop", daemon=True)
         serving.start()
         log.info("conductor_started", address=self.address, zookeeper=self._config.zookeeper)
         try:
@@ -145,6 +146,16 @@ class Conductor:
             self._network.close()
             self._loop.close()
             log.info("conductor_stopped", address=self.address)
+        if self._failure is not None:
+            raise self._failure
+
+    def _serve(self) -> None:
+        """Who does not answer must not lead."""
+        try:
+            self._loop.run()
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that ends the process
+            self._failure = error
+            self.stop()
 
     def _state_changed(self, _: str) -> None:
         self._wake.set()

@@ -21,6 +21,7 @@ from stretto.errors import StorageError
 from stretto.replog.frame import payload
 
 if TYPE_CHECKING:
+    from stretto.loop import Loop
     from stretto.replog.frame import Frame
     from stretto.worker.group import Group
     from stretto.zk.paths import GroupKey
@@ -35,7 +36,8 @@ FRESH_MS = 10 * 60_000
 class Digests:
     """Safe from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
         self._lock = threading.Lock()
         self._found: OrderedDict[tuple[GroupKey, str], admin.DigestView] = OrderedDict()
         self._pool = ThreadPoolExecutor(1, "digest")
@@ -57,14 +59,14 @@ class Digests:
             with snapshot:
                 if self._is_closing:
                     return
-                try:
-                    found = {task: digest() for task, digest in digests.items()}
-                except StorageError as error:
-                    log.error("digests_not_computed", group=str(group.key), why=str(error))
-                    return
+                found = {task: digest() for task, digest in digests.items()}
             self._keep(group.key, marker, admin.DigestView(offset=frame.end_offset, digests=found))
 
-        self._pool.submit(compute)
+        def then(error: Exception | None) -> None:
+            if error is not None:
+                log.error("digests_not_computed", group=str(group.key), why=str(error))
+
+        self._pool.submit(self._loop.hand_back, compute, then)
 
     def _keep(self, group: GroupKey, marker: str, view: admin.DigestView) -> None:
         log.info("digests_computed", group=str(group), marker=marker, offset=view.offset)

@@ -85,12 +85,12 @@ class HeldState:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         with suppress(OSError):
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        failures: list[StorageError] = []
+        failures: list[BaseException] = []
 
         def fill() -> None:
             try:
                 task.copy(writing)
-            except StorageError as error:
+            except BaseException as error:  # noqa: BLE001 - else half a copy would be taken for a whole one
                 failures.append(error)
             finally:
                 os.close(writing)

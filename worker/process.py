@@ -116,7 +116,7 @@ class Worker:
         self.commit = GroupCommit(
             self.replicas.committed, deliver=self.loop.call_in_passing, wake=self.loop.wake
         )
-        self.digests = Digests()
+        self.digests = Digests(self.loop)
         self.snapshots = SnapshotDesk(self)
         self.applier = Applier(self.loop, self._marked)
         self.transport = Transport(

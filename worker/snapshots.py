@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -126,7 +127,7 @@ class SnapshotDesk:
             self._kept[group.key, marker] = kept
         for each in gone:
             self._pool.submit(each.held.release)
-        self._pool.submit(self._digest, kept)
+        self._on_thread(kept, lambda: self._digest(kept))
         self._worker.loop.call_soon(self._watch, kept)
 
     # Calls.
@@ -142,7 +143,7 @@ class SnapshotDesk:
         if not kept.is_copying:
             kept.is_copying = True
             rate = int(self._worker.option("snapshot.max.bytes.per.second"))
-            self._pool.submit(self._copy, kept, Path(call.folder), call.token, rate)
+            self._on_thread(kept, lambda: self._copy(kept, Path(call.folder), call.token, rate))
         return True
 
     def drop(self, call: admin.DropCut) -> None:
@@ -173,6 +174,15 @@ class SnapshotDesk:
         threading.Thread(target=kept.held.release, name="snapshot-release", daemon=True).start()
 
     # What takes long.
+
+    def _on_thread(self, kept: _Kept, work: Callable[[], None]) -> None:
+        def then(error: Exception | None) -> None:
+            if error is not None:
+                # Whoever waits for it would wait for ever.
+                log.error("snapshot_failed", group=str(kept.group), marker=kept.marker, exc_info=error)
+                kept.problem = kept.problem or f"the snapshot failed on its worker ({error!r})"
+
+        self._pool.submit(self._worker.loop.hand_back, work, then)
 
     def _digest(self, kept: _Kept) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stretto.cli.daemons import ZookeeperCredentials
+from stretto.cli.daemons import ZookeeperCredentials, run
 from stretto.conductor.process import Conductor, ConductorConfig
 from stretto.endpoint import advertised
 from stretto.keys import ClusterKey
@@ -56,5 +56,5 @@ def conductor(
     )
     daemon.handle_signals()
     typer.echo(f"the conductor listens on {daemon.address}; Ctrl-C stops it")
-    daemon.run()
+    run(daemon.run)
     return 0

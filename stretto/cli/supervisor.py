@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stretto.cli import config
-from stretto.cli.daemons import ZookeeperCredentials
+from stretto.cli.daemons import ZookeeperCredentials, run
 from stretto.endpoint import advertised
 from stretto.errors import UsageError
 from stretto.logs import configure
@@ -73,7 +73,7 @@ def supervisor(
     )
     daemon.handle_signals()
     typer.echo(f"the supervisor of node {node} listens on {daemon.address}; Ctrl-C stops it and its workers")
-    daemon.run()
+    run(daemon.run)
     return 0
 
 

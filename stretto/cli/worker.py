@@ -12,7 +12,7 @@ import typer
 from stretto import lean  # noqa: F401 - before structlog is imported
 from stretto.admin import ModuleDescription, describe
 from stretto.allocator import keep_freed_memory
-from stretto.cli.daemons import ZookeeperCredentials
+from stretto.cli.daemons import ZookeeperCredentials, run
 from stretto.conductor.creation import await_module
 from stretto.endpoint import advertised
 from stretto.keys import ClusterKey, require_key
@@ -116,5 +116,5 @@ def worker(
     if stop.is_set():
         process.loop.call_soon(process.stop)
     typer.echo(f"worker {me} serves {len(process.config.plans)} groups of {module} at {process.address}")
-    process.run()
+    run(process.run)
     return 0

@@ -106,19 +106,14 @@ class ScanDesk:
             self._pool = ThreadPoolExecutor(1, "pin")
         loop = self._worker.loop
 
-        def carry_out() -> None:
-            result: T | StrettoError
-            try:
-                result = work()
-            except StrettoError as error:
-                result = error
-            except Exception as error:
-                log.exception("pinning_failed")
-                result = StrettoError(f"pinning failed: {error}")
-            loop.call_soon(then, result)
+        def told(result: T | Exception) -> None:
+            if isinstance(result, Exception) and not isinstance(result, StrettoError):
+                log.error("pinning_failed", exc_info=result)
+                result = StrettoError(f"pinning failed: {result}")
+            then(result)
 
         if not self._is_closing:
-            self._pool.submit(carry_out)
+            self._pool.submit(loop.hand_back, work, told)
 
     # On the pinning thread.
 

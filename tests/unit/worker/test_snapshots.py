@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,14 +11,17 @@ from typing import Any, cast
 import pytest
 
 from stretto import admin
+from stretto.loop import Loop
 from stretto.replog.frame import Kind
 from stretto.snapshot.manifest import file_of
-from stretto.types import TaskId
+from stretto.types import Millis, TaskId
 from stretto.worker import snapshots
+from stretto.worker.held import HeldState
 from stretto.worker.holding import HOLD_MS_MAX, Holding
 from stretto.worker.process import Worker
 from stretto.worker.snapshots import CREATING, SnapshotDesk, is_snapshot
 from stretto.worker.state import AppliedState
+from stretto.worker.taskdigest import HeldTask
 from stretto.zk.paths import GroupKey
 from tests.unit.snapshot.snapshots import TASKS, a_log
 from tests.unit.worker.entries import Log
@@ -26,11 +30,11 @@ KEY = GroupKey("bank", 1, 0)
 DEADLINE_SECONDS = 30.0
 
 
-class Timers:
+class Timers(Loop):
     """A loop whose time is set by the test."""
 
     def __init__(self) -> None:
-        self.now = 1_000
+        self.now = Millis(1_000)
         self._due: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
 
     def call_soon(self, function: Callable[..., None], *args: Any) -> None:
@@ -43,7 +47,7 @@ class Timers:
         self._due.append((when, function, args))
 
     def pass_ms(self, millis: int) -> None:
-        self.now += millis
+        self.now = Millis(self.now + millis)
         due = [each for each in self._due if each[0] <= self.now]
         self._due = [each for each in self._due if each[0] > self.now]
         for _, function, args in due:
@@ -195,6 +199,37 @@ def test_the_state_at_a_marker_is_digested_and_copied_while_more_is_applied(
     desk.drop(admin.DropCut(group=KEY, marker="one"))
     assert cut(desk, "one") is None
     assert not desk.copy(call)
+
+
+def test_who_waits_for_a_snapshot_is_told_of_whatever_goes_wrong_with_it(
+    desk: SnapshotDesk, state: AppliedState, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest(*_: object) -> str:
+        raise ValueError("no number")
+
+    def problem() -> str:
+        world.loop.pass_ms(1)
+        view = cut(desk, "one")
+        return view.problem if view is not None else ""
+
+    monkeypatch.setattr(HeldState, "digest", digest)
+    mark(desk, state, a_log(), "one")
+    assert "no number" in until("a problem", problem)
+
+
+def test_half_a_copy_is_not_taken_for_a_whole_one(
+    state: AppliedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(_: object, fd: int) -> None:
+        os.write(fd, b"half")
+        raise ValueError("no number")
+
+    monkeypatch.setattr(HeldTask, "copy", copy)
+    held = state.hold()
+    with pytest.raises(ValueError, match="no number"):
+        held.copy(TASKS[0], tmp_path / "copy", 0)
+    assert not (tmp_path / "copy").exists()
+    held.release()
 
 
 @pytest.mark.parametrize("there", [None, "another word"])
