@@ -191,8 +191,6 @@ class RegroupingDesk:
             if group is None:
                 worker.replicas.forget_stopped(key, partial(self._closed, key))
             else:
-                # Who waits for it is told, and asks elsewhere.
-                group.step(events.SessionExpired())
                 worker.replicas.gave_up(group, "its tasks were regrouped", partial(self._closed, key))
         if self._old():
             worker.loop.call_after(AGAIN_MS, self._close_all)

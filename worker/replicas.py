@@ -184,6 +184,8 @@ class Replicas:
         who read from it still."""
         worker = self._worker
         key = group.key
+        # Who waits for it is told, and asks elsewhere.
+        group.step(events.SessionExpired())
         group.closed = True
         worker.metastore.unfollow(key)
         del worker.groups[key]

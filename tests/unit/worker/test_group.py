@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
 from stretto import wire
 from stretto.catchup import messages as transfers
 from stretto.records import RecordBatch, pack
-from stretto.replog.core import events, messages
+from stretto.replog.core import effects, events, messages
 from stretto.replog.folder import OsFile, OsFolder
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Millis, Offset, WorkerId
 from stretto.worker.catchup import CatchupDesk
 from stretto.worker.reads import _slice, _with_uncommitted
+from stretto.worker.replicas import Replicas
 from tests.unit.core.group import ALL, W0, W1, W2, entry, incarnation_of, record, settings
 from tests.unit.worker.driving import KEY, TASK, Driven
 
@@ -289,3 +291,16 @@ def test_a_replica_that_is_stopped_during_a_truncation_lets_go_of_its_log(follow
     following.work()
     assert following.holds == 0
     assert following.group.log.end_offset == 1
+
+
+def test_who_reads_at_a_replica_that_is_given_up_is_told(following: Driven) -> None:
+    following.group.step(events.Read(request=1, max_staleness_ms=Millis(1_000)))
+    following.end_turn()
+    assert following.replies == {}
+    worker = MagicMock(groups={KEY: following.group})
+    worker.config.plans = ()
+    replicas = Replicas(worker)
+    replicas._storages[KEY] = replicas._fsync[KEY] = MagicMock()
+    replicas.gave_up(following.group, "its replica moved to another worker", lambda: None)
+    assert isinstance(following.replies[1], effects.Refused)
+    assert following.group.closed
