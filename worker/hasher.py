@@ -31,6 +31,7 @@ ALIGNED_BYTES = 4096
 """Of positions, lengths and memory: what every disk accepts past the page cache."""
 NICENESS = 5
 _BUFFERS = 4
+"""Writes of a copy that are under way at once: a disk that others use too serves who has asked for most."""
 _AUTOGROUP = Path("/proc/self/autogroup")
 
 
@@ -112,27 +113,29 @@ def _copy(source: Path, size_bytes: int, fd: int, block_bytes: int, seed: int) -
     piece_bytes = _piece_bytes(block_bytes)
     buffers = [memoryview(mmap.mmap(-1, piece_bytes)) for _ in range(_BUFFERS)]
     head = sys.stdin.buffer.read()
-    under_way: deque[Future[None]] = deque()
+    under_way: deque[tuple[Future[None], bytes]] = deque()
 
-    def store(piece: memoryview, hashes: bytes, position: int) -> None:
-        write(fd, piece, position)
+    def wait_for_oldest() -> None:
+        written, hashes = under_way.popleft()
+        written.result()
         _say(hashes)
 
-    with source.open("rb", 0) as file, ThreadPoolExecutor(1) as writing:
+    with source.open("rb", 0) as file, ThreadPoolExecutor(_BUFFERS) as writing:
         os.posix_fadvise(file.fileno(), 0, size_bytes, os.POSIX_FADV_SEQUENTIAL)
         for position in range(0, size_bytes, piece_bytes):
             buffer = buffers[0]
             buffers.append(buffers.pop(0))
             if len(under_way) == _BUFFERS:
-                under_way.popleft().result()
+                wait_for_oldest()
             piece = buffer[: min(piece_bytes, size_bytes - position)]
             _read(file.fileno(), piece, position)
             if position < len(head):
                 part = head[position : position + len(piece)]
                 piece[: len(part)] = part
-            under_way.append(writing.submit(store, piece, hashes_in(piece, block_bytes, seed), position))
-        for each in under_way:
-            each.result()
+            hashes = hashes_in(piece, block_bytes, seed)
+            under_way.append((writing.submit(write, fd, piece, position), hashes))
+        while under_way:
+            wait_for_oldest()
 
 
 def _read(fd: int, piece: memoryview, position: int) -> None:
