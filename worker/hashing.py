@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from stretto.worker import hasher
 from stretto.worker.environment import StandingFile
-from stretto.worker.hasher import HASH_BYTES, READ_BYTES
+from stretto.worker.hasher import READ_BYTES
 
 SMALL_BYTES = 4 << 20
 """Below this a process is not worth its start."""
@@ -31,12 +31,16 @@ def hashes_of(fd: int, size_bytes: int, block_bytes: int, seed: int) -> bytes:
 
 
 def copy_and_hash(
-    source: StandingFile, fd: int, block_bytes: int, seed: int, grew: Callable[[int], None] = lambda _: None
+    source: StandingFile,
+    fd: int,
+    block_bytes: int,
+    seed: int,
+    grew: Callable[[bytearray], None] = lambda _: None,
 ) -> bytes:
     """Have a file copied to another one, and return the hashes of its blocks.
 
-    ``grew`` is told how many blocks are hashed and in the file, whenever there are more. What it raises ends
-    the copy.
+    ``grew`` is given those of the blocks that are in the file, whenever there are more: always the same list,
+    which goes on growing. What it raises ends the copy.
     """
     arguments = ["copy", str(source.path), str(source.size_bytes), str(fd), str(block_bytes), str(seed)]
     with _start(arguments, stdin=subprocess.PIPE, pass_fds=(fd,)) as process:
@@ -46,7 +50,7 @@ def copy_and_hash(
             hashes = bytearray()
             while part := os.read(_pipe(process.stdout).fileno(), READ_BYTES):
                 hashes += part
-                grew(len(hashes) // HASH_BYTES)
+                grew(hashes)
             errors = _pipe(process.stderr).read()
         except BaseException:
             process.kill()

@@ -45,6 +45,12 @@ class Spool:
         #: Past the page cache.
         self.direct = open_direct(path, os.O_RDWR)
         weakref.finalize(self, os.close, self.direct)
+        #: The file that it is a copy of. What is there may have changed since.
+        self.source: int | None = None
+
+    def is_copy_of(self, source: Path) -> None:
+        self.source = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self.source)
 
     def fd_for(self, pieces: Pieces) -> int:
         """To read them from: much at once past the page cache, a little here and there through it."""
@@ -74,6 +80,9 @@ class SpooledImage:
     def pieces(self, runs: tuple[Run, ...]) -> Pieces:
         return _pieces(runs, self.described.size_bytes, self.described.block_bytes)
 
+    def hashes_of(self, runs: tuple[Run, ...]) -> bytes:
+        return _hashes_of(runs, self.hashes)
+
 
 @dataclass(eq=False)
 class GrowingImage:
@@ -81,10 +90,20 @@ class GrowingImage:
 
     spool: Spool
     described: messages.Growing
+    hashes: bytearray
 
     def pieces(self, runs: tuple[Run, ...]) -> Pieces:
         block_bytes = self.described.block_bytes
         return _pieces(runs, self.described.blocks * block_bytes, block_bytes)
+
+    def hashes_of(self, runs: tuple[Run, ...]) -> bytes:
+        return _hashes_of(runs, self.hashes)
+
+
+def _hashes_of(runs: tuple[Run, ...], hashes: bytes | bytearray) -> bytes:
+    return b"".join(
+        hashes[first * blocks.HASH_BYTES : (first + count) * blocks.HASH_BYTES] for first, count in runs
+    )
 
 
 def _pieces(runs: tuple[Run, ...], size_bytes: int, block_bytes: int) -> Pieces:
@@ -122,6 +141,7 @@ def make_image(
             else:
                 progress = _Progress(spool, ask, expected_bytes, block_bytes, grew)
                 with state.standing(ask.task) as file:
+                    spool.is_copy_of(file.path)
                     hashes = copy_and_hash(file, spool.direct, block_bytes, seed, progress.made)
             offset = offset_of_image(path, ask.task)
         finally:
@@ -165,7 +185,8 @@ class _Progress:
         self._grew = grew
         self._told = 0
 
-    def made(self, count: int) -> None:
+    def made(self, hashes: bytearray) -> None:
+        count = len(hashes) // blocks.HASH_BYTES
         if (count - self._told) * self._block_bytes < GROWTH_BYTES:
             return
         self._told = count
@@ -181,7 +202,7 @@ class _Progress:
             blocks=count,
             applied=Offset(0),
         )
-        self._grew(GrowingImage(self._spool, described))
+        self._grew(GrowingImage(self._spool, described, hashes))
 
 
 def _require_space(folder: Path, size_bytes: int) -> None:

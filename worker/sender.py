@@ -6,6 +6,10 @@ body is in a spool file, and who gets it. The file itself comes along as a descr
 nothing between two parts but its connections. These begin with the worker's own hello, and to a follower what
 comes is the worker's.
 
+**What is in memory** need not come from the disk: the file that the image is a copy of is there as a rule,
+for the copy has just been made. It may have changed since, so what is found there is hashed, and if it is not
+what the image has, or would have to be waited for, the spool file is read.
+
 A sender is nice to those that answer clients. It is started with the first image that is worth it, and ends
 when there are no transfers. Nobody waits for it: until it is ready the worker sends by itself, and a part
 that does not fit its queue, or is lost when it dies, is asked for again.
@@ -32,7 +36,7 @@ from stretto.keys import ClusterKey
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
 from stretto.types import WorkerId
-from stretto.worker.hasher import be_nice
+from stretto.worker.hasher import be_nice, hashes_in
 
 COMMAND_BYTES_MAX = 128 * 1024
 
@@ -53,6 +57,10 @@ class Part(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     message: wire.Catchup
     pieces: tuple[tuple[int, int], ...]
     """Position and length in the file, for each piece of the body."""
+    hashes: bytes
+    """Of the body's blocks."""
+    block_bytes: int
+    seed: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -92,11 +100,11 @@ class Sender:
             if self._key is not None:
                 self._life.tell(Key(self._key.public, self._key.secret))
 
-    def send(self, part: Part, fd: int) -> bool:
-        """False if it is not ready."""
+    def send(self, part: Part, spool: int, source: int | None = None) -> bool:
+        """False if it is not ready. ``source`` is a file that may have the body, too."""
         if self._life is None or not self._life.is_ready:
             return False
-        self._life.tell(part, fd)
+        self._life.tell(part, *((spool,) if source is None else (spool, source)))
         return True
 
     def end(self) -> None:
@@ -211,7 +219,7 @@ class _Child:
 
     def _receive(self) -> bool:
         try:
-            data, fds, _, _ = socket.recv_fds(self._parent, COMMAND_BYTES_MAX, 1)
+            data, fds, _, _ = socket.recv_fds(self._parent, COMMAND_BYTES_MAX, 2)
         except BlockingIOError:
             return False
         if not data:
@@ -222,15 +230,15 @@ class _Child:
             if isinstance(command, Key):
                 self._key = ClusterKey(command.public, command.secret)
             else:
-                self._send(command, fds[0])
+                self._send(command, *fds)
         finally:
             for fd in fds:
                 os.close(fd)
         return True
 
-    def _send(self, part: Part, fd: int) -> None:
+    def _send(self, part: Part, spool: int, source: int | None = None) -> None:
         try:
-            body = self._read(fd, part.pieces)
+            body = self._in_memory(part, source) or self._read(spool, part.pieces)
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._parent.send(_encode(Unread(part.to, part.message, str(error))))
@@ -239,13 +247,22 @@ class _Child:
         if dealer is not None:
             dealer.send(part.message, (body,))
 
-    def _read(self, fd: int, pieces: Sequence[tuple[int, int]]) -> memoryview:
+    def _in_memory(self, part: Part, source: int | None) -> memoryview | None:
+        if source is None:
+            return None
+        try:
+            body = self._read(source, part.pieces, os.RWF_NOWAIT)
+        except OSError:
+            return None
+        return body if hashes_in(body, part.block_bytes, part.seed) == part.hashes else None
+
+    def _read(self, fd: int, pieces: Sequence[tuple[int, int]], flags: int = 0) -> memoryview:
         total = sum(length for _, length in pieces)
         if total > len(self._buffer):
             self._buffer = memoryview(mmap.mmap(-1, total))
         at = 0
         for position, length in pieces:
-            if os.preadv(fd, [self._buffer[at : at + length]], position) != length:
+            if os.preadv(fd, [self._buffer[at : at + length]], position, flags) != length:
                 raise OSError("a spool file is shorter than the image it holds")
             at += length
         return self._buffer[:total]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 import structlog
 
 from stretto import wire
-from stretto.catchup import messages, serve
+from stretto.catchup import blocks, messages, serve
 from stretto.catchup.fetch import PART_BYTES
 from stretto.errors import StorageCorrupt, StorageError, sentence_of
 from stretto.replog.core import effects, events
@@ -266,8 +266,12 @@ class StateServing:
             hello=transport.hello(),
             message=wire.Catchup(key[0], message),
             pieces=pieces,
+            hashes=image.hashes_of(runs),
+            block_bytes=image.described.block_bytes,
+            seed=blocks.seed_of(message.incarnation),
         )
-        if part.address and self._sender.send(part, image.spool.fd_for(pieces)):
+        spool = image.spool
+        if part.address and self._sender.send(part, spool.fd_for(pieces), spool.source):
             return
 
         def then(result: bytes | Exception) -> None:
@@ -276,7 +280,7 @@ class StateServing:
             else:
                 self._desk.send(key[1], key[0], message, result)
 
-        self._desk.on_thread(lambda: image.spool.read(pieces), then)
+        self._desk.on_thread(lambda: spool.read(pieces), then)
 
     def _unread(self, unread: sender.Unread) -> None:
         group, message = unread.message.group, unread.message.message

@@ -85,9 +85,9 @@ def _load_once(source: Path, spool: int, connection: socket.socket, progress: _P
             sent += len(part)
             progress.write(moved + sent)
 
-    def grew(count: int) -> None:
+    def grew(hashes: bytearray) -> None:
         """Who copies waits for whoever waits here, a few dozen MB later."""
-        copied = min(count * blocks.BLOCK_BYTES, size_bytes)
+        copied = min(len(hashes) // blocks.HASH_BYTES * blocks.BLOCK_BYTES, size_bytes)
         sending.submit(send, copied)
         pace.keep(moved + copied)
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from stretto.catchup.blocks import hash_of
+from stretto.catchup.blocks import HASH_BYTES, hash_of
 from stretto.errors import StorageError
 from stretto.worker.environment import StandingFile
 from stretto.worker.hasher import READ_BYTES, is_direct, open_direct, write
@@ -60,7 +60,11 @@ def test_a_copy_is_hashed_while_it_is_made(source: Path, spool: int, size: int) 
     content = Random(2).randbytes(size)
     source.write_bytes(content + b"what is beyond the end")
     seen: list[int] = []
-    hashes = copy_and_hash(StandingFile(source, size), spool, BLOCK_BYTES, SEED, seen.append)
+
+    def grew(hashes: bytearray) -> None:
+        seen.append(len(hashes) // HASH_BYTES)
+
+    hashes = copy_and_hash(StandingFile(source, size), spool, BLOCK_BYTES, SEED, grew)
     assert hashes == expected(content)
     assert content_of(spool) == content
     assert seen == sorted(seen)
@@ -79,9 +83,9 @@ def test_what_is_told_to_be_there_can_be_read_while_the_copy_goes_on(source: Pat
     content = Random(3).randbytes(20 * READ_BYTES)
     source.write_bytes(content)
 
-    def grew(blocks: int) -> None:
-        end = blocks * BLOCK_BYTES
-        assert content_of(spool)[:end] == content[:end]
+    def grew(hashes: bytearray) -> None:
+        there = content_of(spool)[: len(hashes) // HASH_BYTES * BLOCK_BYTES]
+        assert (there, bytes(hashes)) == (content[: len(there)], expected(there))
 
     assert copy_and_hash(StandingFile(source, len(content)), spool, BLOCK_BYTES, SEED, grew)
 
@@ -89,7 +93,7 @@ def test_what_is_told_to_be_there_can_be_read_while_the_copy_goes_on(source: Pat
 def test_a_copy_that_nobody_wants_any_more_ends(source: Path, spool: int) -> None:
     source.write_bytes(bytes(3 * READ_BYTES))
 
-    def grew(_: int) -> None:
+    def grew(_: bytearray) -> None:
         raise StorageError("the transfer was given up")
 
     with pytest.raises(StorageError, match="given up"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,17 @@ from stretto.endpoint import Connection, Endpoint
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.worker.hasher import hashes_in
 from stretto.worker.sender import Part, Sender, Unread
 from stretto.zk.paths import GroupKey
 
 DEADLINE_MS = 60_000
 CONTENT = os.urandom(300_000)
+BLOCK_BYTES, SEED = 8_192, 1
+
+
+def body_of(pieces: Sequence[tuple[int, int]]) -> bytes:
+    return b"".join(CONTENT[position : position + length] for position, length in pieces)
 
 
 class World:
@@ -69,11 +75,14 @@ class World:
             hello=wire.Hello(wire.PROTOCOL_VERSION, "c", WorkerId("leader"), Incarnation("l")),
             message=wire.Catchup(GroupKey("m", 1, 0), blocks),
             pieces=pieces,
+            hashes=hashes_in(memoryview(body_of(pieces)), BLOCK_BYTES, SEED),
+            block_bytes=BLOCK_BYTES,
+            seed=SEED,
         )
 
-    def send(self, part: Part) -> None:
+    def send(self, part: Part, source: int | None = None) -> None:
         """As soon as it is ready."""
-        self.until(lambda: self.sender.send(part, self.spool))
+        self.until(lambda: self.sender.send(part, self.spool, source))
 
     def close(self) -> None:
         self.sender.close()
@@ -104,6 +113,29 @@ def test_parts_arrive_as_messages_of_the_worker_and_what_cannot_be_read_is_told(
     ]
     assert world.unread[0].message == missing.message
     assert "shorter" in world.unread[0].why
+
+
+def test_what_is_in_memory_is_sent_from_there_unless_it_has_changed(tmp_path: Path) -> None:
+    """The spool file has not a single byte that is asked for: what arrives came from the other file."""
+    world = World(None, tmp_path)
+    source = os.open(tmp_path / "source", os.O_RDWR | os.O_CREAT)
+    os.write(source, CONTENT)
+    os.truncate(tmp_path / "spool", 0)
+    world.sender.start()
+    try:
+        world.send(world.part(1, (0, 100_000), (160_000, 140_000)), source)
+        world.until(lambda: len(world.heard) == 1)
+        assert world.heard[0][2] == CONTENT[:100_000] + CONTENT[160_000:]
+
+        os.pwrite(source, bytes(1), 50_000)
+        (tmp_path / "spool").write_bytes(CONTENT)
+        world.send(world.part(2, (0, 100_000)), source)
+        world.until(lambda: len(world.heard) == 2)
+        assert world.heard[1][2] == CONTENT[:100_000]
+        assert not world.unread
+    finally:
+        os.close(source)
+        world.close()
 
 
 def test_a_sender_that_died_is_started_again_and_one_that_ended_is_gone(tmp_path: Path) -> None:
