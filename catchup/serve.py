@@ -85,6 +85,15 @@ class ImageFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageDropped:
+    """It was not made to its end, for its transfer is over."""
+
+    key: Key
+    attempt: int
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesSent:
     """For a SendEntries: how much that was."""
 
@@ -123,6 +132,7 @@ Event: TypeAlias = (
     | ImageGrew
     | ImageMade
     | ImageFailed
+    | ImageDropped
     | EntriesSent
     | PinReleased
     | LeadershipEnded
@@ -142,7 +152,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeImage:
-    """Copy the task's state, hash it, and answer with ImageMade or ImageFailed; meanwhile with ImageGrew, if
+    """Copy the task's state, hash it, and answer with ImageMade or ImageFailed; with ImageDropped, if the
+    transfer ended before that; meanwhile with ImageGrew, if
     that is worth the while. The image of ``base`` is the one before; it need not be kept, but its list of
     hashes is what the new list may be told against."""
 
@@ -262,6 +273,8 @@ class Serve:
                 transfer = self.transfers.get(key)
                 if transfer is not None and transfer.begun.attempt == attempt:
                     self._refuse_transfer(transfer, Reason.FAILED, why)
+            case ImageDropped(key=key, attempt=attempt, task=task):
+                self._making.discard((key, attempt, task))
             case EntriesSent(key=key, size_bytes=size_bytes):
                 self._throttle.take(size_bytes)
                 if key in self.transfers:

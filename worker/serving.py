@@ -234,6 +234,7 @@ class StateServing:
     ) -> None:
         serving.growing.pop(ask.task, None)
         if serving.is_over:
+            self._step_serve(serve.ImageDropped(key=key, attempt=ask.attempt, task=ask.task))
             return
         if isinstance(result, Exception):
             log.error("image_failed", group=str(key[0]), task=ask.task, why=str(result))

@@ -45,16 +45,18 @@ class Server:
         self.replicas = SimpleNamespace(path=lambda _: self.folder)
         self.serving = StateServing(cast(Any, self), cast(Any, self))
 
-    def begin(self, to: WorkerId, epoch: Epoch) -> None:
+    def begin(self, to: WorkerId, epoch: Epoch, attempt: int = 1) -> None:
         effect = effects.ServeState(
-            to=to, epoch=epoch, incarnation=Incarnation(f"{to}.1"), attempt=1, pinned=Offset(0)
+            to=to, epoch=epoch, incarnation=Incarnation(f"{to}.1"), attempt=attempt, pinned=Offset(0)
         )
         self.serving.serve_state(cast(Any, self), effect)
 
-    def ask(self, follower: WorkerId, epoch: Epoch, **changes: Any) -> messages.AnyMessage | None:
+    def ask(
+        self, follower: WorkerId, epoch: Epoch, attempt: int = 1, **changes: Any
+    ) -> messages.AnyMessage | None:
         """What is answered at once, if anything is."""
         ask = messages.AskImage(
-            epoch, Incarnation(f"{follower}.1"), 1, task=TaskId(0), round=1, base=0, **changes
+            epoch, Incarnation(f"{follower}.1"), attempt, task=TaskId(0), round=1, base=0, **changes
         )
         before = len(self.sent)
         self.serving.heard(cast(Any, self), follower, ask)
@@ -119,3 +121,14 @@ def test_an_image_that_nobody_waits_for_any_more_is_not_made_to_its_end(tmp_path
     assert server.sent == before
     assert not list((tmp_path / "spool").iterdir())
     server.state.close()
+
+
+def test_images_that_were_given_up_keep_none_of_the_next_from_being_made() -> None:
+    server = Server()
+    for attempt in range(1, 6):
+        server.begin(W1, Epoch(2), attempt)
+        server.ask(W1, Epoch(2), attempt)
+        assert len(server.works) == attempt, "an image is being made"
+        server.serving.group_closed(KEY)
+        _, made = server.works[-1]
+        made(StorageError("the transfer was given up"))
