@@ -130,8 +130,11 @@ class Staging:
             self._log = None
 
     def discard(self) -> None:
-        """Close, and delete the files. A transfer that begins meanwhile waits, like for anybody's work."""
+        """Close, and delete the files. A transfer that begins meanwhile waits, like for anybody's work.
+        One that has begun closed this, and the files are its own."""
         with self._changed:
+            if self._closed:
+                return
             self._let_go()
             self._busy += 1
         try:
