@@ -229,6 +229,10 @@ class Life:
             except NotEmptyError:
                 # It has registered again meanwhile, and nobody has proven it dead.
                 return
+        away = sorted({nodes[worker] for worker in module.remains if worker in nodes})
+        # Before what tells who was away goes: whoever goes on from here need not know.
+        if away and not self._remember(module):
+            return
         forget_module(self._client, self._paths, module.name)
         for below in (
             f"{self._paths.module(module.name)}/groups",
@@ -237,15 +241,8 @@ class Life:
         ):
             with contextlib.suppress(NoNodeError):
                 self._client.delete(below, recursive=True)
-        away = sorted({nodes[worker] for worker in module.remains if worker in nodes})
         # Together, and last: they are what says that the rest is to go.
         change = self._client.transaction()
-        if away:
-            destroyed, version = self._destroyed()
-            following = module.assignment.next
-            last = max(module.assignment.generation, following.generation if following is not None else 0)
-            after = destroyed.adding(module.name, last, DESTROYED_MAX)
-            change.set_data(self._paths.destroyed, encode(after), version)
         change.delete(self._paths.spec(module.name))
         change.delete(self._paths.assignment(module.name))
         change.delete(self._paths.module(module.name))
@@ -253,6 +250,18 @@ class Life:
             return
         left = f"nodes {', '.join(away)} were away and delete its files when they return"
         self._operations.note("destroyed", module.name, f"done; {left}" if away else "done")
+
+    def _remember(self, module: Module) -> bool:
+        """So that nodes which were away know what they may delete. False if it is to be tried again."""
+        destroyed, version = self._destroyed()
+        following = module.assignment.next
+        last = max(module.assignment.generation, following.generation if following is not None else 0)
+        after = destroyed.adding(module.name, last, DESTROYED_MAX)
+        try:
+            self._client.set(self._paths.destroyed, encode(after), version)
+        except BadVersionError:
+            return False
+        return True
 
     def _destroyed(self) -> tuple[DestroyedModules, int]:
         """With the version of its znode."""
