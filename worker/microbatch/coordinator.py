@@ -438,7 +438,7 @@ class Coordinator:
         self._resend_at = None
         if smaller:
             self._records_max = max(span.end - span.start for span in next_.spans)
-        if newly or smaller:
+        if newly or next_.spans != batch.spans:
             # It is another input, so there is nothing to wait for.
             self._prime(next_)
         else:
