@@ -121,8 +121,19 @@ def _wrong(request: Request[Any, Any, Any], error: HTTPException) -> Response[An
     if error.status_code >= 500:
         return _failed(request, error)
     return ProblemDetailsException(
-        status_code=error.status_code, detail=error.detail, extra=error.extra, headers=error.headers
+        status_code=error.status_code, detail=_sentence(error), extra=error.extra, headers=error.headers
     ).to_response(request)
+
+
+def _sentence(error: HTTPException) -> str:
+    """What is wrong with a request, rather than that something is."""
+    found = error.extra if isinstance(error.extra, list) else []
+    wrong = [
+        f"{each['key']}: {each['message']}" if each.get("key") else str(each["message"])
+        for each in found
+        if isinstance(each, dict) and "message" in each
+    ]
+    return "; ".join(wrong) or error.detail
 
 
 def _failed(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:

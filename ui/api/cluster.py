@@ -26,7 +26,7 @@ def nodes(desk: Desk) -> tuple[admin.NodeView, ...]:
     return desk.ask(admin.Nodes())
 
 
-class Allowed(msgspec.Struct, frozen=True):
+class Allowed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed: bool
 
 

@@ -29,7 +29,7 @@ APPEND_SECONDS = 20.0
 QUERY_MS_MAX = 60_000
 
 
-class Records(msgspec.Struct, frozen=True):
+class Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     records: Annotated[list[Any], msgspec.Meta(max_length=RECORDS_MAX)]
 
 

@@ -89,7 +89,7 @@ def epochs(desk: Desk, module: str, group: Group) -> list[EpochEntry]:
     return entries
 
 
-class Successor(msgspec.Struct, frozen=True):
+class Successor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: WorkerId
 
 
@@ -143,7 +143,7 @@ def failures(desk: Desk, module: str, topology: str | None = None) -> ModuleFail
     )
 
 
-class Settling(msgspec.Struct, frozen=True):
+class Settling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     again: bool
     """Try them again; else forget them."""
     topology: str | None = None

@@ -22,7 +22,7 @@ def options(
     return desk.ask(admin.Options(level=_level(desk, module, depot, topology, pstate)))
 
 
-class OptionValue(msgspec.Struct, frozen=True):
+class OptionValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: str | int | float | bool | None
 
 

@@ -18,7 +18,7 @@ from stretto.ui.api.common import delete, get, module_named, post
 from stretto.ui.desk import Desk
 
 
-class Creation(msgspec.Struct, frozen=True):
+class Creation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: Annotated[str, msgspec.Meta(min_length=1)]
     """A folder that all nodes and the machine of the UI share; it is made in ``to/<module>/<name>``."""
     name: str | None = None

@@ -116,10 +116,12 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
 
 
 def test_appended_records_are_read_back(served: Served) -> None:
+    path = f"/modules/{MODULE}/depots/events/records"
+    ends = [served.get(f"{path}?task={task}")["end"] for task in range(8)]
     records = [{"user": f"user-{number}", "number": number} for number in range(20)]
-    answer = served.send("POST", f"/modules/{MODULE}/depots/events/records", {"records": records})
+    answer = served.send("POST", path, {"records": records})
     assert (answer.status_code, answer.json()) == (201, {"appended": 20})
-    pages = [served.get(f"/modules/{MODULE}/depots/events/records?task={task}") for task in range(8)]
+    pages = [served.get(f"{path}?task={task}&offset={end}") for task, end in enumerate(ends)]
     found = [each["value"] for page in pages for each in page["records"]]
     assert all(record in found for record in records)
 
@@ -314,3 +316,10 @@ def test_a_snapshot_is_made_listed_verified_and_deleted(served: Served, tmp_path
     status, why = refusal(served.send("POST", path, {"to": "backup"}))
     assert status == 400
     assert "name the folder from its root" in why
+
+
+def test_a_word_that_nobody_knows_is_refused_before_anything_is_settled(served: Served) -> None:
+    """Without it, all parked records would be meant."""
+    answer = served.send("POST", f"/modules/{MODULE}/failures", {"again": False, "offset": 5})
+    assert answer.status_code == 400
+    assert "offset" in answer.json()["detail"]
