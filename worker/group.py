@@ -215,7 +215,9 @@ class Group:
         if type(event) not in BUSY:
             self.since.look(self.replica, self.host.loop.now)
             self.host.looked(self)
-        self._await_turn_end()
+        if type(event) is not events.Read or not event.is_sampled:
+            # Such a read changes nothing that is waited for.
+            self._await_turn_end()
         if not self._running:
             self._carry_out_all()
             self.meter.busy_seconds += perf_counter() - begun

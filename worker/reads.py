@@ -1,5 +1,5 @@
-"""Reads of clients: sampled between the core's Read and Sampled, so that the lease is checked after the state
-was looked at.
+"""Reads of clients: sampled between the core's Read and Sampled, or just before a Read that says so. The
+lease is checked after the state was looked at.
 
 What is cheap by itself is done together: the point reads of a group that came in one turn of the loop are one
 read to the core. If they are few and their rows are known to be in memory (:mod:`stretto.worker.residence`),
@@ -186,7 +186,12 @@ class Reads:
                 self._refuse_unknown(read.connection, read.message)
             return
         self._waiting[number] = together
-        group.step(together.event(number))
+        is_for_leader = group.leader is not None and together.reads[0].message.stale is None
+        if is_for_leader and self._glances(group, together):
+            self._worker.loop.look_at_clock()
+            group.step(events.Read(request=number, is_sampled=True))
+        else:
+            group.step(together.event(number))
 
     def elsewhere(
         self,
@@ -211,7 +216,7 @@ class Reads:
             waiting.look(lambda: group.step(events.Sampled(request=request)))
             return
         together = waiting
-        if 0 < together.keys <= LOOP_KEYS_MAX and self._residence.is_likely and self._glance(group, together):
+        if self._glances(group, together):
             self._worker.loop.look_at_clock()
             self._sampled(group, request, together)
             return
@@ -226,8 +231,10 @@ class Reads:
 
         self._worker.loop.at_turn_end(lambda: self._worker.applier.read(look, then))
 
-    def _glance(self, group: Group, together: _Together) -> bool:
-        """Point reads, on the loop; False if that would have to wait."""
+    def _glances(self, group: Group, together: _Together) -> bool:
+        """Look up point reads here, on the loop; False if that might have to wait."""
+        if not (0 < together.keys <= LOOP_KEYS_MAX and self._residence.is_likely):
+            return False
         try:
             with self._residence.looking_up(together.keys):
                 _look_up(group, together.reads, wait=False)

@@ -198,6 +198,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """In which that was seen."""
     asks_first: bool = False
     """A follower asks its leader what is visible now, and does with an older word if it hears nothing."""
+    is_sampled: bool = False
+    """By a leader's driver, just before this step, whose time was taken after that: no Sample is needed."""
 
 
 class ClockRead(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -36,7 +36,10 @@ class Serving:
             self.leader.refuse(request, Refusal.NO_LEASE)
         else:
             self._sampling.add(request)
-            replica.emit(effects.Sample(request=request))
+            if read.is_sampled:
+                self.sampled(request)
+            else:
+                replica.emit(effects.Sample(request=request))
 
     def sampled(self, request: int) -> None:
         if request not in self._sampling:

@@ -315,6 +315,8 @@ class Node(Machine):
             self.world.trace(self.worker, "event", event)
         checkers = self.simulation.checkers
         checkers.before(replica, event)
+        if isinstance(event, events.Read) and event.is_sampled:
+            self.simulation.workload.sampled(event.request, self.state.applied)
         life = self.life
         for effect in replica.step(event, self.clock() if now is None else now):
             if self.world.is_traced:

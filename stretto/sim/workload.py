@@ -226,7 +226,9 @@ class Workload:
     def read_at(self, node: Node) -> int:
         self._request += 1
         self._reads[self._request] = _Read(self.simulation.checkers.read_floor)
-        node.deliver(events.Read(request=self._request))
+        # A driver samples when it is asked to, or before it reads the clock and asks.
+        is_sampled = self._request % 2 == 0
+        node.deliver(events.Read(request=self._request, is_sampled=is_sampled), fresh=is_sampled)
         return self._request
 
     def read_stale_at(self, node: Node, session: Session) -> int:

@@ -37,6 +37,16 @@ def test_the_lease_is_checked_with_the_clock_after_the_sample() -> None:
     assert refusal(subject.step(events.Sampled(request=1), after=SETTINGS.lease_ms)) is Refusal.NO_LEASE
 
 
+def test_a_read_that_was_sampled_before_is_served_by_the_same_rules() -> None:
+    subject = serving_leader()
+    assert refusal(subject.step(events.Read(request=1, is_sampled=True))) is Refusal.NO_LEASE
+    renew(subject)
+    served = {2: effects.ReadServed(epoch=Epoch(1))}
+    assert replies(subject.step(events.Read(request=2, is_sampled=True))) == served
+    late = subject.step(events.Read(request=3, is_sampled=True), after=SETTINGS.lease_ms)
+    assert refusal(late) is Refusal.NO_LEASE
+
+
 def test_without_a_lease_a_read_is_refused() -> None:
     subject = serving_leader()
     subject.step(events.Read(request=1))
