@@ -56,9 +56,9 @@ def pipeline(source: Path, folder: Path) -> float:
 
 
 def _load(source: Path, folder: Path, passes: int, bytes_per_second: float = math.inf) -> None:
-    """The work of a transfer, by processes that have no part in a cluster: a spool that is hashed while it is
-    copied and sent as far as it has come; what arrives is written, hashed and synced now and then. So many
-    times, without a pause between."""
+    """The work of a transfer, by processes that have no part in a cluster: a file that is hashed while it is
+    copied to a spool, and sent, hashed once more, as far as the copy has come; what arrives is hashed and
+    written, and synced at the end. So many times, without a pause between."""
     with _receiver(folder, "take") as connection:
         be_nice()
         progress, pace = _Progress(folder), _Pace(bytes_per_second)
@@ -80,7 +80,8 @@ def _load_once(source: Path, spool: int, connection: socket.socket, progress: _P
     def send(end: int) -> None:
         nonlocal sent
         while sent < end:
-            part = buffer[: os.preadv(spool, [buffer[: min(PART_BYTES, end - sent)]], sent)]
+            part = buffer[: os.preadv(file.fileno(), [buffer[: min(PART_BYTES, end - sent)]], sent)]
+            hashes_in(part, blocks.BLOCK_BYTES, SEED)
             connection.sendall(part)
             sent += len(part)
             progress.write(moved + sent)
@@ -91,7 +92,7 @@ def _load_once(source: Path, spool: int, connection: socket.socket, progress: _P
         sending.submit(send, copied)
         pace.keep(moved + copied)
 
-    with ThreadPoolExecutor(1) as sending:
+    with source.open("rb", 0) as file, ThreadPoolExecutor(1) as sending:
         copy_and_hash(StandingFile(source, size_bytes), spool, blocks.BLOCK_BYTES, SEED, grew)
 
 
