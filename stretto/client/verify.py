@@ -63,7 +63,7 @@ def verify(
     views = newest_groups(metadata, module)
 
     def one(view: wire.GroupView) -> Verdict:
-        verdict = _verify(network, metadata.addresses, view, timeout)
+        verdict = _verify(network, metadata, view, timeout)
         progress(verdict)
         return verdict
 
@@ -71,9 +71,7 @@ def verify(
         return list(pool.map(one, views))
 
 
-def _verify(
-    network: Network, addresses: dict[WorkerId, str], view: wire.GroupView, timeout: float
-) -> Verdict:
+def _verify(network: Network, metadata: wire.Metadata, view: wire.GroupView, timeout: float) -> Verdict:
     marker = secrets.token_hex(8)
     deadline = time.monotonic() + timeout
     try:
@@ -82,6 +80,8 @@ def _verify(
         return Verdict(group=view.key, offset=None, digests={}, missing=view.replicas, why=str(error))
     found: dict[WorkerId, admin.DigestView] = {}
     while len(found) < len(view.replicas) and time.monotonic() < deadline:
+        # A worker that is started again meanwhile may be somewhere else.
+        addresses = metadata.addresses | network.view.addresses
         for worker in view.replicas:
             address = addresses.get(worker)
             if worker not in found and address is not None:
@@ -90,6 +90,7 @@ def _verify(
                 if answer is not None and answer.offset == offset:
                     found[worker] = answer
         if len(found) < len(view.replicas):
+            network.call(network.refresh, _nothing)
             time.sleep(POLL_SECONDS)
     return Verdict(
         group=view.key,
@@ -125,6 +126,10 @@ def _ask(network: Network, address: str, group: GroupKey, marker: str) -> admin.
         return ask(network, address, admin.Digests(group=group, marker=marker), timeout=ASK_SECONDS)
     except StrettoError:
         return None
+
+
+def _nothing() -> None:
+    """Whoever waits looks by itself."""
 
 
 def all_equal(verdicts: Sequence[Verdict]) -> bool:

@@ -7,8 +7,13 @@ import signal
 import threading
 
 import lmdb
+import msgspec
 
+from stretto.cli.cluster import reach
 from stretto.client import Client
+from stretto.client.verify import all_equal
+from stretto.client.verify import verify as verify_all
+from stretto.types import WorkerId
 from tests.integration.cli.running import Done, stretto
 from tests.integration.cluster import DEPOT, MODULE, Cluster
 
@@ -84,3 +89,16 @@ def test_a_replica_that_is_not_there_is_told(cluster: Cluster) -> None:
     done = verify(cluster, "--timeout", "4")
     assert done.code == 1
     assert f"{victim.name} did not get there with group 0" in done.out
+
+
+def test_a_replica_is_found_where_it_is_by_now(cluster: Cluster) -> None:
+    """It was started again, at another address, after somebody began to ask."""
+    client = cluster.connect()
+    append(client, 10)
+    with reach(",".join(cluster.addresses()), None) as reached:
+        metadata = reached.metadata()
+    nowhere = dict.fromkeys(metadata.addresses, "127.0.0.1:1")
+    network = client._network
+    network.view.addresses.update({WorkerId(cluster.followers()[0].name): "127.0.0.1:1"})
+    stale = msgspec.structs.replace(metadata, addresses=nowhere)
+    assert all_equal(verify_all(network, stale, MODULE, timeout=30))
