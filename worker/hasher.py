@@ -1,8 +1,9 @@
 """The process that hashes blocks, and copies them where they are to be.
 
-Hashing gives up the interpreter lock for each block and has to wait for it again: beside a busy loop that
-costs many times the hashing. A process needs no lock, and may be nice to those that answer clients. It runs
-this file by itself, without the rest of stretto; :mod:`stretto.worker.hashing` starts it.
+Reading, hashing and writing a state take the interpreter lock again and again, and wait for it each time:
+beside a busy loop that costs many times the work. A process needs no lock, and may be nice to those that
+answer clients. It runs this file by itself, without the rest of stretto; :mod:`stretto.worker.hashing`
+starts it.
 
 **Past the page cache.** What is copied here is written once and read at most once more. In the page cache it
 would push out the very state that it is a copy of, wait there for a disk that could have been writing all
