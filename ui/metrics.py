@@ -30,7 +30,7 @@ FORGOTTEN_SECONDS = 3_600.0
 """After so long a silence the counters of a worker go too, so that their number is bounded."""
 
 COUNTERS = {
-    "stretto_replicated_entries_total": "Entries that leaders created and applied, by kind.",
+    "stretto_replicated_entries_total": "Entries that leaders created and all of the ISR held, by kind.",
     "stretto_replicated_bytes_total": "Bytes of these entries in the log.",
     "stretto_replicate_failures_total": "Appends that did not succeed, by kind and reason.",
     "stretto_isr_shrinks_total": "Changes of the ISR that lost a member.",
@@ -66,7 +66,7 @@ GAUGES = {
     "stretto_topology_parked_records": "Records that a topology gave up, until a person decides.",
 }
 HISTOGRAMS = {
-    "stretto_replicate_duration_seconds": "From creating an entry to its application at the leader, by kind.",
+    "stretto_replicate_duration_seconds": "From creating an entry until all of the ISR holds it, by kind.",
     "stretto_apply_duration_seconds": "Of transactions with entries of a kind.",
     "stretto_function_duration_seconds": "Of calls of a module's functions: topologies, steps and queries.",
 }

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from stretto.worker.transport import Connection
 
 MARKER_BYTES_MAX = 64
+_RECORDS = (Kind.DEPOT, Kind.PRODUCER_OPEN, Kind.CLAIM)
+"""What producers append: they wait for no more than that it cannot be lost."""
 
 
 _Awaits: TypeAlias = tuple["Group", TaskId, str, int]
@@ -131,6 +133,7 @@ class Clients:
                     payload=body,
                     timestamp_ms=time.time_ns() // 1_000_000,
                     timeout_ms=self._timeout_ms(message.kind, body),
+                    until_applied=waiting.awaits is not None or message.kind not in _RECORDS,
                 )
             )
 
@@ -155,6 +158,7 @@ class Clients:
                 count=1,
                 payload=payload,
                 timestamp_ms=time.time_ns() // 1_000_000,
+                until_applied=True,
             )
         )
 

@@ -1,8 +1,9 @@
 """Entries that are decided and wait to be applied.
 
-A transaction costs a sync of the disk, whether it holds one entry or many. At a leader, and wherever else
-somebody waits for what it shows, entries are handed on at once. A follower that nobody reads gathers a few
-for a moment, so that its transactions do not compete with the next append, which waits for its log.
+A transaction costs a sync of the disk, whether it holds one entry or many. Where somebody waits for what it
+shows (a reader, a topology, a successor), entries are handed on at the end of the loop's turn. Where nobody
+does, a few are gathered for a moment, so that their transactions do not compete with the next append, which
+waits for the log.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ class Gathering:
         #: The applied state is being replaced, or is closed.
         self.rests = False
 
-    def put(self, end: Offset, *, awaited: bool) -> None:
+    def put(self, end: Offset) -> None:
         """Entries below ``end`` are decided."""
         self._decided = end
-        if awaited or end - self._handed >= GATHERED_MAX:
+
+    def end_turn(self, *, awaited: bool) -> None:
+        waiting = self._decided - self._handed
+        if waiting and (awaited or waiting >= GATHERED_MAX):
             self.hand_on()
-        elif not self._is_timed:
+        elif waiting and not self._is_timed:
             self._is_timed = True
             self._call_after(GATHERED_MS, self._time_is_over)
 

@@ -215,7 +215,7 @@ class Group:
         if type(event) not in BUSY:
             self.since.look(self.replica, self.host.loop.now)
             self.host.looked(self)
-        if type(event) is not events.Read or not event.is_sampled:
+        if type(event) is not events.Read or not event.is_sampled or not self.shows_all:
             # Such a read changes nothing that is waited for.
             self._await_turn_end()
         if not self._running:
@@ -242,8 +242,7 @@ class Group:
         if self._thens:
             self.host.commit.expect(self.log, awaited=self.replica.awaits_durable)
         self.awaits_applied = self.replica.awaits_applied or self.host.awaits_growth(self)
-        if self.awaits_applied:
-            self._gathering.hand_on()
+        self._gathering.end_turn(awaited=self.awaits_applied)
         self._schedule()
 
     def storage_failed(self, error: StorageError | StorageCorrupt) -> None:
@@ -276,7 +275,8 @@ class Group:
             case effects.SendEntries():
                 self._outbox.put(effect)
             case effects.Apply(end=end):
-                self._gathering.put(end, awaited=self.awaits_applied)
+                self.meter.decided(end)
+                self._gathering.put(end)
             case effects.Reply(request=request, result=result):
                 host.replied(request, result)
             case effects.Truncate(end=end, then=then):
@@ -468,7 +468,6 @@ class Group:
         self.bases.clear()
 
     def applied(self, end: Offset) -> None:
-        self.meter.applied(end)
         self.step(events.Applied(end=end))
         tasks: set[TaskId] = set()
         depots: dict[tuple[TaskId, str], DepotOffset] = {}
@@ -509,6 +508,11 @@ class Group:
         self.step(event)
 
     # For the worker.
+
+    @property
+    def shows_all(self) -> bool:
+        """All that is decided is applied: a leader's read need not wait."""
+        return self.replica.applied == self.replica.apply_offset
 
     @property
     def leader(self) -> Leader | None:

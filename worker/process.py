@@ -468,7 +468,11 @@ class Worker:
         self.clients.reads.sample(group, request)
 
     def awaits_growth(self, group: Group) -> bool:
-        return self.regrouping.awaits_seals or self.clients.reads.parked.holds(group.key)
+        return (
+            (group.leader is not None and bool(self.description.topologies))
+            or self.regrouping.awaits_seals
+            or self.clients.reads.parked.holds(group.key)
+        )
 
     def grown(
         self,

@@ -187,7 +187,7 @@ class Reads:
             return
         self._waiting[number] = together
         is_for_leader = group.leader is not None and together.reads[0].message.stale is None
-        if is_for_leader and self._glances(group, together):
+        if is_for_leader and group.shows_all and self._glances(group, together):
             self._worker.loop.look_at_clock()
             group.step(events.Read(request=number, is_sampled=True))
         else:

@@ -93,7 +93,7 @@ class Meter:
     """Of one replica."""
 
     def __init__(self) -> None:
-        #: Created here as a leader and not applied: end, kind, entries, bytes, when.
+        #: Created here as a leader and not decided: end, kind, entries, bytes, when.
         self._underway: deque[tuple[Offset, Kind, int, int, float]] = deque()
         self._isr: frozenset[WorkerId] = frozenset()
         self.story: deque[StoryLine] = deque(maxlen=STORY_LINES)
@@ -118,7 +118,7 @@ class Meter:
             header = frame.header
             self._underway.append((header.end_offset, header.kind, header.count, frame.size_bytes, now))
 
-    def applied(self, end: Offset) -> None:
+    def decided(self, end: Offset) -> None:
         if not self._underway or self._underway[0][0] > end:
             return
         now = _clock()

@@ -186,6 +186,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timestamp_ms: int
     timeout_ms: Millis | None = None
     """When its outcome is reported as unknown; None: that of the settings."""
+    until_applied: bool = False
+    """It is acknowledged when it is applied, not as soon as that is decided."""
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -199,7 +201,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     asks_first: bool = False
     """A follower asks its leader what is visible now, and does with an older word if it hears nothing."""
     is_sampled: bool = False
-    """By a leader's driver, just before this step, whose time was taken after that: no Sample is needed."""
+    """By a leader's driver, just before this step, whose time was taken after that: no Sample is needed,
+    unless something decided was not applied."""
 
 
 class ClockRead(msgspec.Struct, frozen=True, kw_only=True, gc=False):

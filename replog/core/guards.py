@@ -68,6 +68,21 @@ def follower_apply_limit(apply_offset: Offset, durable_end: Offset, log_end: Off
     return min(apply_offset, durable_end)
 
 
+def acknowledged_end(apply_offset: Offset, log_end: Offset) -> Offset:
+    """An append is acknowledged when it is decided, and so held by all;"""
+    return apply_offset
+
+
+def acknowledged_own_end(applied: Offset, apply_offset: Offset) -> Offset:
+    """one whose appender goes on from the applied state, when it is there."""
+    return applied
+
+
+def shows_acknowledged(applied: Offset, apply_offset: Offset) -> bool:
+    """A leader's read waits until all that was acknowledged before it is applied."""
+    return applied >= apply_offset
+
+
 # Rule 3: stall.
 
 
@@ -495,6 +510,9 @@ class Guards:
     enough_members: Callable[[int, int], bool] = enough_members
     counts_as_member: Callable[[str, Member], bool] = counts_as_member
     follower_apply_limit: Callable[[Offset, Offset, Offset], Offset] = follower_apply_limit
+    acknowledged_end: Callable[[Offset, Offset], Offset] = acknowledged_end
+    acknowledged_own_end: Callable[[Offset, Offset], Offset] = acknowledged_own_end
+    shows_acknowledged: Callable[[Offset, Offset], bool] = shows_acknowledged
     lag_expired: Callable[[int, Millis], bool] = lag_expired
     may_shrink_to: Callable[[int, int], bool] = may_shrink_to
     may_replace: Callable[[], bool] = may_replace

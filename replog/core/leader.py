@@ -1,19 +1,19 @@
 """The leader of an epoch: orders appends, decides what may be applied, answers reads under its lease.
 
 It opens its epoch with an entry of its own and serves nothing before that entry, and with it everything it
-inherited, is applied. An append is persisted and forwarded at the same time; it is acknowledged
-when it is applied, and applied when all of the maximal ISR holds it.
+inherited, is applied. An append is persisted and forwarded at the same time; when all of the maximal ISR
+holds it, it is decided: it may be applied, and is acknowledged (:mod:`stretto.replog.core.acks`).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
 from stretto.invariants import check
 from stretto.replog import frame as frames_of
 from stretto.replog.core import effects, messages
+from stretto.replog.core.acks import Acks
 from stretto.replog.core.effects import Acked, Refusal
 from stretto.replog.core.events import (
     Append,
@@ -78,11 +78,7 @@ class Leader:
 
         #: (end, when it was appended) of frames not decided yet, in order: the head runs the stall timer.
         self._undecided: deque[tuple[Offset, Millis]] = deque()
-        #: Requests to acknowledge when the applied offset reaches the key.
-        self._waiting: dict[Offset, list[tuple[int, Offset | None]]] = {}
-        self._waiting_ends: deque[Offset] = deque()
-        #: A heap: the time-out may be changed while appends wait.
-        self._timeouts: list[tuple[Millis, Offset, int]] = []
+        self._acks = Acks()
         #: When each producer was last heard, for expiry.
         self._producers_heard: dict[ProducerId, Millis] = {}
         self._in_office_since = replica.now
@@ -110,10 +106,8 @@ class Leader:
 
     def end(self) -> None:
         """What was appended may or may not survive: its producers will ask again."""
-        for waiting in self._waiting.values():
-            for request, _ in waiting:
-                self.replica.emit(effects.Reply(request=request, result=effects.Unknown()))
-        self._waiting.clear()
+        for request in self._acks.end():
+            self._reply(request, effects.Unknown())
         self.serving.end()
         self.replica.note("steps_down", epoch=self.epoch)
 
@@ -154,6 +148,7 @@ class Leader:
                     self._reply(event.request, Acked(offset=offset))
                 else:
                     self._wait(event, end, offset)
+                    self._acknowledge()
                 return
             case SequenceGap() if guards.refuses_gaps():
                 self.refuse(event.request, Refusal.SEQUENCE_GAP)
@@ -198,6 +193,10 @@ class Leader:
         if not guards.within_bound(replica.log_end - replica.applied, replica.settings.max_unapplied):
             return Refusal.OVERLOADED
         return None
+
+    def _is_pressed(self) -> bool:
+        """Appends are soon refused because of what is not applied."""
+        return 2 * (self.replica.log_end - self.replica.applied) >= self.replica.settings.max_unapplied
 
     def _is_sealed(self) -> bool:
         replica = self.replica
@@ -245,13 +244,18 @@ class Leader:
         )
         replica.append_to_log((frames_of.encode(header, payload),))
         self._undecided.append((replica.log_end, replica.now))
-        self._waiting_ends.append(replica.log_end)
 
     def _wait(self, event: Append, end: Offset, offset: Offset | None) -> None:
         replica = self.replica
-        self._waiting.setdefault(end, []).append((event.request, offset))
         timeout_ms = replica.settings.append_timeout_ms if event.timeout_ms is None else event.timeout_ms
-        heapq.heappush(self._timeouts, (Millis(replica.now + timeout_ms), end, event.request))
+        self._acks.wait(event, end, offset, Millis(replica.now + timeout_ms))
+
+    def _acknowledge(self) -> None:
+        replica = self.replica
+        for request, offset in self._acks.decided(
+            replica.guards.acknowledged_end(replica.apply_offset, replica.log_end)
+        ):
+            self._reply(request, Acked(offset=offset))
 
     # The apply offset.
 
@@ -269,8 +273,15 @@ class Leader:
 
     @property
     def awaits_applied(self) -> bool:
-        """Who appended does."""
-        return True
+        """Not who appended, unless it asked for that; but whoever reads what was decided meanwhile. Before we
+        serve, and to hand over, all has to be applied."""
+        return (
+            self.serving.awaits_applied
+            or self._acks.await_applied
+            or self.handover is not None
+            or not self._served
+            or self._is_pressed()
+        )
 
     @property
     def awaits_durable(self) -> bool:
@@ -293,6 +304,9 @@ class Leader:
         replica.apply_to(limit)
         while self._undecided and self._undecided[0][0] <= limit:
             self._undecided.popleft()
+        self._acknowledge()
+        # Told by the next entries; or soon, if none come.
+        self.followers.have_news()
         return True
 
     def _progressed(self) -> None:
@@ -337,13 +351,11 @@ class Leader:
             self.membership.consider()
 
     def applied(self) -> None:
-        applied = self.replica.applied
-        while self._waiting_ends and self._waiting_ends[0] <= applied:
-            for request, offset in self._waiting.pop(self._waiting_ends.popleft(), ()):
-                self._reply(request, Acked(offset=offset))
-        while self._timeouts and self._timeouts[0][1] <= applied:
-            heapq.heappop(self._timeouts)
-        self.followers.have_news()
+        replica = self.replica
+        own_end = replica.guards.acknowledged_own_end(replica.applied, replica.apply_offset)
+        for request, offset in self._acks.applied(own_end):
+            self._reply(request, Acked(offset=offset))
+        self.serving.applied()
         self._note_service()
         self._advance_handover()
         self.regroup()
@@ -519,15 +531,8 @@ class Leader:
             self.followers.tell_news()
 
     def _time_out_appends(self) -> None:
-        timeouts = self._timeouts
-        while timeouts and timeouts[0][0] <= self.replica.now:
-            _, end, request = heapq.heappop(timeouts)
-            waiting = self._waiting.get(end, [])
-            for each in waiting:
-                if each[0] == request:
-                    waiting.remove(each)
-                    self._reply(request, effects.Unknown())
-                    break
+        for request in self._acks.timed_out(self.replica.now):
+            self._reply(request, effects.Unknown())
 
     def _expire_producers(self) -> None:
         """Decided here, by an entry; every replica forgets the producer at the same offset."""
@@ -554,11 +559,9 @@ class Leader:
             expires_at = Millis(self._undecided[0][1] + self.replica.settings.max_time_lag_ms)
             if self.membership.considered_at < expires_at < first:
                 first = expires_at
-        if self._timeouts and self._timeouts[0][0] < first:
-            first = self._timeouts[0][0]
-        for rare in (self.membership.retry_at, self._handover_deadline()):
-            if rare is not None and rare < first:
-                first = rare
+        for other in (self._acks.next_timeout(), self.membership.retry_at, self._handover_deadline()):
+            if other is not None and other < first:
+                first = other
         return first
 
     def _handover_deadline(self) -> Millis | None:

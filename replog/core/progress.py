@@ -111,10 +111,11 @@ class Progress:
     def _has_news(self, leader: Leader) -> bool:
         """Not at once, unless they are large: entries may come that tell it in passing."""
         replica = leader.replica
-        untold = replica.applied - self.told_apply_offset
+        told = max(self.told_apply_offset, self.known_apply_offset)
+        untold = replica.apply_offset - told
         if self.next < replica.log_end or untold <= 0:
             return False
-        return untold >= replica.settings.news_entries or leader.followers.news_are_due
+        return replica.applied - told >= replica.settings.news_entries or leader.followers.news_are_due
 
     def _entries(self, leader: Leader, *, probe: bool) -> messages.Entries:
         replica = leader.replica

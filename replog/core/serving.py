@@ -1,16 +1,18 @@
 """Reads that a leader answers, and what it assures followers of, who answer reads too: both under its lease.
 
-The lease is looked at after the state was sampled, by a clock that was read after that.
+The lease is looked at after the state was sampled, by a clock that was read after that. And the state is
+sampled when it has all that was decided when the read came: that may have been acknowledged before.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from stretto.replog.core import effects, messages
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.events import Read
-from stretto.types import WorkerId
+from stretto.types import Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.leader import Leader
@@ -23,6 +25,8 @@ class Serving:
         self.leader = leader
         self.replica = leader.replica
         self._sampling: set[int] = set()
+        #: Reads that came before all that was decided was applied, each with where that ends.
+        self._waiting: deque[tuple[Offset, int]] = deque()
         #: Followers that inquired up to where entries may be visible, since the clock was last read.
         self._inquiries: dict[WorkerId, messages.Inquire] = {}
 
@@ -34,12 +38,25 @@ class Serving:
             self.leader.refuse(request, Refusal.HANDING_OVER)
         elif not replica.guards.lease_checked_after_sampling() and not self._has_lease():
             self.leader.refuse(request, Refusal.NO_LEASE)
-        else:
+        elif not replica.guards.shows_acknowledged(replica.applied, replica.apply_offset):
+            self._waiting.append((replica.apply_offset, request))
+        elif read.is_sampled:
             self._sampling.add(request)
-            if read.is_sampled:
-                self.sampled(request)
-            else:
-                replica.emit(effects.Sample(request=request))
+            self.sampled(request)
+        else:
+            self._sample(request)
+
+    def _sample(self, request: int) -> None:
+        self._sampling.add(request)
+        self.replica.emit(effects.Sample(request=request))
+
+    @property
+    def awaits_applied(self) -> bool:
+        return bool(self._waiting)
+
+    def applied(self) -> None:
+        while self._waiting and self._waiting[0][0] <= self.replica.applied:
+            self._sample(self._waiting.popleft()[1])
 
     def sampled(self, request: int) -> None:
         if request not in self._sampling:
@@ -81,9 +98,10 @@ class Serving:
             self.leader.followers.tell_news()
 
     def end(self) -> None:
-        for request in self._sampling:
+        for request in (*self._sampling, *(request for _, request in self._waiting)):
             self.leader.refuse(request, Refusal.NOT_LEADER)
         self._sampling.clear()
+        self._waiting.clear()
 
     def _has_lease(self) -> bool:
         return self.replica.guards.lease_holds(self.replica.now, self.replica.lease_end)

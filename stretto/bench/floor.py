@@ -5,8 +5,11 @@ workers use, the same bytes written to a log and synced by a thread of its own, 
 another one, and the acknowledgement after the leader's commit. No replication core: no elections, leases,
 checksums, duplicates or lost messages, no encoding but a fixed struct.
 
-Run as ``python -m stretto.bench.floor PORT FOLDER TASKS leader FOLLOWER_PORT...``, and with ``follower
-LEADER_PORT`` on the other ports. :class:`FloorClient` appends.
+A floor that *gathers* acknowledges what all logs have, and commits ten times a second, as workers do with
+records that nobody reads yet.
+
+Run as ``python -m stretto.bench.floor at-once|gathers PORT FOLDER TASKS leader FOLLOWER_PORT...``, and with
+``follower LEADER_PORT`` on the other ports. :class:`FloorClient` appends.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from stretto.replog.frame import HEADER_BYTES, TRAILER_BYTES, Buffer
 from stretto.replog.log import SEGMENT_BYTES
 
 HOST = "127.0.0.1"
+GATHERED_SECONDS = 0.1
 MAP_BYTES = 8 << 30
 
 # A number, and the end of what is decided; padded to the size that these messages have in stretto.wire.
@@ -75,7 +79,8 @@ class _Log:
 class _State:
     """Commits all that waits to one LMDB file per task, then says up to where."""
 
-    def __init__(self, folder: Path, tasks: int, done: Callable[[int], None]) -> None:
+    def __init__(self, folder: Path, tasks: int, done: Callable[[int], None], *, gathers: bool) -> None:
+        self._gathers = gathers
         self._environments = []
         for task in range(tasks):
             (folder / f"task-{task}").mkdir()
@@ -95,6 +100,10 @@ class _State:
     def _run(self) -> None:
         while True:
             batches = _all_of(self._queue)
+            if self._gathers:
+                time.sleep(GATHERED_SECONDS)
+                while not self._queue.empty():
+                    batches.append(self._queue.get())
             by_task: dict[int, list[tuple[int, Buffer]]] = {}
             for number, batch in batches:
                 by_task.setdefault(number % len(self._environments), []).append((number, batch))
@@ -124,14 +133,15 @@ def _all_of(queue: SimpleQueue[Any]) -> list[Any]:
 class _Replica(ABC):
     """What leader and followers share: a socket that others connect to, a log, a state, and being woken."""
 
-    def __init__(self, port: int, folder: Path, tasks: int) -> None:
+    def __init__(self, port: int, folder: Path, tasks: int, *, gathers: bool) -> None:
         folder.mkdir(parents=True)
+        self.gathers = gathers
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.router = self.context.socket(zmq.ROUTER)
         self.router.bind(f"tcp://{HOST}:{port}")
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self.log = _Log(folder, self._tell("durable"))
-        self.state = _State(folder, tasks, self._tell("applied"))
+        self.state = _State(folder, tasks, self._tell("applied"), gathers=gathers)
         #: Numbers of batches: below these, all are in the log; durable; applied.
         self.end = 0
         self.durable = 0
@@ -181,8 +191,8 @@ class _Replica(ABC):
 
 
 class _Leader(_Replica):
-    def __init__(self, port: int, folder: Path, tasks: int, followers: list[int]) -> None:
-        super().__init__(port, folder, tasks)
+    def __init__(self, port: int, folder: Path, tasks: int, followers: list[int], *, gathers: bool) -> None:
+        super().__init__(port, folder, tasks, gathers=gathers)
         self._sockets = []
         for follower in followers:
             socket = self.context.socket(zmq.DEALER)
@@ -214,7 +224,7 @@ class _Leader(_Replica):
         if len(self._confirmed) == len(self._sockets):
             self._decided = min(self.durable, *self._confirmed.values())
         self.apply_to(self._decided)
-        while self._answered < self.applied:
+        while self._answered < (self._decided if self.gathers else self.applied):
             self._answered += 1
             sender, number = self._waiting.popleft()
             self.router.send_multipart([sender, _APPENDED.pack(number, 0)])
@@ -228,8 +238,8 @@ class _Leader(_Replica):
 
 
 class _Follower(_Replica):
-    def __init__(self, port: int, folder: Path, tasks: int, leader: int) -> None:
-        super().__init__(port, folder, tasks)
+    def __init__(self, port: int, folder: Path, tasks: int, leader: int, *, gathers: bool) -> None:
+        super().__init__(port, folder, tasks, gathers=gathers)
         self._socket = self.context.socket(zmq.DEALER)
         self._socket.connect(f"tcp://{HOST}:{leader}")
         self._confirmed = -1
@@ -278,13 +288,14 @@ class FloorClient:
 
 
 def main(arguments: list[str]) -> None:
-    port, folder, tasks, role, *peers = arguments
+    commits, port, folder, tasks, role, *peers = arguments
     keep_freed_memory()
     ports = [int(peer) for peer in peers]
+    gathers = commits == "gathers"
     if role == "leader":
-        _Leader(int(port), Path(folder), int(tasks), ports).run()
+        _Leader(int(port), Path(folder), int(tasks), ports, gathers=gathers).run()
     else:
-        _Follower(int(port), Path(folder), int(tasks), *ports).run()
+        _Follower(int(port), Path(folder), int(tasks), *ports, gathers=gathers).run()
 
 
 if __name__ == "__main__":

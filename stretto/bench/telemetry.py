@@ -76,7 +76,7 @@ def _telemetry_us() -> float:
             meter.busy_seconds += time.perf_counter() - begun
         meter.created(frames)
         meter.applied_run(frames, 0.001)
-        meter.applied(end)
+        meter.decided(end)
     return (time.process_time() - began) / REPEATS * 1e6
 
 

@@ -105,7 +105,7 @@ TABLE: tuple[Option, ...] = (
         high=_HOUR_MS,
         scopes=_PER_DEPOT,
         setting="append_timeout_ms",
-        doc="An append that is not applied by then is answered with *outcome unknown*.",
+        doc="An append that not all of the ISR holds by then is answered with *outcome unknown*.",
     ),
     Option(
         name="replication.max.unapplied.entries",

@@ -17,7 +17,7 @@ from stretto.replog.core.leader import Leader
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.replog.core.replica import Replica
 from stretto.replog.epochs import History, starting_below
-from stretto.replog.frame import Frame, Kind, payload
+from stretto.replog.frame import Frame, Kind, decode, payload
 from stretto.sim.world import Violation
 from stretto.types import Epoch, Incarnation, Millis, Offset, StorageId, WorkerId
 
@@ -35,7 +35,8 @@ class Checkers:
         self.simulation = simulation
         #: Who led each epoch; a second one is a violation.
         self._leaders: dict[Epoch, tuple[WorkerId, Incarnation | None]] = {}
-        #: Every entry that was ever visible anywhere, by offset: the truth that all must agree on.
+        #: Every entry that was ever decided, by offset: the truth that all must agree on. From then on it
+        #: counts as visible, since it may be acknowledged.
         self._visible: dict[Offset, Identity] = {}
         self.visible_end = Offset(0)
         self._payload_at: dict[bytes, Offset] = {}
@@ -43,6 +44,8 @@ class Checkers:
         self._sealed = 0
         self._submitted: set[bytes] = set()
         self._acknowledged: set[bytes] = set()
+        #: Appends that are to be acknowledged when they are applied.
+        self._until_applied: set[int] = set()
         #: When the end of what is visible anywhere moved, and where to.
         self._visible_since: list[tuple[int, Offset]] = []
         #: End of everything acknowledged to a client or shown to a reader.
@@ -71,6 +74,8 @@ class Checkers:
 
     def before(self, replica: Replica, event: events.Event) -> None:
         role = replica.role
+        if isinstance(event, events.Append) and event.until_applied:
+            self._until_applied.add(event.request)
         if isinstance(event, events.Append) and isinstance(role, Leader):
             self._was_stalled = role.stalled
             self._log_end_before = replica.log_end
@@ -274,6 +279,10 @@ class Checkers:
             raise Violation(
                 f"{node.worker} applies up to {end} with {len(holders)} holders; min-ISR is {min_isr}"
             )
+        if self.visible_end < end and not self.unclean:
+            chunk = node.opened_log().read(self.visible_end, end, 1 << 20)
+            for frame in decode(b"".join(chunk.buffers)):
+                self._becomes_visible(node, frame)
 
     def _hold_the_same(self, node: Node, replica: Replica, record: GroupRecord, end: Offset) -> None:
         """What they hold is the leader's entry, not just something of that length. What they have cut off was
@@ -292,10 +301,13 @@ class Checkers:
                     )
 
     def applied(self, node: Node, frame: Frame) -> None:
-        """An entry became visible at this replica."""
         header = frame.header
         if header.end_offset > self._held_end.get(node.storage, 0):
             raise Violation(f"{node.worker} applies up to {header.end_offset}, which its disk does not hold")
+        self._becomes_visible(node, frame)
+
+    def _becomes_visible(self, node: Node, frame: Frame) -> None:
+        header = frame.header
         identity = (header.epoch, header.kind, header.count, bytes(payload(frame)))
         known = self._visible.get(header.offset)
         if known is None:
@@ -362,16 +374,23 @@ class Checkers:
         self._submitted.add(content)
         self._computation_of[content] = (round_, computation)
 
-    def replied(self, request: int, result: Result, known: tuple[Producer, Batch, int] | None) -> None:
-        """An acknowledgement left the leader: its append must be visible, whether or not it arrives."""
+    def replied(
+        self, node: Node, request: int, result: Result, known: tuple[Producer, Batch, int] | None
+    ) -> None:
+        """An acknowledgement left the leader: nobody can miss its append, whether or not it arrives."""
         if isinstance(result, Acked) and known is not None and known[1].kind is Kind.DEPOT:
             offset = self._payload_at.get(known[1].payload)
             if offset is None and not self.unclean:
                 raise Violation(
-                    f"request {request} ({known[1].payload!r}) was acknowledged but is not visible"
+                    f"request {request} ({known[1].payload!r}) was acknowledged but is not decided"
                 )
             if offset is not None:
-                self.read_floor = max(self.read_floor, Offset(offset + known[1].count))
+                end = Offset(offset + known[1].count)
+                self.read_floor = max(self.read_floor, end)
+                if request in self._until_applied and node.state.applied < end and not self.unclean:
+                    raise Violation(
+                        f"request {request} ({known[1].payload!r}) was acknowledged before it was applied"
+                    )
 
     def acknowledged(self, content: bytes) -> None:
         self._acknowledged.add(content)

@@ -73,6 +73,14 @@ MUTANTS: tuple[Mutant, ...] = (
         lambda ends, min_isr: sorted(ends, reverse=True)[min(min_isr, len(ends)) - 1],
     ),
     _mutant("2", "enough_members", "the committed ISR has min-ISR members", _always(True)),
+    _mutant("2", "acknowledged_end", "only what is decided is acknowledged", lambda decided, end: end),
+    _mutant(
+        "2",
+        "acknowledged_own_end",
+        "who goes on from what is applied is answered then",
+        lambda applied, decided: decided,
+    ),
+    _mutant("2", "shows_acknowledged", "a read waits for what was acknowledged before it", _always(True)),
     _mutant("2, 5", "counts_as_member", "a new disk does not count for the old one", _always(True)),
     _mutant(
         "2",

@@ -131,6 +131,7 @@ class Workload:
             count=batch.count,
             payload=batch.payload,
             timestamp_ms=self.world.now,
+            until_applied=request % 3 == 0,
         )
         if self.world.is_traced:
             self.world.trace(producer.name, "sends", request, producer.leader, batch.payload, batch.attempt)
@@ -165,7 +166,7 @@ class Workload:
         if request in self._reads:
             self._read_replied(node, request, result)
         else:
-            self.simulation.checkers.replied(request, result, self._requests.get(request))
+            self.simulation.checkers.replied(node, request, result, self._requests.get(request))
             self._travel(self._answered, request, result)
 
     def _answered(self, request: int, result: Result) -> None:

@@ -76,7 +76,7 @@ class KindWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Entries of one kind."""
 
     entries: int = 0
-    """Replicated: created by this leader, and applied by it."""
+    """Replicated: created by this leader, and held by all of the ISR."""
     bytes: int = 0
     replicate: Distribution | None = None
     """Seconds from creating an entry to its application, at the leader."""

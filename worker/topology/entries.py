@@ -60,6 +60,7 @@ class Entries:
                 count=1,
                 payload=payload,
                 timestamp_ms=time.time_ns() // 1_000_000,
+                until_applied=True,
             )
         )
         if number in self._refused:

@@ -67,6 +67,16 @@ def test_a_read_is_cut_at_batches_and_says_where_to_go_on(client: Client, depot:
     assert reader.read(0, at) == ([], at)
 
 
+def test_whoever_reads_after_an_acknowledgement_sees_the_record(calm: Cluster, depot: str) -> None:
+    """Acknowledged before they are applied, one at a time, and read by somebody else at once."""
+    producer = calm.connect().producer(MODULE, depot, linger_ms=0)
+    reader = calm.connect().reader(MODULE, depot)
+    for number in range(200):
+        producer.append(b"%d" % number, task=0).result(30)
+        assert reader.bounds(0) == (0, number + 1)
+        assert [record.data for record in reader.read(0, number).records] == [b"%d" % number]
+
+
 def test_a_depot_without_records_is_empty_and_not_an_error(client: Client, depot: str) -> None:
     reader = client.reader(MODULE, depot)
     assert reader.bounds(0) == (0, 0)

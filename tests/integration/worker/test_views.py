@@ -47,7 +47,7 @@ def test_each_worker_tells_its_replica_of_every_group(calm: Cluster, network: Ne
             set(calm.workers) - {leader.name} if worker is leader else set()
         )
     [led] = [view for view in replicas(network, leader) if view.group == calm.key_of(0)]
-    assert led.applied == led.end
+    assert led.apply == led.end
     assert all(each.in_isr and each.confirmed == led.end for each in led.followers)
 
 

@@ -153,6 +153,7 @@ def append_event(
     producer: int = 0,
     payload: bytes = b"payload",
     timeout_ms: int | None = None,
+    until_applied: bool = False,
 ) -> events.Append:
     return events.Append(
         request=request,
@@ -164,6 +165,7 @@ def append_event(
         payload=payload,
         timestamp_ms=0,
         timeout_ms=None if timeout_ms is None else Millis(timeout_ms),
+        until_applied=until_applied,
     )
 
 

@@ -14,7 +14,7 @@ from stretto.replog.core.producers import (
     sequence_in,
 )
 from stretto.replog.frame import Kind, payload
-from stretto.types import Millis, Offset
+from stretto.types import Epoch, Millis, Offset
 from tests.unit.core.group import (
     PRODUCER,
     SETTINGS,
@@ -136,12 +136,83 @@ def test_a_leader_alone_waits_for_its_own_disk() -> None:
     assert waits_for_disk(subject)
 
 
-def test_what_is_applied_is_waited_for_at_a_leader_only() -> None:
-    subject = serving_leader()
+def test_a_new_leader_waits_for_what_is_applied() -> None:
+    subject = new_leader()
     assert waits_for_state(subject)
+    subject.persisted()
+    subject.join(W1)
+    subject.join(W2)
+    subject.applied()
+    assert not waits_for_state(subject)
+
+
+def test_a_producer_does_not_wait_for_what_is_applied_and_who_asks_for_that_does() -> None:
+    subject = serving_leader()
+    subject.append(1)
+    assert not waits_for_state(subject)
+    subject.append(2, until_applied=True)
+    assert waits_for_state(subject)
+    subject.settle()
+    assert not waits_for_state(subject)
+
+
+def test_who_reads_waits_for_what_was_decided_before_and_for_nothing_else() -> None:
+    subject = serving_leader()
+    subject.append(1)
+    subject.step(events.Read(request=7))
+    assert not waits_for_state(subject), "what is not decided need not be seen"
+    decide(subject)
+    happened = subject.step(events.Read(request=8))
+    assert every(happened, effects.Sample) == []
+    assert waits_for_state(subject)
+    assert only(subject.applied(), effects.Sample).request == 8
+    assert not waits_for_state(subject)
+
+
+def test_a_read_that_was_sampled_too_early_is_sampled_again() -> None:
+    subject = serving_leader()
+    subject.append(1)
+    decide(subject)
+    assert replies(subject.step(events.Read(request=8, is_sampled=True))) == {}
+    assert only(subject.applied(), effects.Sample).request == 8
+
+
+def test_a_read_that_waits_for_what_is_applied_is_refused_when_its_leader_steps_down() -> None:
+    subject = serving_leader()
+    subject.append(1)
+    decide(subject)
+    subject.step(events.Read(request=8))
+    happened = subject.see(record(2, W1))
+    assert refusal(happened) is Refusal.NOT_LEADER
+    assert every(subject.applied(), effects.Sample) == []
+
+
+def test_a_leader_that_hands_over_waits_for_what_is_applied() -> None:
+    subject = serving_leader()
+    subject.step(events.Resign(epoch=Epoch(1), target=W1))
+    assert waits_for_state(subject)
+
+
+def test_a_leader_waits_for_what_is_applied_before_it_has_to_refuse_appends() -> None:
+    subject = serving_leader(options=settings(max_unapplied=6))
+    for request in (1, 2):
+        subject.append(request)
+    assert not waits_for_state(subject)
+    subject.append(3)
+    assert waits_for_state(subject)
+
+
+def test_a_follower_waits_for_its_disk_and_not_for_its_state() -> None:
+    subject = serving_leader()
     subject.see(record(2, W1))
     assert not waits_for_state(subject)
     assert waits_for_disk(subject), "a follower's leader waits for its confirmation"
+
+
+def decide(subject: LeaderSubject) -> None:
+    subject.persisted()
+    subject.confirm(W1)
+    subject.confirm(W2)
 
 
 # Appending.
@@ -156,14 +227,23 @@ def test_an_append_is_persisted_and_forwarded_at_the_same_time() -> None:
     assert replies(happened) == {}
 
 
-def test_an_append_is_acknowledged_only_when_applied() -> None:
+def test_an_append_is_acknowledged_when_it_is_decided_and_not_before() -> None:
     subject = serving_leader()
     subject.append(1)
     assert replies(subject.persisted()) == {}
     assert replies(subject.confirm(W1)) == {}
     happened = subject.confirm(W2)
-    assert replies(happened) == {}
     assert only(happened, effects.Apply).end == 2
+    assert replies(happened) == {1: Acked(offset=Offset(1))}
+    assert replies(subject.applied()) == {}
+
+
+def test_an_append_that_asks_for_it_is_acknowledged_when_it_is_applied() -> None:
+    subject = serving_leader()
+    subject.append(1, until_applied=True)
+    subject.persisted()
+    subject.confirm(W1)
+    assert replies(subject.confirm(W2)) == {}
     assert replies(subject.applied()) == {1: Acked(offset=Offset(1))}
 
 
@@ -189,9 +269,9 @@ def test_one_confirmation_acknowledges_many_appends() -> None:
         subject.append(request, count=2)
     subject.persisted()
     subject.confirm(W1)
-    assert only(subject.confirm(W2), effects.Apply).end == 9
-    expected = {request: Acked(offset=Offset(2 * request - 1)) for request in range(1, 5)}
-    assert replies(subject.applied()) == expected
+    happened = subject.confirm(W2)
+    assert only(happened, effects.Apply).end == 9
+    assert replies(happened) == {request: Acked(offset=Offset(2 * request - 1)) for request in range(1, 5)}
 
 
 def test_appends_beyond_the_bound_of_unapplied_entries_are_refused() -> None:
@@ -226,7 +306,7 @@ def test_an_append_can_have_a_time_out_of_its_own() -> None:
 # Producers.
 
 
-def test_a_duplicate_of_an_unapplied_batch_is_acknowledged_with_the_original() -> None:
+def test_a_duplicate_of_an_undecided_batch_is_acknowledged_with_the_original() -> None:
     subject = serving_leader()
     subject.open_producer()
     subject.append(1, producer=PRODUCER)
@@ -234,8 +314,17 @@ def test_a_duplicate_of_an_unapplied_batch_is_acknowledged_with_the_original() -
     assert again == []
     subject.persisted()
     subject.confirm(W1)
-    subject.confirm(W2)
-    assert replies(subject.applied()) == {1: Acked(offset=Offset(2)), 2: Acked(offset=Offset(2))}
+    assert replies(subject.confirm(W2)) == {1: Acked(offset=Offset(2)), 2: Acked(offset=Offset(2))}
+
+
+def test_a_duplicate_of_a_decided_batch_is_acknowledged_at_once_or_when_it_is_applied() -> None:
+    subject = serving_leader()
+    subject.open_producer()
+    subject.append(1, producer=PRODUCER)
+    decide(subject)
+    assert replies(subject.append(2, producer=PRODUCER)) == {2: Acked(offset=Offset(2))}
+    assert replies(subject.append(3, producer=PRODUCER, until_applied=True)) == {}
+    assert replies(subject.applied()) == {3: Acked(offset=Offset(2))}
 
 
 def test_a_duplicate_of_an_applied_batch_is_acknowledged_at_once() -> None:

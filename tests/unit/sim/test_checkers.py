@@ -336,12 +336,22 @@ def test_a_leader_that_serves_before_it_applied_what_was_visible(calm: Calm) -> 
 # Clients.
 
 
-def test_an_acknowledgement_of_what_is_not_visible(calm: Calm) -> None:
+def test_an_acknowledgement_of_what_is_not_decided(calm: Calm) -> None:
     batch = calm.workload.submit_new(calm.producer, 1, b"b")
-    with violation("was acknowledged but is not visible"):
-        calm.checkers.replied(1, Acked(offset=Offset(3)), (calm.producer, batch, 1))
+    with violation("was acknowledged but is not decided"):
+        calm.checkers.replied(calm.leader, 1, Acked(offset=Offset(3)), (calm.producer, batch, 1))
     refused = Refused(reason=Refusal.STALLED, leader=W0, epoch=Epoch(1))
-    calm.checkers.replied(1, refused, (calm.producer, batch, 1))
+    calm.checkers.replied(calm.leader, 1, refused, (calm.producer, batch, 1))
+
+
+def test_an_acknowledgement_of_what_is_not_applied_to_who_asked_for_that(calm: Calm) -> None:
+    batch = calm.append(b"b")
+    acked, known = Acked(offset=Offset(3)), (calm.producer, batch, 1)
+    calm.leader.state.applied = Offset(3)
+    calm.checkers.replied(calm.leader, 1, acked, known)
+    calm.checkers.before(replica_of(calm.leader), append_event(1, until_applied=True))
+    with violation("was acknowledged before it was applied"):
+        calm.checkers.replied(calm.leader, 1, acked, known)
 
 
 @pytest.mark.parametrize("sampled", [None, Offset(2)])

@@ -41,6 +41,9 @@ class Driven:
         self._unapplied: list[tuple[Sequence[Frame], Offset]] = []
         self._works: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.holds = 0
+        #: Somebody tails what is led here: it is applied at once.
+        self.is_tailed = True
+        self.sample: Callable[[Group, int], None] = lambda *_: None
         self._meter = Meter()
         self.loop = self.commit = self.applier = self.telemetry = self.metastore = self.catchup = self
         self.disk = self
@@ -250,7 +253,7 @@ class Driven:
         pass
 
     def awaits_growth(self, group: Group) -> bool:
-        return False
+        return self.is_tailed and group.leader is not None
 
     def looked(self, group: Group) -> None:
         pass

@@ -18,6 +18,11 @@ class Timed:
             Offset(10), self.handed_on.append, lambda ms, f: self.timers.append((ms, f))
         )
 
+    def decide(self, end: int, *, awaited: bool) -> None:
+        """In a turn of its own."""
+        self.gathering.put(Offset(end))
+        self.gathering.end_turn(awaited=awaited)
+
     def time_passes(self) -> None:
         timers, self.timers = self.timers, []
         for _, function in timers:
@@ -30,40 +35,49 @@ def timed() -> Timed:
 
 
 def test_what_somebody_waits_for_is_applied_at_once(timed: Timed) -> None:
-    timed.gathering.put(Offset(11), awaited=True)
-    timed.gathering.put(Offset(12), awaited=True)
+    timed.decide(11, awaited=True)
+    timed.decide(12, awaited=True)
     assert (timed.handed_on, timed.timers) == ([11, 12], [])
+
+
+def test_what_a_turn_decides_is_applied_together(timed: Timed) -> None:
+    timed.gathering.put(Offset(11))
+    timed.gathering.put(Offset(12))
+    assert timed.handed_on == []
+    timed.gathering.end_turn(awaited=True)
+    timed.gathering.end_turn(awaited=True)
+    assert timed.handed_on == [12]
 
 
 def test_what_nobody_waits_for_is_applied_together_after_a_while(timed: Timed) -> None:
     for end in (11, 12, 13):
-        timed.gathering.put(Offset(end), awaited=False)
+        timed.decide(end, awaited=False)
     assert timed.handed_on == []
     assert [ms for ms, _ in timed.timers] == [GATHERED_MS]
     timed.time_passes()
     assert timed.handed_on == [13]
-    timed.gathering.put(Offset(14), awaited=False)
+    timed.decide(14, awaited=False)
     timed.time_passes()
     assert timed.handed_on == [13, 14]
 
 
 def test_who_begins_to_wait_gets_what_was_gathered(timed: Timed) -> None:
-    timed.gathering.put(Offset(11), awaited=False)
-    timed.gathering.hand_on()
-    timed.gathering.hand_on()
+    timed.decide(11, awaited=False)
+    timed.gathering.end_turn(awaited=True)
+    timed.gathering.end_turn(awaited=True)
     timed.time_passes()
     assert timed.handed_on == [11]
 
 
 def test_many_entries_are_not_gathered(timed: Timed) -> None:
-    timed.gathering.put(Offset(10 + GATHERED_MAX - 1), awaited=False)
+    timed.decide(10 + GATHERED_MAX - 1, awaited=False)
     assert timed.handed_on == []
-    timed.gathering.put(Offset(10 + GATHERED_MAX), awaited=False)
+    timed.decide(10 + GATHERED_MAX, awaited=False)
     assert timed.handed_on == [10 + GATHERED_MAX]
 
 
 def test_nothing_is_applied_while_the_state_is_replaced(timed: Timed) -> None:
-    timed.gathering.put(Offset(11), awaited=False)
+    timed.decide(11, awaited=False)
     timed.gathering.rests = True
     timed.time_passes()
     timed.gathering.hand_on()
@@ -73,11 +87,11 @@ def test_nothing_is_applied_while_the_state_is_replaced(timed: Timed) -> None:
 
 
 def test_a_state_that_took_anothers_place_is_not_given_what_it_has(timed: Timed) -> None:
-    timed.gathering.put(Offset(11), awaited=False)
+    timed.decide(11, awaited=False)
     timed.gathering.rests = True
     timed.gathering.begin_at(Offset(50))
     timed.gathering.go_on()
     timed.time_passes()
     assert timed.handed_on == []
-    timed.gathering.put(Offset(51), awaited=True)
+    timed.decide(51, awaited=True)
     assert timed.handed_on == [51]

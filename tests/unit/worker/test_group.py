@@ -190,6 +190,31 @@ def test_a_follower_applies_at_once_what_a_reader_waits_for(following: Driven) -
     assert following.handed_on == [1]
 
 
+def test_a_leader_gathers_what_nobody_waits_for_and_has_acknowledged_it(driven: Driven) -> None:
+    driven.is_tailed = False
+    driven.append(1, [b"one"])
+    driven.end_turn()
+    driven.append(2, [b"two"])
+    driven.end_turn()
+    assert set(driven.replies) == {1, 2}
+    assert driven.handed_on == []
+
+
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_a_leader_applies_at_once_what_a_reader_waits_for(driven: Driven, is_sampled: bool) -> None:
+    driven.is_tailed = False
+    sampled: list[int] = []
+    driven.sample = lambda _, request: sampled.append(request)
+    driven.append(1, [b"one"])
+    driven.end_turn()
+    driven.group.step(events.Read(request=2, is_sampled=is_sampled))
+    driven.end_turn()
+    assert driven.handed_on == [driven.group.replica.log_end]
+    assert sampled == [], "what was acknowledged is not there yet"
+    driven.apply_all()
+    assert sampled == [2]
+
+
 def segments(driven: Driven) -> int:
     return len(list(cast(OsFolder, driven.group.log._folder).path.glob("*.replog")))
 

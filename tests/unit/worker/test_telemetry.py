@@ -23,16 +23,16 @@ def taken(meter: Meter) -> GroupWindow:
     return meter.take(group=GroupKey("M", 0, 0), role="leader")
 
 
-def test_entries_count_when_they_are_applied_and_by_kind() -> None:
+def test_entries_count_when_they_are_decided_and_by_kind() -> None:
     meter = Meter()
     meter.created([frame(0), frame(10, Kind.STATE, 1), frame(11)])
-    meter.applied(Offset(11))
+    meter.decided(Offset(11))
     first = taken(meter)
     assert {kind: each.entries for kind, each in first.kinds.items()} == {"depot": 10, "state": 1}
     assert first.kinds["depot"].bytes == frame(0).size_bytes
     assert first.kinds["depot"].replicate is not None
     assert first.kinds["depot"].replicate.count == 1
-    meter.applied(Offset(21))
+    meter.decided(Offset(21))
     assert taken(meter).kinds["depot"].entries == 10
     assert taken(meter).kinds == {}
 
@@ -41,7 +41,7 @@ def test_what_a_deposed_leader_created_is_no_longer_waited_for() -> None:
     meter = Meter()
     meter.created([frame(0)])
     meter.noted("steps_down", {"epoch": 1})
-    meter.applied(Offset(10))
+    meter.decided(Offset(10))
     assert taken(meter).kinds == {}
 
 
