@@ -81,8 +81,8 @@ def one_by_one(folder: Path) -> Result:
 def latency(folder: Path) -> Result:
     """One record at a time, each after the acknowledgement of the one before; the median of all.
 
-    The floor commits each record before it acknowledges it, which workers do not wait for; so the detail tells
-    of a floor, too, that does not either.
+    The floor commits each record before it acknowledges it, which workers do not wait for; so the detail
+    tells of a floor, too, that does not either.
     """
     with _both(folder) as (real, floor), _floor(folder / "gathers", gathers=True) as gathering:
         # The first only warms it up.
