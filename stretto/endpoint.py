@@ -31,7 +31,6 @@ HEARTBEAT_TIMEOUT_MS = 8_000
 # Plain numbers: pyzmq's enums take longer to combine than a small message to send.
 _NO_WAIT = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_RECEIVE_MORE = int(zmq.RCVMORE)
 
 log = structlog.get_logger()
 
@@ -82,21 +81,19 @@ def send(socket: zmq.Socket[bytes], parts: Sequence[Buffer]) -> None:
     socket.send(parts[-1], _NO_WAIT)
 
 
-def receive(socket: zmq.Socket[bytes], envelope: int = 1) -> list[Buffer]:
-    """All parts of one message. Raises Again if there is none.
+def receive(socket: zmq.Socket[bytes]) -> list[Buffer]:
+    """All parts of one message, or what is left of it. Raises Again if there is none.
 
     What is small is copied: ZeroMQ reads many messages into one buffer, which a view of any of them would
-    keep for as long as a replog keeps an entry in memory. So is the ``envelope``, which is looked at and
-    forgotten: to make an object for a view takes several times as long.
+    keep for as long as a replog keeps an entry in memory. A frame knows whether it is the last: to ask the
+    socket takes longer than to make an object for it.
     """
-    parts: list[Buffer] = [socket.recv(_NO_WAIT)]
-    while socket.getsockopt(_RECEIVE_MORE):
-        if len(parts) < envelope:
-            parts.append(socket.recv(_NO_WAIT))
-        else:
-            frame = socket.recv(_NO_WAIT, copy=False)
-            parts.append(frame.bytes if len(frame) < COPIED_BYTES else frame.buffer)
-    return parts
+    parts: list[Buffer] = []
+    while True:
+        frame = socket.recv(_NO_WAIT, copy=False)
+        parts.append(frame.bytes if len(frame) < COPIED_BYTES else frame.buffer)
+        if not frame.more:
+            return parts
 
 
 class Endpoint:
@@ -141,12 +138,11 @@ class Endpoint:
 
     def _receive(self) -> bool:
         try:
-            connection, *parts = receive(self._router, envelope=2)
+            # Behind the routing id there is always a message.
+            sender = self._router.recv(_NO_WAIT)
         except zmq.Again:
             return False
-        sender = bytes(connection)
-        if not parts:
-            return True
+        parts = receive(self._router)
         try:
             message = wire.decode_to_worker(parts[0])
             self._dispatch(sender, message, [memoryview(part) for part in parts[1:]])

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import lmdb
 
@@ -61,6 +61,7 @@ PLENTY_SECONDS = 0.1
 """So much space does not go in so little time: until then it is not looked at again."""
 
 T = TypeVar("T")
+Row = TypeVar("Row", bytes, memoryview)
 ReadTransaction: TypeAlias = "lmdb.Transaction[memoryview]"
 WriteTransaction: TypeAlias = "lmdb.Transaction[bytes]"
 
@@ -113,12 +114,16 @@ class Environment:
 
     # Transactions.
 
-    def reading(self, *, long: bool = False, wait: bool = True) -> Reading:
+    def reading(self, *, long: bool = False, wait: bool = True) -> Reading[memoryview]:
         """A snapshot. Its buffers are views of the map: whatever is to outlive the block is copied.
 
         Without ``wait``, raises WouldWait if it is not to be had at once.
         """
-        return Reading(self, long=long, wait=wait)
+        return Reading(self, long=long, wait=wait, views=True)
+
+    def copying(self, *, wait: bool = True) -> Reading[bytes]:
+        """A snapshot for a few small rows: what it gives are copies, which cost less than views of them."""
+        return Reading(self, long=False, wait=wait, views=False)
 
     def write(self, change: Callable[[WriteTransaction], T], *, size_bytes: int = 0) -> T:
         """Run ``change`` in a transaction that writes about ``size_bytes``, and commit it.
@@ -234,7 +239,7 @@ class Environment:
         with self._gate.exclusive():
             self._env.close()
 
-    def _enter_read(self, *, long: bool, wait: bool) -> ReadTransaction:
+    def _enter_read(self, *, long: bool, wait: bool, views: bool) -> lmdb.Transaction[Any]:
         if long:
             self._reserve()
         if wait:
@@ -242,12 +247,12 @@ class Environment:
         elif not self._gate.enter_at_once():
             raise WouldWait
         try:
-            return self._begin_read(wait)
+            return self._begin_read(wait, views)
         except BaseException:
             self._gate.__exit__()
             raise
 
-    def _exit_read(self, txn: ReadTransaction, error: BaseException | None) -> None:
+    def _exit_read(self, txn: lmdb.Transaction[Any], error: BaseException | None) -> None:
         try:
             txn.abort()
         finally:
@@ -257,11 +262,11 @@ class Environment:
 
     # The map.
 
-    def _begin_read(self, wait: bool) -> ReadTransaction:
+    def _begin_read(self, wait: bool, views: bool) -> lmdb.Transaction[Any]:
         while True:
             self._require_sound()
             try:
-                return self._env.begin(buffers=True)
+                return self._env.begin(buffers=True) if views else self._env.begin()
             except lmdb.MapResizedError:
                 if not wait:
                     raise WouldWait from None
@@ -347,19 +352,22 @@ class Environment:
                 return failure
 
 
-class Reading:
+class Reading(Generic[Row]):
     """What :meth:`Environment.reading` returns. A class: a generator takes longer than a short read."""
 
-    __slots__ = ("_environment", "_long", "_txn", "_wait")
+    __slots__ = ("_environment", "_long", "_txn", "_views", "_wait")
 
-    def __init__(self, environment: Environment, *, long: bool, wait: bool) -> None:
+    def __init__(self, environment: Environment, *, long: bool, wait: bool, views: bool) -> None:
         self._environment = environment
         self._long = long
         self._wait = wait
-        self._txn: ReadTransaction
+        self._views = views
+        self._txn: lmdb.Transaction[Row]
 
-    def __enter__(self) -> ReadTransaction:
-        self._txn = self._environment._enter_read(long=self._long, wait=self._wait)  # noqa: SLF001 - its own
+    def __enter__(self) -> lmdb.Transaction[Row]:
+        self._txn = self._environment._enter_read(  # noqa: SLF001 - its own
+            long=self._long, wait=self._wait, views=self._views
+        )
         return self._txn
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:

@@ -20,6 +20,7 @@ import structlog
 
 from stretto import admin, records, wire
 from stretto.errors import StorageCorrupt, StorageError
+from stretto.invariants import InvariantViolation
 from stretto.records import DepotOffset
 from stretto.replog.commit import GroupCommit
 from stretto.replog.core import effects, events
@@ -215,12 +216,20 @@ class Group:
         if type(event) not in BUSY:
             self.since.look(self.replica, self.host.loop.now)
             self.host.looked(self)
-        if type(event) is not events.Read or not event.is_sampled or not self.shows_all:
-            # Such a read changes nothing that is waited for.
-            self._await_turn_end()
+        self._await_turn_end()
         if not self._running:
             self._carry_out_all()
             self.meter.busy_seconds += perf_counter() - begun
+
+    def answer_sampled(self, request: int) -> effects.Result:
+        """Whether what was just looked up may be shown; if it :attr:`answers_at_once`. Nothing changes."""
+        begun = perf_counter()
+        match self.replica.step(events.Read(request=request, is_sampled=True), self.host.loop.now):
+            case [effects.Reply(result=result)]:
+                self.meter.busy_seconds += perf_counter() - begun
+                return result
+            case happened:
+                raise InvariantViolation("a sampled read is not answered", {"effects": happened})
 
     def _await_turn_end(self) -> None:
         if not self._turn_end_awaited:
@@ -510,9 +519,11 @@ class Group:
     # For the worker.
 
     @property
-    def shows_all(self) -> bool:
-        """All that is decided is applied: a leader's read need not wait."""
-        return self.replica.applied == self.replica.apply_offset
+    def answers_at_once(self) -> bool:
+        """It leads, and all that is decided is applied: a read need not wait for anything."""
+        replica = self.replica
+        is_leader = isinstance(replica.role, Leader) and not (replica.stopped or self.closed)
+        return is_leader and replica.applied == replica.apply_offset
 
     @property
     def leader(self) -> Leader | None:

@@ -8,6 +8,8 @@ reads behind it for long, whatever it asks for.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto import ordered, wire
@@ -46,7 +48,7 @@ def wrong(query: Query, module: str, declared: Collection[str]) -> str | None:
             return f"{len(query.keys)} keys are beyond the limit of {READ_KEYS_MAX}; ask for fewer at a time"
         if len(query.tasks) != len(query.keys):
             return f"{len(query.keys)} keys cannot lie on {len(query.tasks)} tasks: each key has one"
-        good = all(0 < len(key) <= KEY_BYTES_MAX for key in query.keys)
+        good = all(query.keys) and max(map(len, query.keys), default=0) <= KEY_BYTES_MAX
     else:
         good = len(query.start) <= KEY_BYTES_MAX and bool(query.end)
     if not good:
@@ -113,17 +115,20 @@ def look_up(state: AppliedState, query: wire.ReadRows, *, wait: bool = True) -> 
     Without ``wait``, raises WouldWait if the state is not to be had at once.
     """
     applied = state.applied
+    tasks, keys, pstate = query.tasks, query.keys, query.pstate
+    if len(keys) == 1:
+        values, at = state.look_up(tasks[0], pstate, keys, max_bytes=ANSWER_BYTES_MAX, wait=wait)
+        return tuple(values), max(applied, at)
     found: list[bytes | None] = []
     left_bytes = ANSWER_BYTES_MAX
-    tasks, keys = query.tasks, query.keys
-    while len(found) < len(keys) and left_bytes > 0:
-        task = tasks[len(found)]
-        with state.reading_pstate(task, query.pstate, wait=wait) as rows:
-            applied = _seen(applied, rows)
-            while len(found) < len(keys) and tasks[len(found)] == task and left_bytes > 0:
-                value = rows.get(keys[len(found)])
-                found.append(value)
-                left_bytes -= len(value or b"")
+    for task, run in groupby(zip(tasks, keys, strict=True), itemgetter(0)):
+        row_keys = [key for _, key in run]
+        values, at = state.look_up(task, pstate, row_keys, max_bytes=left_bytes, wait=wait)
+        applied = max(applied, at)
+        found += values
+        left_bytes -= sum([len(value) for value in values if value is not None])
+        if left_bytes <= 0:
+            break
     return tuple(found), applied
 
 

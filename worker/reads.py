@@ -185,12 +185,14 @@ class Reads:
             for read in together.reads:
                 self._refuse_unknown(read.connection, read.message)
             return
-        self._waiting[number] = together
-        is_for_leader = group.leader is not None and together.reads[0].message.stale is None
-        if is_for_leader and group.shows_all and self._glances(group, together):
+        is_recent = together.reads[0].message.stale is None
+        if is_recent and group.answers_at_once and self._glances(group, together):
             self._worker.loop.look_at_clock()
-            group.step(events.Read(request=number, is_sampled=True))
+            result = group.answer_sampled(number)
+            for read in together.reads:
+                self._answer(read, result)
         else:
+            self._waiting[number] = together
             group.step(together.event(number))
 
     def elsewhere(
@@ -236,12 +238,12 @@ class Reads:
         if not (0 < together.keys <= LOOP_KEYS_MAX and self._residence.is_likely):
             return False
         try:
-            with self._residence.looking_up(together.keys):
-                _look_up(group, together.reads, wait=False)
+            _look_up(group, together.reads, wait=False)
         except WouldWait:
             return False
         except Exception as error:  # noqa: BLE001 - the reader is told
             together.fail(error)
+        self._residence.glanced(together.keys)
         return True
 
     def _look(self, group: Group, together: _Together) -> None:

@@ -21,14 +21,23 @@ class Residence:
     def __init__(self) -> None:
         #: Keys that were looked up since one had to wait.
         self._found = 0
+        #: How often the loop's thread had waited when it last looked something up.
+        self._glanced_at = 0
 
     @property
     def is_likely(self) -> bool:
         return self._found >= ENOUGH_KEYS
 
     def looking_up(self, keys: int) -> _LookUp:
-        """Around a look-up, on the thread that makes it."""
+        """Around a look-up, on a thread that may wait."""
         return _LookUp(self, keys)
+
+    def glanced(self, keys: int) -> None:
+        """After a look-up on the loop. Whatever else the loop has waited for since the one before counts too:
+        to ask the kernel once costs half as much."""
+        waits = _waits()
+        self.looked_up(keys, waits - self._glanced_at)
+        self._glanced_at = waits
 
     def looked_up(self, keys: int, waits: int) -> None:
         self._found = 0 if waits else min(self._found + keys, ENOUGH_KEYS)

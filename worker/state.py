@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -328,6 +328,12 @@ class AppliedState:
         Without ``wait``, raises WouldWait if they are not to be had at once.
         """
         return self._task(task).reading_pstate(pstate, wait=wait)
+
+    def look_up(
+        self, task: TaskId, pstate: str, keys: Iterable[bytes], *, max_bytes: int, wait: bool = True
+    ) -> tuple[list[bytes | None], Offset]:
+        """See :meth:`TaskState.look_up`."""
+        return self._task(task).look_up(pstate, keys, max_bytes=max_bytes, wait=wait)
 
     def digest(self, task: TaskId) -> str:
         """Of what a task holds; to be compared between replicas that have applied the same offset."""

@@ -15,7 +15,7 @@ which here runs on tables that hold one task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -387,6 +387,30 @@ class TaskState:
             return nullcontext(NoRows())
         return _ReadingRows(self.environment.reading(wait=wait), database, self._meta)
 
+    def look_up(
+        self, pstate: str, keys: Iterable[bytes], *, max_bytes: int, wait: bool = True
+    ) -> tuple[list[bytes | None], Offset]:
+        """The values of these rows, as of one moment, and what the file says was applied then.
+
+        Of the first so many keys: one that fills ``max_bytes`` is the last. Without ``wait``, as
+        :meth:`reading_pstate`.
+        """
+        database = self._pstates.get(pstate)
+        if database is None:
+            return [None for _ in keys], Offset(0)
+        values: list[bytes | None] = []
+        with self.environment.copying(wait=wait) as txn:
+            get = txn.get
+            applied = U64.unpack(get(APPLIED, b"", self._meta))[0]
+            for key in keys:
+                value = get(key, None, database)
+                values.append(value)
+                if value is not None:
+                    max_bytes -= len(value)
+                    if max_bytes <= 0:
+                        break
+        return values, Offset(applied)
+
     def digest(self) -> str:
         """Equal for two replicas of the task that have applied the same entries, however they got there."""
         with ExitStack() as snapshot:
@@ -419,7 +443,7 @@ class TaskState:
 class _ReadingRows:
     __slots__ = ("_database", "_meta", "_reading")
 
-    def __init__(self, reading: Reading, database: Database, meta: Database) -> None:
+    def __init__(self, reading: Reading[memoryview], database: Database, meta: Database) -> None:
         self._reading = reading
         self._database = database
         self._meta = meta

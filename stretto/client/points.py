@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TypeAlias
 
@@ -26,23 +27,70 @@ READ_KEYS = 1_000
 Value: TypeAlias = bytes | None
 
 
-class _Asked:
+class _Asked(ABC):
     """Rows of one task that somebody waits for."""
 
-    __slots__ = ("failure", "keys", "settle", "task", "values")
+    __slots__ = ("failure", "keys", "task", "values")
 
-    def __init__(self, task: TaskId, keys: Sequence[bytes], settle: Callable[[_Asked], None]) -> None:
+    def __init__(self, task: TaskId, keys: Sequence[bytes]) -> None:
         self.task = task
         self.keys = keys
         #: Of the first so many.
-        self.values: list[Value] = []
+        self.values: tuple[Value, ...] = ()
         self.failure: StrettoError | None = None
-        self.settle = settle
 
-    def found(self) -> list[Value]:
+    @abstractmethod
+    def settle(self) -> None:
+        """On the client's thread."""
+
+
+class _Latch:
+    """Lets a thread go when so many are settled. A lock costs a fraction of an Event."""
+
+    __slots__ = ("_left", "_lock")
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._lock.release()
+
+    def wait(self) -> None:
+        self._lock.acquire()
+
+
+class _AskedByThread(_Asked):
+    __slots__ = ("_latch",)
+
+    def __init__(self, task: TaskId, keys: Sequence[bytes], latch: _Latch) -> None:
+        super().__init__(task, keys)
+        self._latch = latch
+
+    def settle(self) -> None:
+        self._latch.count()
+
+    def found(self) -> tuple[Value, ...]:
         if self.failure is not None:
             raise self.failure
         return self.values
+
+
+class _AskedByCoroutine(_Asked):
+    """There may be very many at once: no closures."""
+
+    __slots__ = ("_reads", "future")
+
+    def __init__(self, task: TaskId, key: bytes, reads: PointReads, future: asyncio.Future[Value]) -> None:
+        super().__init__(task, (key,))
+        self._reads = reads
+        self.future = future
+
+    def settle(self) -> None:
+        self._reads.settle_later(self)
 
 
 class PointReads:
@@ -68,53 +116,48 @@ class PointReads:
         #: The client's thread has been called, and has not come yet.
         self._called = False
         #: Answered in this turn, and waited for by coroutines.
-        self._settled: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Value], _Asked]]] = {}
+        self._settled: dict[asyncio.AbstractEventLoop, list[_AskedByCoroutine]] = {}
 
     # From any thread.
 
     def get(self, task: TaskId, key: bytes) -> Value:
         """Waits for it."""
-        values = self._straight((task,), (key,))
+        group = self._network.view.of_task.get((self._module, task))
+        values = None if group is None else self._straight(group, (task,), (key,))
         if values is not None:
             return values[0]
-        # A lock costs a fraction of an Event.
-        unanswered = threading.Lock()
-        unanswered.acquire()
-        asked = _Asked(task, (key,), lambda _: unanswered.release())
-        self._ask([asked])
-        unanswered.acquire()
+        latch = _Latch(1)
+        asked = _AskedByThread(task, (key,), latch)
+        self._ask((asked,))
+        latch.wait()
         return asked.found()[0]
 
-    def get_many(self, keys: Mapping[TaskId, Sequence[bytes]]) -> dict[TaskId, list[Value]]:
+    def get_many(self, keys: Mapping[TaskId, Sequence[bytes]]) -> dict[TaskId, tuple[Value, ...]]:
         """Waits for all; every group is asked at once."""
-        values = self._straight(
-            tuple(task for task, wanted in keys.items() for _ in wanted),
-            tuple(key for wanted in keys.values() for key in wanted),
-        )
-        if values is not None:
-            left_values = iter(values)
-            return {task: list(islice(left_values, len(wanted))) for task, wanted in keys.items()}
-        left = len(keys)
-        unanswered = threading.Lock()
-        unanswered.acquire()
-
-        def settle(_: _Asked) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                unanswered.release()
-
-        its = [_Asked(task, wanted, settle) for task, wanted in keys.items()]
+        of_task = self._network.view.of_task
+        groups = {of_task.get((self._module, task)) for task in keys}
+        group = groups.pop() if len(groups) == 1 else None
+        if group is not None:
+            tasks: list[TaskId] = []
+            rows: list[bytes] = []
+            for task, wanted in keys.items():
+                tasks += [task] * len(wanted)
+                rows += wanted
+            values = self._straight(group, tuple(tasks), tuple(rows))
+            if values is not None:
+                left_values = iter(values)
+                return {task: tuple(islice(left_values, len(wanted))) for task, wanted in keys.items()}
+        latch = _Latch(len(keys))
+        its = [_AskedByThread(task, wanted, latch) for task, wanted in keys.items()]
         if its:
             self._ask(its)
-            unanswered.acquire()
+            latch.wait()
         return {asked.task: asked.found() for asked in its}
 
     def begin(self, task: TaskId, key: bytes) -> asyncio.Future[Value]:
         """For a coroutine."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Value] = loop.create_future()
-        self._ask([_Asked(task, (key,), lambda asked: self._settle_later(loop, future, asked))])
+        future: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
+        self._ask((_AskedByCoroutine(task, key, self, future),))
         return future
 
     def _ask(self, its: Sequence[_Asked]) -> None:
@@ -129,14 +172,11 @@ class PointReads:
     def _not_found(self, asked: _Asked) -> StrettoError:
         return RetriableError(f"task {asked.task} of {self._module} cannot be found now; try again")
 
-    def _straight(self, tasks: tuple[TaskId, ...], keys: tuple[bytes, ...]) -> Sequence[Value] | None:
-        """By the caller's own hands, if one answer of one leader holds them all; None otherwise."""
+    def _straight(
+        self, group: GroupKey, tasks: tuple[TaskId, ...], keys: tuple[bytes, ...]
+    ) -> Sequence[Value] | None:
+        """By the caller's own hands, if one answer of the leader holds them all; None otherwise."""
         if self._followers is not None or not 0 < len(keys) <= READ_KEYS:
-            return None
-        of_task = self._network.view.of_task
-        groups = {of_task.get((self._module, task)) for task in set(tasks)}
-        group = groups.pop()
-        if groups or group is None:
             return None
         message = wire.ReadRows(self._network.next_request(), group, self._pstate, tasks, keys)
         reply = self._network.lane.ask(group, message)
@@ -214,16 +254,14 @@ class PointReads:
     def _settles(self, asked: _Asked) -> bool:
         if asked.failure is None and len(asked.values) < len(asked.keys):
             return False
-        asked.settle(asked)
+        asked.settle()
         return True
 
-    def _settle_later(
-        self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Value], asked: _Asked
-    ) -> None:
+    def settle_later(self, asked: _AskedByCoroutine) -> None:
         """All that were answered in one turn are told at once."""
         if not self._settled:
             self._network.loop.at_turn_end(self._tell)
-        self._settled.setdefault(loop, []).append((future, asked))
+        self._settled.setdefault(asked.future.get_loop(), []).append(asked)
 
     def _tell(self) -> None:
         settled, self._settled = self._settled, {}
@@ -232,11 +270,11 @@ class PointReads:
                 loop.call_soon_threadsafe(_set_results, answers)
 
 
-def _set_results(answers: Sequence[tuple[asyncio.Future[Value], _Asked]]) -> None:
-    for future, asked in answers:
-        if future.done():
+def _set_results(answers: Sequence[_AskedByCoroutine]) -> None:
+    for asked in answers:
+        if asked.future.done():
             continue
         if asked.failure is not None:
-            future.set_exception(asked.failure)
+            asked.future.set_exception(asked.failure)
         else:
-            future.set_result(asked.values[0])
+            asked.future.set_result(asked.values[0])

@@ -39,6 +39,7 @@ from stretto.pstate.tree import (
     items_of,
     joined,
     locate,
+    row_of,
 )
 from stretto.pstate.types import describe, incompatible
 from stretto.types import TaskId
@@ -119,20 +120,22 @@ class PStateReader:
         """What is under each of these keys of the PState; those that it does not have are left out."""
         if not isinstance(self._root, Entries):
             raise UsageError(f"PState {self._name} is a set, which has no values; ask whether a key is there")
-        wanted = [(key, locate(self._root, [key])) for key in dict.fromkeys(keys)]
+        wanted = dict.fromkeys(keys)
         if not isinstance(self._root.child, Leaf):
-            return dict(self._collections(self._root.child, wanted))
-        by_task: dict[TaskId, list[tuple[Any, bytes]]] = {}
-        for key, place in wanted:
-            by_task.setdefault(self._owner([key]), []).append((key, place.path))
-        asked = {task: [row for _, row in rows] for task, rows in by_task.items()}
-        found = {
-            key: value
-            for task, values in self._points.get_many(asked).items()
-            for (key, _), value in zip(by_task[task], values, strict=True)
-        }
-        leaf = self._root.child
-        return {key: leaf.decode(value) for key, _ in wanted if (value := found[key]) is not None}
+            places = [(key, locate(self._root, [key])) for key in wanted]
+            return dict(self._collections(self._root.child, places))
+        self._network.view.check_tasks(self._module, self._tasks)
+        by_task: dict[TaskId, tuple[list[Any], list[bytes]]] = {}
+        for key in wanted:
+            row = row_of(self._root, key)
+            its_keys, its_rows = by_task.setdefault(owner_of(key, self._tasks), ([], []))
+            its_keys.append(key)
+            its_rows.append(row)
+        found = self._points.get_many({task: its_rows for task, (_, its_rows) in by_task.items()})
+        for task, values in found.items():
+            wanted.update(zip(by_task[task][0], values, strict=True))
+        decode = self._root.child.decode
+        return {key: decode(value) for key, value in wanted.items() if value is not None}
 
     def _collections(self, node: Node, wanted: Iterable[tuple[Any, Place]]) -> Iterator[tuple[Any, Any]]:
         """What is under each key, a scan for each; only so many at once, however many keys there are."""

@@ -42,7 +42,6 @@ ABSENT: Final = object()
 _encode = msgspec.msgpack.Encoder().encode
 #: By name of the type, those of which a value needs no more than a look at its class.
 _EXACT = {"bool": bool, "str": str, "bytes": bytes}
-_TEXT = types.Plain("str")
 _INT = types.Plain("int")
 _KEY_CLASSES: dict[str, type] = {
     "None": type(None),
@@ -176,12 +175,17 @@ def _argument(annotation: Any, index: int) -> Any:
 
 def locate(root: Node, path: Sequence[Any]) -> Place:
     """What is under these keys. Raises UsageError."""
-    if len(path) == 1 and type(path[0]) is str and type(root) is Entries and root.key == _TEXT:
-        return Place(root.child, joined(b"", ordered.encode(path[0])), root)
+    if len(path) == 1 and type(root) is Entries:
+        return Place(root.child, row_of(root, path[0]), root)
     place = Place(root, b"", None)
     for key in path:
         place = step(place, key)
     return place
+
+
+def row_of(root: Entries, key: Any) -> bytes:
+    """The path of what is under one key of a PState."""
+    return joined(b"", encode_key(root.key, key))
 
 
 def step(place: Place, key: Any) -> Place:
@@ -199,7 +203,7 @@ def step(place: Place, key: Any) -> Place:
 
 
 def encode_key(type_: Type, key: Any) -> bytes:
-    if type(key) is str and isinstance(type_, types.Plain) and type_.name == "str":
+    if type(key) is str and type(type_) is types.Plain and type_.name == "str":
         return ordered.encode(key)
     return ordered.encode(checked_key(type_, key))
 

@@ -138,8 +138,8 @@ def test_a_read_of_who_waits_alone_does_without_the_clients_thread(
     try:
         assert points.get(TASKS[0], b"ab") == b"ba"
         assert points.get_many({TASKS[2]: [b"cd", b"x"], TASKS[3]: [b"ef"]}) == {
-            TASKS[2]: [b"dc", None],
-            TASKS[3]: [b"fe"],
+            TASKS[2]: (b"dc", None),
+            TASKS[3]: (b"fe",),
         }
     finally:
         let_go.set()
@@ -238,7 +238,7 @@ def test_reads_of_threads_are_answered_each_with_its_own(worker: FakeWorker, poi
 
 def test_all_groups_are_asked_before_any_has_answered(worker: FakeWorker, points: PointReads) -> None:
     worker.hold()
-    found: list[dict[TaskId, list[bytes | None]]] = []
+    found: list[dict[TaskId, tuple[bytes | None, ...]]] = []
     reading = threading.Thread(
         target=lambda: found.append(points.get_many({task: [b"a%d" % task, b"x"] for task in TASKS}))
     )
@@ -248,7 +248,7 @@ def test_all_groups_are_asked_before_any_has_answered(worker: FakeWorker, points
     assert sorted(message.tasks for message in worker.asked) == [(0, 0, 1, 1), (2, 2, 3, 3)]
     worker.release()
     reading.join(SECONDS)
-    assert found == [{task: [b"%da" % task, None] for task in TASKS}]
+    assert found == [{task: (b"%da" % task, None) for task in TASKS}]
 
 
 def test_nothing_is_asked_for_without_keys(worker: FakeWorker, points: PointReads) -> None:
@@ -259,12 +259,14 @@ def test_nothing_is_asked_for_without_keys(worker: FakeWorker, points: PointRead
 def test_what_did_not_fit_an_answer_is_asked_for_again(worker: FakeWorker, points: PointReads) -> None:
     worker.answers_max = 7
     wanted = {task: [b"%d.%d" % (task, n) for n in range(20)] for task in TASKS}
-    assert points.get_many(wanted) == {task: [key[::-1] for key in keys] for task, keys in wanted.items()}
+    assert points.get_many(wanted) == {
+        task: tuple(key[::-1] for key in keys) for task, keys in wanted.items()
+    }
 
 
 def test_more_keys_than_a_request_holds_take_several(worker: FakeWorker, points: PointReads) -> None:
     wanted = {TASKS[0]: [b"%d" % n for n in range(2 * READ_KEYS + 1)]}
-    assert points.get_many(wanted)[TASKS[0]] == [key[::-1] for key in wanted[TASKS[0]]]
+    assert points.get_many(wanted)[TASKS[0]] == tuple(key[::-1] for key in wanted[TASKS[0]])
     assert max(len(message.keys) for message in worker.asked) == READ_KEYS
 
 
@@ -301,6 +303,8 @@ def test_reads_follow_tasks_that_were_grouped_anew(
 
     worker.instead = gone
     wanted = {task: [b"%d" % task, b"%d." % task] for task in TASKS}
-    assert points.get_many(wanted) == {task: [key[::-1] for key in keys] for task, keys in wanted.items()}
+    assert points.get_many(wanted) == {
+        task: tuple(key[::-1] for key in keys) for task, keys in wanted.items()
+    }
     answered = [message for message in worker.asked if message.group in after]
     assert sorted(message.tasks for message in answered) == [(task, task) for task in TASKS]
