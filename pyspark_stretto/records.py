@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_stretto.schema import APPLY_OFFSET, DEPOT_SCHEMA, OFFSET, TASK, TIMESTAMP, VALUE
+from stretto.decoding import MALFORMED
 from stretto.errors import UsageError
 from stretto.records import RecordBatch
 from stretto.worker.depot import DepotBatch
@@ -155,7 +156,7 @@ class Records:
         records = [record for part in parts for record in part.records.records()]
         try:
             rows = self._rows.decode(b"[" + b",".join(records) + b"]")
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except MALFORMED:
             rows = []
         if len(rows) != len(records):
             # One of them is no JSON, or more than one value: it is told which.
@@ -177,7 +178,7 @@ class Records:
     def _one(self, task: int, offset: int, record: bytes) -> Any:
         try:
             return msgspec.json.decode(record, type=self._row)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             raise UsageError(
                 f"the record at offset {offset} of task {task} does not fit the schema given ({error}); "
                 "read it as value, without a schema"

@@ -26,6 +26,7 @@ from pyspark_stretto.options import Options, Use, check_applies
 from pyspark_stretto.schema import TASK, VALUE
 from stretto.client.modules import find_depot
 from stretto.client.rounds import RoundClaimed
+from stretto.decoding import MALFORMED
 from stretto.errors import StrettoError, UsageError
 from stretto.partition import Partitioner
 from stretto.zk.records import DepotSpec
@@ -136,7 +137,7 @@ class Target:
             return record, None
         try:
             decoded = _from_json(record)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise UsageError(
                 f"depot {self.depot.name} places records by what is in them, and a value is no JSON: {error}"
             ) from None

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 
 from pyspark_stretto.schema import Form, form_of, optional, spark_type
+from stretto.decoding import MALFORMED
 from stretto.errors import PeerError, UsageError
 from stretto.pstate import types
 from stretto.pstate.types import Type, python_type
@@ -85,7 +86,7 @@ class Values:
     def objects(self) -> list[Any]:
         try:
             return decoder(self._type).decode(_array_head(len(self._ends)) + self._raw)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise PeerError(f"a value is no {self._type} ({error}); was the PState's type changed?") from None
 
 

@@ -22,6 +22,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from crc32c import crc32c
 
+from stretto.decoding import MALFORMED
 from stretto.errors import StrettoError, UsageError
 from stretto.replog.segment import TEMPORARY, replace_durably
 from stretto.replog.storage import Folder
@@ -213,5 +214,5 @@ def _read(folder: Folder) -> Record | None:
                 "open it with the release that wrote it"
             )
         return msgspec.json.decode(content, type=Record)
-    except msgspec.DecodeError:
+    except MALFORMED:
         return None

@@ -11,6 +11,9 @@ from stretto.errors import PeerError
 
 T = TypeVar("T")
 
+MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError)
+"""What msgspec raises for bytes that are not what they should be: of text that is no UTF-8, Python's own."""
+
 
 def refusing(decoder: msgspec.msgpack.Decoder[T], what: str) -> Callable[[bytes | memoryview], T]:
     """Decodes ``what``; raises PeerError for anything malformed."""
@@ -19,7 +22,7 @@ def refusing(decoder: msgspec.msgpack.Decoder[T], what: str) -> Callable[[bytes 
     def decoded(header: bytes | memoryview) -> T:
         try:
             return decode(header)
-        except (msgspec.DecodeError, ValueError) as error:
+        except MALFORMED as error:
             raise PeerError(f"a malformed {what} came in: {error}") from error
 
     return decoded

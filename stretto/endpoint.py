@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import structlog
 import zmq
+from zmq.backend import Socket as SocketBase
 
 from stretto import wire
 from stretto.errors import PeerError, UsageError
@@ -31,6 +32,9 @@ HEARTBEAT_TIMEOUT_MS = 8_000
 # Plain numbers: pyzmq's enums take longer to combine than a small message to send.
 _NO_WAIT = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+
+#: Past pyzmq's own method, which is Python and only looks at arguments that we never give.
+_send = SocketBase.send
 
 log = structlog.get_logger()
 
@@ -77,8 +81,8 @@ def send(socket: zmq.Socket[bytes], parts: Sequence[Buffer]) -> None:
     Copied: to pass a buffer on as it is costs pyzmq a word between threads, which is more than the copy.
     """
     for part in parts[:-1]:
-        socket.send(part, _MORE)
-    socket.send(parts[-1], _NO_WAIT)
+        _send(socket, part, _MORE)
+    _send(socket, parts[-1], _NO_WAIT)
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[Buffer]:
@@ -145,17 +149,19 @@ class Endpoint:
         parts = receive(self._router)
         try:
             message = wire.decode_to_worker(parts[0])
-            self._dispatch(sender, message, [memoryview(part) for part in parts[1:]])
+            bodies = [memoryview(part) for part in parts[1:]] if len(parts) > 1 else []
+            if sender in self._greeted and type(message) is not wire.Hello:
+                self._on_message(sender, self._greeted[sender], message, bodies)
+            else:
+                self._begin(sender, message)
         except PeerError as error:
             self._greeted.pop(sender, None)
             log.warning("malformed_message", why=str(error))
         return True
 
-    def _dispatch(self, sender: Connection, message: wire.ToWorker, bodies: list[memoryview]) -> None:
+    def _begin(self, sender: Connection, message: wire.ToWorker) -> None:
         if isinstance(message, wire.Hello):
             self._greet(sender, message)
-        elif sender in self._greeted:
-            self._on_message(sender, self._greeted[sender], message, bodies)
         else:
             self.reply(sender, wire.HelloRefused("say hello first"))
 

@@ -15,6 +15,7 @@ import msgspec
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from stretto.decoding import MALFORMED
 from stretto.errors import UsageError
 
 _DOMAIN = "stretto"
@@ -46,7 +47,7 @@ class ClusterKey:
             raise UsageError(
                 f"the cluster key {path} cannot be read ({error.strerror}); name the file that it is in"
             ) from None
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except MALFORMED:
             raise UsageError(
                 f"{path} is not a cluster key; make one with 'stretto keys generate {path}'"
             ) from None

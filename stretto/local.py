@@ -24,6 +24,7 @@ import structlog
 from stretto import admin
 from stretto.client.calls import ask
 from stretto.client.network import Network
+from stretto.decoding import MALFORMED
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
@@ -147,7 +148,7 @@ class LocalCluster:
         if path.exists():
             try:
                 ports = msgspec.json.decode(path.read_bytes(), type=Ports)
-            except msgspec.DecodeError as error:
+            except MALFORMED as error:
                 raise StrettoError(
                     f"{path} is damaged ({error}); restore it, or delete it to begin anew"
                 ) from None

@@ -20,7 +20,6 @@ import zmq
 from stretto.clock import boot_time_ms
 
 RECEIVES_MAX = 256
-"""Messages taken from one socket in a turn, so that no socket starves the others."""
 
 # Plain numbers: pyzmq's enums take longer to look at than a socket.
 _EVENTS = int(zmq.EVENTS)
@@ -30,7 +29,9 @@ T = TypeVar("T")
 
 
 class Loop:
-    def __init__(self) -> None:
+    def __init__(self, receives_max: int = RECEIVES_MAX) -> None:
+        """``receives_max``: messages taken from one socket in a turn, so that none starves the others."""
+        self._receives_max = receives_max
         self.now = boot_time_ms()
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -138,13 +139,16 @@ class Loop:
     def turn(self) -> None:
         """One, when there is something to do: for who has no thread for it, and waits for an answer."""
         ready = self._wait()
-        self.look_at_clock()
+        self.now = boot_time_ms()
         self._woken = False
-        self._run_calls()
+        if self._calls:
+            self._run_calls()
         for socket in ready:
             self._receive(socket)
-        self._run_timers()
-        self._end_turn()
+        if self._timers and self._timers[0][0] <= self.now:
+            self._run_timers()
+        if self._at_turn_end:
+            self._end_turn()
 
     def look_at_clock(self) -> None:
         """For what depends on it after something that took time."""
@@ -186,11 +190,11 @@ class Loop:
             function(*args)
 
     def _receive(self, socket: zmq.Socket[bytes] | int) -> None:
-        for _ in range(RECEIVES_MAX):
+        for left in reversed(range(self._receives_max)):
             receive_one = self._sockets.get(socket)
             if receive_one is None or not receive_one():
                 return
-            if socket in self._sockets and not _may_have_more(socket):
+            if left and socket in self._sockets and not _may_have_more(socket):
                 return
         if not isinstance(socket, int):
             self.used(socket)

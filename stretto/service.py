@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import msgspec
 import structlog
 
 from stretto import admin, wire
+from stretto.decoding import MALFORMED
 from stretto.endpoint import Connection, Endpoint
 from stretto.errors import StrettoError
 from stretto.keys import ClusterKey
@@ -77,7 +77,7 @@ class Service:
             case wire.Ask(request=request, call=raw):
                 try:
                     call = admin.decode_call(raw)
-                except msgspec.DecodeError as error:
+                except MALFORMED as error:
                     self._endpoint.reply(
                         sender, wire.Failed(request, f"{self._name}: no such call ({error})")
                     )

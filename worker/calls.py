@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from stretto import admin, wire
+from stretto.decoding import MALFORMED
 from stretto.errors import RetriableError, StrettoError
 from stretto.zk.paths import GroupKey
 
@@ -28,7 +27,7 @@ class CallDesk:
         name = f"worker {self._worker.worker}"
         try:
             call = admin.decode_call(message.call)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             self._refuse(sender, message, f"{name}: no such call ({error})")
             return
         match call:

@@ -27,6 +27,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from stretto.decoding import MALFORMED
 from stretto.loop import Loop
 from stretto.types import Millis, WorkerId
 from stretto.worker.storage import boot_id
@@ -180,7 +181,7 @@ class Children:
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             try:
                 file = msgspec.json.decode(path.read_bytes(), type=RunFile)
-            except msgspec.DecodeError as error:
+            except MALFORMED as error:
                 # Cut short by a power failure, which no process has survived.
                 log.warning("run_file_unreadable", path=str(path), error=str(error))
                 path.unlink()

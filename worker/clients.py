@@ -84,12 +84,14 @@ class Clients:
         self, sender: Connection, message: wire.ToWorker, bodies: list[memoryview], *, is_worker: bool
     ) -> None:
         match message:
+            case wire.ReadRows():
+                self.reads.received(sender, message)
             case wire.AppendBatch(kind=Kind.STATE) if not is_worker:
                 why = "PStates are changed by the topologies of their module; append records to its depots"
                 self._worker.transport.reply(sender, wire.Failed(message.request, why))
             case wire.AppendBatch():
                 self._append(sender, message, bodies)
-            case wire.ReadRows() | wire.ReadDepot() | wire.FindOffset() | wire.ScanRows() | wire.ScanKeys():
+            case wire.ReadDepot() | wire.FindOffset() | wire.ScanRows() | wire.ScanKeys():
                 self.reads.received(sender, message)
             case wire.RunQuery():
                 self._worker.queries.received(sender, message, bodies)

@@ -32,11 +32,11 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import lmdb
 
@@ -61,7 +61,6 @@ PLENTY_SECONDS = 0.1
 """So much space does not go in so little time: until then it is not looked at again."""
 
 T = TypeVar("T")
-Row = TypeVar("Row", bytes, memoryview)
 ReadTransaction: TypeAlias = "lmdb.Transaction[memoryview]"
 WriteTransaction: TypeAlias = "lmdb.Transaction[bytes]"
 
@@ -114,16 +113,38 @@ class Environment:
 
     # Transactions.
 
-    def reading(self, *, long: bool = False, wait: bool = True) -> Reading[memoryview]:
-        """A snapshot. Its buffers are views of the map: whatever is to outlive the block is copied.
+    def reading(self, *, long: bool = False) -> Reading:
+        """A snapshot. Its buffers are views of the map: whatever is to outlive the block is copied."""
+        return Reading(self, long=long)
 
-        Without ``wait``, raises WouldWait if it is not to be had at once.
+    def look_up(
+        self, rows: Iterable[tuple[bytes, Database]], *, max_bytes: int, wait: bool
+    ) -> list[bytes | None]:
+        """Copies of the values of these keys, as of one moment; what is small costs less so than as a view.
+
+        The first that fills ``max_bytes`` is the last. Without ``wait``, raises WouldWait if they are not to
+        be had at once.
         """
-        return Reading(self, long=long, wait=wait, views=True)
-
-    def copying(self, *, wait: bool = True) -> Reading[bytes]:
-        """A snapshot for a few small rows: what it gives are copies, which cost less than views of them."""
-        return Reading(self, long=False, wait=wait, views=False)
+        if wait:
+            self._gate.__enter__()
+        elif not self._gate.enter_at_once():
+            raise WouldWait
+        values: list[bytes | None] = []
+        try:
+            with self._begin_read(wait, views=False) as txn:
+                get = txn.get
+                for key, database in rows:
+                    value = get(key, None, database)
+                    values.append(value)
+                    if value is not None:
+                        max_bytes -= len(value)
+                        if max_bytes <= 0:
+                            break
+        except lmdb.Error as error:
+            raise self._translated(error, "read") from error
+        finally:
+            self._gate.__exit__()
+        return values
 
     def write(self, change: Callable[[WriteTransaction], T], *, size_bytes: int = 0) -> T:
         """Run ``change`` in a transaction that writes about ``size_bytes``, and commit it.
@@ -239,20 +260,17 @@ class Environment:
         with self._gate.exclusive():
             self._env.close()
 
-    def _enter_read(self, *, long: bool, wait: bool, views: bool) -> lmdb.Transaction[Any]:
+    def _enter_read(self, *, long: bool) -> ReadTransaction:
         if long:
             self._reserve()
-        if wait:
-            self._gate.__enter__()
-        elif not self._gate.enter_at_once():
-            raise WouldWait
+        self._gate.__enter__()
         try:
-            return self._begin_read(wait, views)
+            return self._begin_read(wait=True, views=True)
         except BaseException:
             self._gate.__exit__()
             raise
 
-    def _exit_read(self, txn: lmdb.Transaction[Any], error: BaseException | None) -> None:
+    def _exit_read(self, txn: ReadTransaction, error: BaseException | None) -> None:
         try:
             txn.abort()
         finally:
@@ -262,7 +280,7 @@ class Environment:
 
     # The map.
 
-    def _begin_read(self, wait: bool, views: bool) -> lmdb.Transaction[Any]:
+    def _begin_read(self, wait: bool, *, views: bool) -> lmdb.Transaction[Any]:
         while True:
             self._require_sound()
             try:
@@ -352,22 +370,18 @@ class Environment:
                 return failure
 
 
-class Reading(Generic[Row]):
+class Reading:
     """What :meth:`Environment.reading` returns. A class: a generator takes longer than a short read."""
 
-    __slots__ = ("_environment", "_long", "_txn", "_views", "_wait")
+    __slots__ = ("_environment", "_long", "_txn")
 
-    def __init__(self, environment: Environment, *, long: bool, wait: bool, views: bool) -> None:
+    def __init__(self, environment: Environment, *, long: bool) -> None:
         self._environment = environment
         self._long = long
-        self._wait = wait
-        self._views = views
-        self._txn: lmdb.Transaction[Row]
+        self._txn: ReadTransaction
 
-    def __enter__(self) -> lmdb.Transaction[Row]:
-        self._txn = self._environment._enter_read(  # noqa: SLF001 - its own
-            long=self._long, wait=self._wait, views=self._views
-        )
+    def __enter__(self) -> ReadTransaction:
+        self._txn = self._environment._enter_read(long=self._long)  # noqa: SLF001 - its own
         return self._txn
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:

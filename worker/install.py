@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
+from stretto.decoding import MALFORMED
 from stretto.errors import StorageCorrupt
 from stretto.replog.folder import OsFolder
 from stretto.replog.intent import Change, Intent
@@ -110,6 +111,6 @@ def _read(replica: Path) -> Install:
     if checksum == b"%08x\n" % crc32c(content):
         try:
             return msgspec.json.decode(content, type=Install)
-        except msgspec.DecodeError:
+        except MALFORMED:
             pass
     raise StorageCorrupt(INSTALL, Offset(0), 0, "it does not match its checksum")

@@ -430,7 +430,10 @@ class Worker:
     def _received(
         self, sender: Connection, worker: WorkerId | None, message: wire.ToWorker, bodies: list[memoryview]
     ) -> None:
-        if isinstance(message, wire.Replicate):
+        if isinstance(message, wire.ReadRows | wire.AppendBatch):
+            # The most frequent ones, with what follows.
+            self.clients.received(sender, message, bodies, is_worker=worker is not None)
+        elif isinstance(message, wire.Replicate):
             group = self.groups.get(message.group)
             if worker is None:
                 raise PeerError("a client sent a message of the replication protocol")

@@ -1,24 +1,21 @@
 """Reads of clients: sampled between the core's Read and Sampled, or just before a Read that says so. The
 lease is checked after the state was looked at.
 
-What is cheap by itself is done together: the point reads of a group that came in one turn of the loop are one
-read to the core. If they are few and their rows are known to be in memory (:mod:`stretto.worker.residence`),
-the loop looks them up itself: to wake the reading thread and to be woken by it takes longer. Everything else
-is read on that thread, and alone, so that nobody waits for another's long answer. A read at the end of a
-depot may wait there: see :mod:`stretto.worker.parking`.
+Most point reads take a shorter way: :mod:`stretto.worker.points`. Everything else is read on the reading
+thread, and alone, so that nobody waits for another's long answer. A read at the end of a depot may wait
+there: see :mod:`stretto.worker.parking`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 import msgspec
 
 from stretto import wire
 from stretto.admin import ModuleDescription
-from stretto.errors import StrettoError, UsageError
 from stretto.nearest import did_you_mean
 from stretto.options import OptionSet
 from stretto.records import DepotOffset
@@ -28,9 +25,8 @@ from stretto.replog.frame import payload
 from stretto.types import Epoch, Millis, Offset, TaskId
 from stretto.worker import queries
 from stretto.worker.depot import DepotBatch, DepotSlice
-from stretto.worker.environment import WouldWait
 from stretto.worker.parking import WAIT_MS_MAX, ParkedRead, ParkedReads
-from stretto.worker.residence import Residence
+from stretto.worker.points import Asked, Found, PointReads, failed, look_up, served
 from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
@@ -39,10 +35,6 @@ if TYPE_CHECKING:
     from stretto.worker.transport import Connection
 
 READ_RECORDS_MAX = 100_000
-TOGETHER_KEYS_MAX = 1_000
-"""Beyond it the point reads of a turn are several to the core."""
-LOOP_KEYS_MAX = 200
-"""As many the loop looks up itself: that takes it less than a millisecond."""
 
 Message: TypeAlias = wire.ReadDepot | wire.FindOffset | queries.Query
 
@@ -63,9 +55,16 @@ class _Read:
 class _Together:
     """Reads of one group that are one to the core."""
 
-    reads: list[_Read] = field(default_factory=list)
-    keys: int = 0
-    """Of point reads."""
+    reads: list[_Read]
+
+    @property
+    def points(self) -> list[wire.ReadRows]:
+        """All of them, if they are point reads; else nothing."""
+        return [read.message for read in self.reads if isinstance(read.message, wire.ReadRows)]
+
+    def found(self, found: list[Found]) -> None:
+        for read, each in zip(self.reads, found, strict=True):
+            read.found = each
 
     def fail(self, error: Exception) -> None:
         for read in self.reads:
@@ -100,9 +99,7 @@ class Reads:
         self._worker = worker
         self._next_number = next_number
         self._waiting: dict[int, _Together | _Elsewhere] = {}
-        #: Point reads of this turn: of one group, and of one age that is accepted.
-        self._gathered: dict[tuple[GroupKey, int | None], _Together] = {}
-        self._residence = Residence()
+        self._points = PointReads(worker, next_number, self._begin_points)
         self.parked = ParkedReads(worker.loop, self._read_again)
         self._module = worker.config.module
         self.described(worker.description)
@@ -131,7 +128,7 @@ class Reads:
         elif message.group not in self._worker.groups:
             self._refuse_unknown(sender, message)
         elif isinstance(message, wire.ReadRows):
-            self._gather(_Read(sender, message), message)
+            self._points.received(sender, message)
         else:
             wait_ms = min(message.wait_ms, WAIT_MS_MAX) if isinstance(message, wire.ReadDepot) else 0
             self._begin_one(_Read(sender, message, self._worker.loop.now + wait_ms))
@@ -155,22 +152,8 @@ class Reads:
         else:
             self._refuse_unknown(parked.connection, parked.message)
 
-    def _gather(self, read: _Read, message: wire.ReadRows) -> None:
-        if not self._gathered:
-            self._worker.loop.at_turn_end(self._begin_gathered)
-        alike = message.group, message.stale.max_staleness_ms if message.stale is not None else None
-        gathered = self._gathered.get(alike)
-        if gathered is None:
-            gathered = self._gathered[alike] = _Together()
-        gathered.reads.append(read)
-        gathered.keys += len(message.keys)
-        if gathered.keys >= TOGETHER_KEYS_MAX:
-            self._begin(message.group, self._gathered.pop(alike))
-
-    def _begin_gathered(self) -> None:
-        gathered, self._gathered = self._gathered, {}
-        for (key, _), together in gathered.items():
-            self._begin(key, together)
+    def _begin_points(self, key: GroupKey, asked: list[Asked]) -> None:
+        self._begin(key, _Together([_Read(sender, message) for sender, message in asked]))
 
     def _begin_one(self, read: _Read) -> None:
         group = self._worker.groups[read.message.group]
@@ -179,21 +162,14 @@ class Reads:
         self._begin(group.key, _Together([read]))
 
     def _begin(self, key: GroupKey, together: _Together) -> None:
-        number = self._next_number()
         group = self._worker.groups.get(key)
         if group is None:
             for read in together.reads:
                 self._refuse_unknown(read.connection, read.message)
             return
-        is_recent = together.reads[0].message.stale is None
-        if is_recent and group.answers_at_once and self._glances(group, together):
-            self._worker.loop.look_at_clock()
-            result = group.answer_sampled(number)
-            for read in together.reads:
-                self._answer(read, result)
-        else:
-            self._waiting[number] = together
-            group.step(together.event(number))
+        number = self._next_number()
+        self._waiting[number] = together
+        group.step(together.event(number))
 
     def elsewhere(
         self,
@@ -218,7 +194,10 @@ class Reads:
             waiting.look(lambda: group.step(events.Sampled(request=request)))
             return
         together = waiting
-        if self._glances(group, together):
+        points = together.points
+        found = self._points.glance(group, points) if points else None
+        if found is not None:
+            together.found(found)
             self._worker.loop.look_at_clock()
             self._sampled(group, request, together)
             return
@@ -233,19 +212,6 @@ class Reads:
 
         self._worker.loop.at_turn_end(lambda: self._worker.applier.read(look, then))
 
-    def _glances(self, group: Group, together: _Together) -> bool:
-        """Look up point reads here, on the loop; False if that might have to wait."""
-        if not (0 < together.keys <= LOOP_KEYS_MAX and self._residence.is_likely):
-            return False
-        try:
-            _look_up(group, together.reads, wait=False)
-        except WouldWait:
-            return False
-        except Exception as error:  # noqa: BLE001 - the reader is told
-            together.fail(error)
-        self._residence.glanced(together.keys)
-        return True
-
     def _look(self, group: Group, together: _Together) -> None:
         """On the reading thread."""
         reads = together.reads
@@ -253,8 +219,9 @@ class Reads:
         reads[0].applied = group.state.applied
         match message:
             case wire.ReadRows():
-                with self._residence.looking_up(together.keys):
-                    _look_up(group, reads)
+                points = together.points
+                with self._points.residence.looking_up(sum(len(each.keys) for each in points)):
+                    together.found([look_up(group, each) for each in points])
             case wire.FindOffset():
                 reads[0].found = _find(group, message)
             case wire.ReadDepot():
@@ -315,16 +282,6 @@ class Reads:
         return self.parked.park(parked)
 
 
-def _look_up(group: Group, reads: list[_Read], *, wait: bool = True) -> None:
-    for read in reads:
-        if isinstance(read.message, wire.ReadRows):
-            try:
-                read.found = queries.look_up(group.state, read.message, wait=wait)
-            except UsageError as error:
-                # Somebody asked for what can never be: the others get their answers.
-                read.found = error
-
-
 def _find(group: Group, message: wire.FindOffset) -> wire.DepotOffsets:
     start, end = group.state.depot_bounds(message.task, message.depot)
     found = None
@@ -367,8 +324,8 @@ def _with_uncommitted(group: Group, message: wire.ReadDepot, found: Any) -> Any:
 def _served(read: _Read, epoch: Epoch) -> tuple[wire.ToClient, tuple[bytes, ...]]:
     request, found = read.message.request, read.found
     match found:
-        case tuple(values), int(offset):
-            return wire.RowValues(request, values, epoch, Offset(offset)), ()
+        case tuple(), int():
+            return served(request, found, epoch), ()
         case wire.RowPage() as page, int(offset):
             return msgspec.structs.replace(page, epoch=epoch, offset=Offset(offset)), ()
         case DepotSlice(start=start, end=end, batches=batches):
@@ -384,9 +341,7 @@ def _served(read: _Read, epoch: Epoch) -> tuple[wire.ToClient, tuple[bytes, ...]
             return reply, tuple(batch.payload for batch in batches)
         case wire.DepotOffsets():
             return msgspec.structs.replace(found, epoch=epoch, offset=read.applied), ()
-        case StrettoError():
-            return wire.Failed(request, str(found), wire.Fault.of(found)), ()
         case Exception():
-            return wire.Failed(request, str(found)), ()
+            return failed(request, found), ()
         case _:
             return wire.Failed(request, "nothing was read"), ()

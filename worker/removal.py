@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from stretto.decoding import MALFORMED
 from stretto.errors import PeerError
 from stretto.replog.frame import Buffer
 
@@ -38,5 +39,5 @@ def parse(payload: Buffer) -> Removal:
     """Raises PeerError."""
     try:
         return _decoder.decode(payload)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise PeerError(f"an entry that removes something is malformed: {error}") from None

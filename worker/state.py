@@ -320,14 +320,9 @@ class AppliedState:
         """The first offset whose batch has at least this timestamp; the end of the depot if none has."""
         return self._task(task).offset_at(depot, timestamp_ms)
 
-    def reading_pstate(
-        self, task: TaskId, pstate: str, *, wait: bool = True
-    ) -> AbstractContextManager[StoredRows | NoRows]:
-        """The rows that a PState has on this task, as of one moment and as long as the block lasts.
-
-        Without ``wait``, raises WouldWait if they are not to be had at once.
-        """
-        return self._task(task).reading_pstate(pstate, wait=wait)
+    def reading_pstate(self, task: TaskId, pstate: str) -> AbstractContextManager[StoredRows | NoRows]:
+        """The rows that a PState has on this task, as of one moment and as long as the block lasts."""
+        return self._task(task).reading_pstate(pstate)
 
     def look_up(
         self, task: TaskId, pstate: str, keys: Iterable[bytes], *, max_bytes: int, wait: bool = True

@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from stretto import admin, logpages
+from stretto.decoding import MALFORMED
 from stretto.endpoint import advertised
 from stretto.errors import StrettoError, UsageError
 from stretto.keys import ClusterKey
@@ -489,7 +490,7 @@ def _claim(folder: Path, cluster: str, node: str) -> _Owner:
         return owner
     try:
         owner = msgspec.json.decode(path.read_bytes(), type=_Owner)
-    except msgspec.DecodeError:
+    except MALFORMED:
         raise UsageError(f"{path} is damaged; remove it if {folder} is this node's folder") from None
     if (owner.cluster, owner.node) != (cluster, node):
         raise UsageError(

@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
+from stretto.decoding import MALFORMED
 from stretto.errors import StorageCorrupt
 from stretto.replog.folder import OsFolder
 from stretto.replog.identity import open_identity
@@ -124,6 +125,6 @@ def read(replica: Path) -> Takeover:
     if checksum == b"%08x\n" % crc32c(content):
         try:
             return msgspec.json.decode(content, type=Takeover)
-        except msgspec.DecodeError:
+        except MALFORMED:
             pass
     raise StorageCorrupt(TAKEOVER, Offset(0), 0, "it does not match its checksum")

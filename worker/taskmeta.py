@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import lmdb
 import msgspec
 
+from stretto.decoding import MALFORMED
 from stretto.replog.core.producers import Sequences
 from stretto.replog.frame import Header, Kind
 from stretto.types import Epoch, Offset, ProducerId, TaskId
@@ -97,7 +98,7 @@ def producers_in(
     while found and bytes(key := cursor.key()).startswith(PRODUCER):
         try:
             row = _decode_row(cursor.value())
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise StateCorrupt(f"a producer's row of task {task} is damaged: {error}") from error
         yield ProducerId(U64.unpack(key[len(PRODUCER) :])[0]), {} if row is None else {task: row}
         found = cursor.next()

@@ -377,39 +377,27 @@ class TaskState:
         with self._reading(depot) as found:
             return depots.offset_at(*found, timestamp_ms) if found else DepotOffset(0)
 
-    def reading_pstate(
-        self, pstate: str, *, wait: bool = True
-    ) -> AbstractContextManager[StoredRows | NoRows]:
-        """Its rows, as long as the block lasts. Without ``wait``, raises WouldWait if they are not to be had
-        at once."""
+    def reading_pstate(self, pstate: str) -> AbstractContextManager[StoredRows | NoRows]:
+        """Its rows, as long as the block lasts."""
         database = self._pstates.get(pstate)
         if database is None:
             return nullcontext(NoRows())
-        return _ReadingRows(self.environment.reading(wait=wait), database, self._meta)
+        return _ReadingRows(self.environment.reading(), database, self._meta)
 
     def look_up(
         self, pstate: str, keys: Iterable[bytes], *, max_bytes: int, wait: bool = True
     ) -> tuple[list[bytes | None], Offset]:
         """The values of these rows, as of one moment, and what the file says was applied then.
 
-        Of the first so many keys: one that fills ``max_bytes`` is the last. Without ``wait``, as
-        :meth:`reading_pstate`.
+        Of the first so many keys: one that fills ``max_bytes`` is the last. Without ``wait``, raises
+        WouldWait if they are not to be had at once.
         """
         database = self._pstates.get(pstate)
         if database is None:
             return [None for _ in keys], Offset(0)
-        values: list[bytes | None] = []
-        with self.environment.copying(wait=wait) as txn:
-            get = txn.get
-            applied = U64.unpack(get(APPLIED, b"", self._meta))[0]
-            for key in keys:
-                value = get(key, None, database)
-                values.append(value)
-                if value is not None:
-                    max_bytes -= len(value)
-                    if max_bytes <= 0:
-                        break
-        return values, Offset(applied)
+        rows = [(APPLIED, self._meta), *[(key, database) for key in keys]]
+        applied, *values = self.environment.look_up(rows, max_bytes=max_bytes + U64.size, wait=wait)
+        return values, Offset(U64.unpack(applied or b"")[0])
 
     def digest(self) -> str:
         """Equal for two replicas of the task that have applied the same entries, however they got there."""
@@ -443,7 +431,7 @@ class TaskState:
 class _ReadingRows:
     __slots__ = ("_database", "_meta", "_reading")
 
-    def __init__(self, reading: Reading[memoryview], database: Database, meta: Database) -> None:
+    def __init__(self, reading: Reading, database: Database, meta: Database) -> None:
         self._reading = reading
         self._database = database
         self._meta = meta

@@ -20,6 +20,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NoNodeError, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.states import WatchedEvent
 
+from stretto.decoding import MALFORMED
 from stretto.errors import OptionError
 from stretto.options import CLUSTER, OPTIONS, Level, OptionSet, Scope, option_named, parse
 from stretto.zk.outcomes import LOST_ANSWER
@@ -36,7 +37,7 @@ _PARTS = (Scope.DEPOT, Scope.TOPOLOGY, Scope.PSTATE)
 def _decode(data: bytes, path: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(data, type=dict[str, Any]) if data else {}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise ZnodeDamaged(path, str(error)) from None
 
 

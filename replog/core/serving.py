@@ -32,19 +32,19 @@ class Serving:
 
     def read(self, read: Read) -> None:
         replica, request = self.replica, read.request
+        shows_all = replica.guards.shows_acknowledged(replica.applied, replica.apply_offset)
         if not self.leader.is_serving:
             self.leader.refuse(request, Refusal.NOT_READY)
+        elif read.is_sampled and shows_all:
+            self._answer(request)
         elif self._reads_stopped():
             self.leader.refuse(request, Refusal.HANDING_OVER)
         elif not replica.guards.lease_checked_after_sampling() and not self._has_lease():
             self.leader.refuse(request, Refusal.NO_LEASE)
-        elif not replica.guards.shows_acknowledged(replica.applied, replica.apply_offset):
-            self._waiting.append((replica.apply_offset, request))
-        elif read.is_sampled:
-            self._sampling.add(request)
-            self.sampled(request)
-        else:
+        elif shows_all:
             self._sample(request)
+        else:
+            self._waiting.append((replica.apply_offset, request))
 
     def _sample(self, request: int) -> None:
         self._sampling.add(request)
@@ -63,6 +63,9 @@ class Serving:
             self.leader.refuse(request, Refusal.NOT_LEADER)
             return
         self._sampling.discard(request)
+        self._answer(request)
+
+    def _answer(self, request: int) -> None:
         if self._reads_stopped():
             self.leader.refuse(request, Refusal.HANDING_OVER)
         elif self.replica.guards.lease_checked_after_sampling() and not self._has_lease():

@@ -25,6 +25,7 @@ from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, ModuleName
 from stretto.cli.serving import Serving, serving
 from stretto.client.acks import Ack
 from stretto.client.producer import Producer
+from stretto.decoding import MALFORMED
 from stretto.errors import ProcessingFailed, StrettoError, UsageError
 from stretto.partition import Partitioner
 
@@ -181,7 +182,7 @@ class _Appending:
     def _send(self, number: int, line: bytes) -> None:
         try:
             value: Any = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             raise _NoRecord(number, f"not JSON: {error}") from None
         try:
             # As it was written: only its task depends on what it says.

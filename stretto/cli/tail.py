@@ -18,6 +18,7 @@ import typer
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName
 from stretto.cli.serving import Serving, serving
 from stretto.client.reader import Reader, Record
+from stretto.decoding import MALFORMED
 from stretto.errors import OffsetTrimmed, RetriableError, UsageError
 
 AGAIN_SECONDS = 0.5
@@ -156,7 +157,7 @@ def _as_line(data: bytes) -> bytes:
         return data
     try:
         return msgspec.json.format(data, indent=-1)
-    except msgspec.DecodeError:
+    except MALFORMED:
         return data.replace(b"\n", b"\\n")
 
 
@@ -169,7 +170,7 @@ def _as_json(record: Record) -> bytes:
     }
     try:
         row["record"] = msgspec.Raw(msgspec.json.format(record.data, indent=-1))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         try:
             row["text"] = record.data.decode()
         except UnicodeDecodeError:

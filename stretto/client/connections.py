@@ -158,16 +158,23 @@ class Connections:
             message = wire.decode_to_client(parts[0])
         except PeerError:
             return
+        if isinstance(message, wire.Welcome | wire.HelloRefused | wire.QueryGoesOn):
+            self._told(connection, message)
+            return
+        request = connection.requests.pop(message.request, None)
+        if request is not None:
+            request.on_reply(message, [memoryview(part) for part in parts[1:]] if len(parts) > 1 else [])
+
+    def _told(
+        self, connection: _Connection, message: wire.Welcome | wire.HelloRefused | wire.QueryGoesOn
+    ) -> None:
+        """What answers no request."""
         if isinstance(message, wire.Welcome):
             connection.is_welcome = True
         elif isinstance(message, wire.HelloRefused):
             self.refusal = message.why
             connection.is_welcome = False
             self._lose(connection)
-        elif not isinstance(message, wire.QueryGoesOn):
-            request = connection.requests.pop(message.request, None)
-            if request is not None:
-                request.on_reply(message, [memoryview(part) for part in parts[1:]])
 
     def _lose_one(self, connection: _Connection, number: int) -> None:
         request = connection.requests.pop(number, None)

@@ -70,7 +70,8 @@ class Lane:
         return answers[0]
 
     def _begin(self) -> Loop:
-        self._loop = Loop()
+        # One answer is waited for. Whether there is more is asked before the next wait.
+        self._loop = Loop(receives_max=1)
         self._connections = Connections(self._loop, self._network.key, self._suspect, context=self._context)
         return self._loop
 

@@ -85,6 +85,11 @@ class PStateReader:
                 raise UsageError(f"PState {pstate.name} of {module} is {pstate.type}: {why}")
         self.type = pstate.type
         self._root = compile_type(pstate.type, annotation)
+        #: A dict of plain values, as most are: one row for each key.
+        self._values: Entries | None = None
+        if isinstance(self._root, Entries) and isinstance(self._root.child, Leaf):
+            self._values = self._root
+            self._decode = self._root.child.decode
         self._seen = Seen(token)
         self._followers = None if max_staleness is None else Followers(network, max_staleness, self._seen)
         self._points = PointReads(
@@ -98,6 +103,9 @@ class PStateReader:
 
     def get(self, *path: Any, default: Any = None) -> Any:
         """The value, dict, set or list under these keys; a list's elements have their positions as keys."""
+        if self._values is not None and len(path) == 1:
+            value = self._points.get(self._owner(path), row_of(self._values, path[0]))
+            return default if value is None else self._decode(value)
         place = self._inside(path)
         if place.node is None:
             raise UsageError(f"{shown(path[-1])} is a member of a set; ask whether it is there")
@@ -110,6 +118,9 @@ class PStateReader:
 
     async def get_awaited(self, *path: Any, default: Any = None) -> Any:
         """The same for a coroutine; what is more than one row takes a thread."""
+        if self._values is not None and len(path) == 1:
+            value = await self._points.begin(self._owner(path), row_of(self._values, path[0]))
+            return default if value is None else self._decode(value)
         place = self._inside(path)
         if not isinstance(place.node, Leaf):
             return await asyncio.to_thread(self.get, *path, default=default)

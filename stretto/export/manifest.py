@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from stretto.decoding import MALFORMED
 from stretto.errors import StrettoError, UsageError
 
 MANIFEST = "_manifest.json"
@@ -102,7 +103,7 @@ def decode(data: bytes, where: str) -> Manifest:
                 f"{where} is of format {version}, and this release knows {VERSION}; export elsewhere"
             )
         return msgspec.json.decode(data, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise StrettoError(
             f"{where} is damaged ({error}); export to another folder, or delete this one first"
         ) from None

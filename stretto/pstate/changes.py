@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from stretto.decoding import MALFORMED
 from stretto.errors import PeerError, UsageError
 from stretto.nearest import did_you_mean
 from stretto.ordered import EVERYTHING, KEY_BYTES_MAX, Range
@@ -98,7 +99,7 @@ def parse(payload: Buffer) -> dict[str, Changes]:
     """Of a payload that was checked before, or is about to be. Raises PeerError."""
     try:
         parsed = _decode(payload)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise PeerError(f"changes of PStates are malformed: {error}") from None
     if parsed.version != CHANGES_VERSION:
         raise PeerError(f"changes of PStates of version {parsed.version} are not known here")

@@ -28,6 +28,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args, get_o
 import msgspec
 
 from stretto import ordered
+from stretto.decoding import MALFORMED
 from stretto.errors import PeerError, UsageError
 from stretto.ordered import KEY_BYTES_MAX, shown
 from stretto.pstate import types
@@ -84,7 +85,7 @@ class Leaf:
     def decode(self, data: bytes) -> Any:
         try:
             return self.decoder.decode(data)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise PeerError(f"a value is no {self.type} ({error}); was the PState's type changed?") from None
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from stretto.admin import ModuleManifest, OptionsAt
+from stretto.decoding import MALFORMED
 from stretto.errors import StrettoError
 from stretto.types import Epoch, Offset, TaskId, WorkerId
 from stretto.zk.records import DepotSpec, PStateSpec, QuerySpec, TopologySpec
@@ -134,7 +135,7 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{FORMAT_VERSION}; use the release that made it"
             )
         manifest = msgspec.json.decode(content, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise SnapshotDamaged(f"{path} is damaged ({error}); use another snapshot") from None
     if manifest.sealed() != manifest:
         raise SnapshotDamaged(f"{path} is damaged: its checksum is not its own; use another snapshot")

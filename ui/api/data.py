@@ -12,6 +12,7 @@ from litestar.params import Parameter
 from stretto.client import queries
 from stretto.client.pstate import PStateReader
 from stretto.client.selection import Collection, KeyRange, entries, find, plain
+from stretto.decoding import MALFORMED
 from stretto.errors import OutcomeUnknown
 from stretto.partition import Partitioner
 from stretto.pstate import types
@@ -201,7 +202,7 @@ def ask_query(
 def _shown(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         return data.decode(errors="replace")
 
 

@@ -15,9 +15,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import msgspec
 import structlog
 
+from stretto.decoding import MALFORMED
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
 from stretto.worker.executors import protocol
@@ -115,7 +115,7 @@ class ExecutorProcess:
         try:
             for header, *bodies in self._parser.feed(data):
                 self._heard(protocol.decode_from_child(header), bodies)
-        except (msgspec.DecodeError, ValueError) as error:
+        except MALFORMED as error:
             self._log.error("executor_malformed_answer", why=str(error))
             self.kill()
             return False

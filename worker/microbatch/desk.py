@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from stretto import admin, wire
+from stretto.decoding import MALFORMED
 from stretto.errors import PeerError
 from stretto.options import Level
 from stretto.pstate.changes import Packed, joined
@@ -179,7 +180,7 @@ class MicrobatchDesk:
     def received(self, sender: Connection, message: wire.Microbatch, bodies: list[memoryview]) -> None:
         try:
             told = _messages.decode(bodies[0])
-        except (msgspec.DecodeError, IndexError) as error:
+        except (*MALFORMED, IndexError) as error:
             raise PeerError(f"a message of a microbatch is malformed: {error}") from error
         body = bytes(bodies[1]) if len(bodies) > 1 else b""
         reply: wire.ToClient = wire.Taken(message.request)

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from stretto import ordered
+from stretto.decoding import MALFORMED
 from stretto.errors import PeerError
 from stretto.pstate import changes as state_changes
 from stretto.pstate.changes import Changes
@@ -140,7 +141,7 @@ def parse(payload: Buffer) -> Entry:
     """Raises PeerError."""
     try:
         return _entries.decode(payload)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise PeerError(f"an entry of a microbatch is malformed: {error}") from None
 
 

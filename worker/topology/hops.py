@@ -21,6 +21,7 @@ import msgspec
 
 from stretto import wire
 from stretto.client.network import Network, patience_ms
+from stretto.decoding import MALFORMED
 from stretto.errors import PeerError
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Buffer
@@ -50,7 +51,7 @@ def _checked(bodies: Sequence[memoryview]) -> bytes:
     try:
         calls = bytes(bodies[0])
         _decode_calls(calls)
-    except (msgspec.MsgspecError, IndexError) as error:
+    except (*MALFORMED, IndexError) as error:
         raise PeerError(f"calls of steps are malformed: {error}") from error
     return calls
 

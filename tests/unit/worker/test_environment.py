@@ -358,15 +358,28 @@ def test_a_file_that_is_no_state_is_damage(tmp_path: Path) -> None:
 
 def test_who_must_not_wait_is_sent_away_while_the_map_is_to_change(environment: Environment) -> None:
     database = put(environment, b"key", b"old")
+
+    def look_up() -> list[bytes | None]:
+        return environment.look_up([(b"key", database)], max_bytes=1, wait=False)
+
     with ExitStack() as first:
-        first.enter_context(environment.reading(wait=False))
+        first.enter_context(environment.reading())
+        assert look_up() == [b"old"]
         with running(lambda: put(environment, b"key", bytes(4 * MAP_BYTES))):
             wait_for(lambda: environment._gate._alone == 1)
-            with pytest.raises(WouldWait), environment.reading(wait=False):
-                pass
+            with pytest.raises(WouldWait):
+                look_up()
             first.close()
-    with environment.reading(wait=False) as txn:
-        assert bytes(txn.get(b"key", b"", db=database)) == bytes(4 * MAP_BYTES)
+    assert look_up() == [bytes(4 * MAP_BYTES)]
+
+
+def test_what_fills_a_look_up_is_the_last_of_it(environment: Environment) -> None:
+    database = put(environment, b"a", b"123")
+    put(environment, b"b", b"456")
+    rows = [(key, database) for key in (b"a", b"none", b"b", b"a")]
+    for max_bytes, expected in ((1, [b"123"]), (3, [b"123"]), (4, [b"123", None, b"456"])):
+        for wait in (False, True):
+            assert environment.look_up(rows, max_bytes=max_bytes, wait=wait) == expected
 
 
 def test_a_folder_inside_a_file_cannot_be_opened(tmp_path: Path) -> None:
@@ -452,7 +465,7 @@ def test_who_comes_while_a_state_is_closed_does_not_wait_for_who_still_reads(tmp
             state.clear_readers,
             lambda: state.transaction(TaskId(0)),
             lambda: state.depot_bounds(TaskId(0), "events"),
-            lambda: environment.reading(wait=False).__enter__(),
+            lambda: environment.look_up((), max_bytes=1, wait=False),
             state.hold,
         ):
             with pytest.raises(StorageError, match="is closed"):
