@@ -231,6 +231,10 @@ class Group:
             case happened:
                 raise InvariantViolation("a sampled read is not answered", {"effects": happened})
 
+    def reconsider(self) -> None:
+        """Others may wait for what is applied than before."""
+        self._await_turn_end()
+
     def _await_turn_end(self) -> None:
         if not self._turn_end_awaited:
             self._turn_end_awaited = True
@@ -520,10 +524,11 @@ class Group:
 
     @property
     def answers_at_once(self) -> bool:
-        """It leads, and all that is decided is applied: a read need not wait for anything."""
-        replica = self.replica
-        is_leader = isinstance(replica.role, Leader) and not (replica.stopped or self.closed)
-        return is_leader and replica.applied == replica.apply_offset
+        """It leads, and all that is acknowledged is applied: a read need not wait for anything."""
+        replica, role = self.replica, self.replica.role
+        if not isinstance(role, Leader) or replica.stopped or self.closed:
+            return False
+        return replica.applied >= role.promised_end
 
     @property
     def leader(self) -> Leader | None:

@@ -335,6 +335,8 @@ class Worker:
         self.executors.start(code)
         self.streams.restart()
         self.microbatches.restart()
+        for group in self.groups.values():
+            group.reconsider()
 
     @property
     def artifact(self) -> str:

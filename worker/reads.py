@@ -156,10 +156,7 @@ class Reads:
         self._begin(key, _Together([_Read(sender, message) for sender, message in asked]))
 
     def _begin_one(self, read: _Read) -> None:
-        group = self._worker.groups[read.message.group]
-        if isinstance(read.message, wire.ReadDepot):
-            read.growth = group.growth.get(read.message.task, 0)
-        self._begin(group.key, _Together([read]))
+        self._begin(read.message.group, _Together([read]))
 
     def _begin(self, key: GroupKey, together: _Together) -> None:
         group = self._worker.groups.get(key)
@@ -225,6 +222,7 @@ class Reads:
             case wire.FindOffset():
                 reads[0].found = _find(group, message)
             case wire.ReadDepot():
+                reads[0].growth = group.growth.get(message.task, 0)
                 reads[0].found = _slice(group, message, self._read_bytes_max.of(message.depot))
             case wire.ScanRows() | wire.ScanKeys():
                 reads[0].found = queries.answer(group.state, message)

@@ -4,11 +4,15 @@ An append is acknowledged when it is *decided*: all of the maximal ISR holds it,
 be applied takes another sync of the disk, which its producer need not wait for: whoever reads from then on
 does (:mod:`stretto.replog.core.serving`), so what is acknowledged is never missed. What a worker appends for
 itself goes on from what is applied, and waits for that.
+
+Producers must not run ahead of the state, or readers would wait behind all that they append, and memory would
+be filled with it. So when more than a little is not applied (:class:`Backlog`), they wait for that, too.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator
 
 from stretto.replog.core.events import Append
@@ -57,6 +61,22 @@ class Acks:
         for line in (self._decided, self._applied):
             for request, _ in line.reached(None):
                 yield request
+
+
+class Backlog:
+    """What a leader has appended and not applied."""
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[Offset, int]] = deque()
+        self.bytes = 0
+
+    def appended(self, end: Offset, size: int) -> None:
+        self._entries.append((end, size))
+        self.bytes += size
+
+    def applied(self, end: Offset) -> None:
+        while self._entries and self._entries[0][0] <= end:
+            self.bytes -= self._entries.popleft()[1]
 
 
 class _Line:

@@ -127,7 +127,8 @@ class Refusal(enum.StrEnum):
 
 
 class Acked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The append is applied, hence visible, at ``offset`` (None: long ago, position forgotten)."""
+    """The append is decided, at ``offset`` (None: long ago, position forgotten): who reads from now on sees
+    it."""
 
     offset: Offset | None
 

@@ -202,7 +202,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A follower asks its leader what is visible now, and does with an older word if it hears nothing."""
     is_sampled: bool = False
     """By a leader's driver, just before this step, whose time was taken after that: no Sample is needed,
-    unless something decided was not applied."""
+    unless something acknowledged was not applied."""
 
 
 class ClockRead(msgspec.Struct, frozen=True, kw_only=True, gc=False):

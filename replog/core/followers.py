@@ -25,7 +25,7 @@ class Followers(dict[WorkerId, Progress]):
         self.replica = leader.replica
         #: All incarnations that did. A Hello may be late: the one it speaks for may be gone already.
         self._incarnations: dict[Registration, Progress] = {}
-        #: When followers hear what is applied, unless entries tell them before.
+        #: When followers hear what is decided, unless entries tell them before.
         self.news_at: Millis | None = None
 
     # Coming and going.
@@ -144,7 +144,7 @@ class Followers(dict[WorkerId, Progress]):
         for progress in self.values():
             progress.probe_if_silent(self.leader)
 
-    # News: what is applied.
+    # News: what is decided.
 
     def have_news(self) -> None:
         """Entries that come soon tell them in passing."""

@@ -64,7 +64,7 @@ def counts_as_member(storage: str, member: Member) -> bool:
 
 
 def follower_apply_limit(apply_offset: Offset, durable_end: Offset, log_end: Offset) -> Offset:
-    """A follower applies what its leader has applied and its own disk holds."""
+    """A follower applies what its leader has decided and its own disk holds."""
     return min(apply_offset, durable_end)
 
 
@@ -78,9 +78,14 @@ def acknowledged_own_end(applied: Offset, apply_offset: Offset) -> Offset:
     return applied
 
 
-def shows_acknowledged(applied: Offset, apply_offset: Offset) -> bool:
+def may_acknowledge_early(unapplied_bytes: int, early_bytes: int) -> bool:
+    """Before it is applied, while little is not: else producers would run ahead of what can be read."""
+    return unapplied_bytes <= early_bytes
+
+
+def shows_acknowledged(applied: Offset, promised: Offset) -> bool:
     """A leader's read waits until all that was acknowledged before it is applied."""
-    return applied >= apply_offset
+    return applied >= promised
 
 
 # Rule 3: stall.
@@ -432,7 +437,7 @@ def recognizes_duplicates() -> bool:
 
 
 def duplicate_waits() -> bool:
-    """A duplicate of an unapplied batch is acknowledged only when the original is applied."""
+    """A duplicate of a batch that is not acknowledged yet is acknowledged only with the original."""
     return True
 
 
@@ -512,6 +517,7 @@ class Guards:
     follower_apply_limit: Callable[[Offset, Offset, Offset], Offset] = follower_apply_limit
     acknowledged_end: Callable[[Offset, Offset], Offset] = acknowledged_end
     acknowledged_own_end: Callable[[Offset, Offset], Offset] = acknowledged_own_end
+    may_acknowledge_early: Callable[[int, int], bool] = may_acknowledge_early
     shows_acknowledged: Callable[[Offset, Offset], bool] = shows_acknowledged
     lag_expired: Callable[[int, Millis], bool] = lag_expired
     may_shrink_to: Callable[[int, int], bool] = may_shrink_to

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from stretto.invariants import check
 from stretto.replog import frame as frames_of
 from stretto.replog.core import effects, messages
-from stretto.replog.core.acks import Acks
+from stretto.replog.core.acks import Acks, Backlog
 from stretto.replog.core.effects import Acked, Refusal
 from stretto.replog.core.events import (
     Append,
@@ -79,6 +79,9 @@ class Leader:
         #: (end, when it was appended) of frames not decided yet, in order: the head runs the stall timer.
         self._undecided: deque[tuple[Offset, Millis]] = deque()
         self._acks = Acks()
+        self._backlog = Backlog()
+        #: End of what was acknowledged before it was applied: no read may miss it.
+        self.promised_end = Offset(0)
         #: When each producer was last heard, for expiry.
         self._producers_heard: dict[ProducerId, Millis] = {}
         self._in_office_since = replica.now
@@ -179,7 +182,7 @@ class Leader:
         )
         self._wait(event, replica.log_end, offset)
         self.followers.pump()
-        # Everybody lacks this entry, and hears with it what is applied.
+        # Everybody lacks this entry, and hears with it what is decided.
         self.followers.news_at = None
 
     def _refusal(self) -> Refusal | None:
@@ -195,8 +198,11 @@ class Leader:
         return None
 
     def _is_pressed(self) -> bool:
-        """Appends are soon refused because of what is not applied."""
-        return 2 * (self.replica.log_end - self.replica.applied) >= self.replica.settings.max_unapplied
+        """So much is not applied that producers have to wait for it."""
+        replica, settings = self.replica, self.replica.settings
+        if 2 * (replica.log_end - replica.applied) >= settings.max_unapplied:
+            return True
+        return not replica.guards.may_acknowledge_early(self._backlog.bytes, settings.early_bytes)
 
     def _is_sealed(self) -> bool:
         replica = self.replica
@@ -242,7 +248,9 @@ class Leader:
             sequence=sequence,
             timestamp_ms=timestamp_ms,
         )
-        replica.append_to_log((frames_of.encode(header, payload),))
+        frame = frames_of.encode(header, payload)
+        self._backlog.appended(frame.end_offset, frame.size_bytes)
+        replica.append_to_log((frame,))
         self._undecided.append((replica.log_end, replica.now))
 
     def _wait(self, event: Append, end: Offset, offset: Offset | None) -> None:
@@ -252,10 +260,12 @@ class Leader:
 
     def _acknowledge(self) -> None:
         replica = self.replica
-        for request, offset in self._acks.decided(
-            replica.guards.acknowledged_end(replica.apply_offset, replica.log_end)
-        ):
+        end = replica.applied
+        if not self._is_pressed():
+            end = replica.guards.acknowledged_end(replica.apply_offset, replica.log_end)
+        for request, offset in self._acks.decided(end):
             self._reply(request, Acked(offset=offset))
+            self.promised_end = max(self.promised_end, end)
 
     # The apply offset.
 
@@ -352,6 +362,8 @@ class Leader:
 
     def applied(self) -> None:
         replica = self.replica
+        self._backlog.applied(replica.applied)
+        self._acknowledge()
         own_end = replica.guards.acknowledged_own_end(replica.applied, replica.apply_offset)
         for request, offset in self._acks.applied(own_end):
             self._reply(request, Acked(offset=offset))

@@ -275,6 +275,9 @@ class Producers:
         if not (is_named(producer) or self.is_open(producer)):
             return UnknownProducer()
         pending = self._by_batch.get((producer, task, sequence))
+        if pending is not None and kind is Kind.CLAIM and self._next[producer, task] != sequence + 1:
+            # Another was claimed since.
+            pending = None
         if pending is not None:
             same = pending.count == count
             return DuplicateBatch(pending.end_offset, pending.offset) if same else SequenceGap(sequence)

@@ -1,7 +1,7 @@
 """Reads that a leader answers, and what it assures followers of, who answer reads too: both under its lease.
 
 The lease is looked at after the state was sampled, by a clock that was read after that. And the state is
-sampled when it has all that was decided when the read came: that may have been acknowledged before.
+sampled when it has all that was acknowledged before the read came.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ class Serving:
         self.leader = leader
         self.replica = leader.replica
         self._sampling: set[int] = set()
-        #: Reads that came before all that was decided was applied, each with where that ends.
+        #: Reads that came before all that was acknowledged was applied, each with where that ends.
         self._waiting: deque[tuple[Offset, int]] = deque()
         #: Followers that inquired up to where entries may be visible, since the clock was last read.
         self._inquiries: dict[WorkerId, messages.Inquire] = {}
 
     def read(self, read: Read) -> None:
         replica, request = self.replica, read.request
-        shows_all = replica.guards.shows_acknowledged(replica.applied, replica.apply_offset)
+        promised = self.leader.promised_end
+        shows_all = replica.guards.shows_acknowledged(replica.applied, promised)
         if not self.leader.is_serving:
             self.leader.refuse(request, Refusal.NOT_READY)
         elif read.is_sampled and shows_all:
@@ -44,7 +45,7 @@ class Serving:
         elif shows_all:
             self._sample(request)
         else:
-            self._waiting.append((replica.apply_offset, request))
+            self._waiting.append((promised, request))
 
     def _sample(self, request: int) -> None:
         self._sampling.add(request)

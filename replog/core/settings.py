@@ -23,6 +23,8 @@ class Settings:
     """``replication.unclean.election``: let a replica outside the ISR lead when no member is left."""
     max_unapplied: int = 200_000
     """Appends beyond this many unapplied entries are refused."""
+    early_bytes: int = 256 * 1024
+    """An append is acknowledged before it is applied while no more than so much is not applied."""
     producer_expiry_ms: Millis = Millis(7 * 24 * 3600 * 1000)
     """A producer silent for so long is forgotten."""
     lease_ms: Millis = Millis(8_000)
@@ -30,7 +32,7 @@ class Settings:
     retry_ms: Millis = Millis(500)
     """How long an unanswered message waits before it is sent again."""
     news_ms: Millis = Millis(50)
-    """How long followers may not know what is applied, if no entries come that tell them in passing,"""
+    """How long followers may not know what is decided, if no entries come that tell them in passing,"""
     news_entries: int = 100
     """unless it is so much: what takes long to apply is best done while nothing else is to do."""
     follower_read_wait_ms: Millis = Millis(100)

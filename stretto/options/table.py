@@ -118,6 +118,17 @@ TABLE: tuple[Option, ...] = (
         doc="Appends are refused while so many entries of a group wait to be applied.",
     ),
     Option(
+        name="replication.early.ack.bytes",
+        kind=int,
+        default=256 * 1024,
+        unit="bytes",
+        low=0,
+        high=64 * 1024 * 1024,
+        setting="early_bytes",
+        doc="Appends are acknowledged when all of the ISR holds them, and readers wait until they are "
+        "applied; while more than this is not applied, appends wait for that.",
+    ),
+    Option(
         name="replication.fsync",
         kind=str,
         default="always",

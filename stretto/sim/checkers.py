@@ -44,6 +44,8 @@ class Checkers:
         self._sealed = 0
         self._submitted: set[bytes] = set()
         self._acknowledged: set[bytes] = set()
+        #: What the replica that takes a step has of it.
+        self._early_bytes = 0
         #: Appends that are to be acknowledged when they are applied.
         self._until_applied: set[int] = set()
         #: When the end of what is visible anywhere moved, and where to.
@@ -74,6 +76,9 @@ class Checkers:
 
     def before(self, replica: Replica, event: events.Event) -> None:
         role = replica.role
+        self._early_bytes = replica.settings.early_bytes
+        if isinstance(event, events.OptionsChanged):
+            self._early_bytes = event.settings.early_bytes
         if isinstance(event, events.Append) and event.until_applied:
             self._until_applied.add(event.request)
         if isinstance(event, events.Append) and isinstance(role, Leader):
@@ -282,7 +287,7 @@ class Checkers:
         if self.visible_end < end and not self.unclean:
             chunk = node.opened_log().read(self.visible_end, end, 1 << 20)
             for frame in decode(b"".join(chunk.buffers)):
-                self._becomes_visible(node, frame)
+                self.becomes_visible(node, frame)
 
     def _hold_the_same(self, node: Node, replica: Replica, record: GroupRecord, end: Offset) -> None:
         """What they hold is the leader's entry, not just something of that length. What they have cut off was
@@ -304,9 +309,11 @@ class Checkers:
         header = frame.header
         if header.end_offset > self._held_end.get(node.storage, 0):
             raise Violation(f"{node.worker} applies up to {header.end_offset}, which its disk does not hold")
-        self._becomes_visible(node, frame)
+        if header.end_offset > self.visible_end and not self.unclean:
+            raise Violation(f"{node.worker} applies up to {header.end_offset}, which nobody has decided")
+        self.becomes_visible(node, frame)
 
-    def _becomes_visible(self, node: Node, frame: Frame) -> None:
+    def becomes_visible(self, node: Node, frame: Frame) -> None:
         header = frame.header
         identity = (header.epoch, header.kind, header.count, bytes(payload(frame)))
         known = self._visible.get(header.offset)
@@ -387,10 +394,19 @@ class Checkers:
             if offset is not None:
                 end = Offset(offset + known[1].count)
                 self.read_floor = max(self.read_floor, end)
-                if request in self._until_applied and node.state.applied < end and not self.unclean:
-                    raise Violation(
-                        f"request {request} ({known[1].payload!r}) was acknowledged before it was applied"
-                    )
+                if node.state.applied < end and not self.unclean:
+                    self._acknowledged_early(node, request, known[1].payload)
+
+    def _acknowledged_early(self, node: Node, request: int, content: bytes) -> None:
+        if request in self._until_applied:
+            raise Violation(f"request {request} ({content!r}) was acknowledged before it was applied")
+        log = node.opened_log()
+        chunk = log.read(max(node.state.applied, log.start_offset), log.end_offset, 1 << 20)
+        unapplied = sum(map(len, chunk.buffers))
+        if unapplied > self._early_bytes:
+            raise Violation(
+                f"request {request} ({content!r}) was acknowledged early, with {unapplied} bytes not applied"
+            )
 
     def acknowledged(self, content: bytes) -> None:
         self._acknowledged.add(content)

@@ -472,6 +472,7 @@ class Faults:
                 max_time_lag_ms=Millis(random.choice((150, 400, 1_200))),
                 max_near_lag=random.choice((5, 20, 80)),
                 max_unapplied=random.choice((12, 40)),
+                early_bytes=random.choice((0, 400, 4_000)),
                 producer_expiry_ms=Millis(random.choice((2_500, 60_000))),
             )
         )

@@ -56,6 +56,7 @@ SETTINGS = Settings(
     max_near_lag=20,
     append_timeout_ms=Millis(1_500),
     max_unapplied=16,
+    early_bytes=400,
     producer_expiry_ms=Millis(60_000),
     retry_ms=Millis(60),
     follower_read_wait_ms=Millis(50),

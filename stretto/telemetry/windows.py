@@ -79,7 +79,7 @@ class KindWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Replicated: created by this leader, and held by all of the ISR."""
     bytes: int = 0
     replicate: Distribution | None = None
-    """Seconds from creating an entry to its application, at the leader."""
+    """Seconds from creating an entry until all of the ISR holds it."""
     apply: Distribution | None = None
     """Seconds that a transaction with such entries took."""
     failures: dict[str, int] = {}

@@ -156,7 +156,26 @@ def test_a_producer_does_not_wait_for_what_is_applied_and_who_asks_for_that_does
     assert not waits_for_state(subject)
 
 
-def test_who_reads_waits_for_what_was_decided_before_and_for_nothing_else() -> None:
+def test_while_much_is_not_applied_producers_wait_for_that_and_readers_do_not() -> None:
+    subject = serving_leader(options=settings(early_bytes=300))
+    subject.append(1, payload=bytes(400))
+    assert replies(decide(subject)) == {}
+    assert waits_for_state(subject)
+    assert only(subject.step(events.Read(request=7)), effects.Sample).request == 7
+    assert replies(subject.applied()) == {1: Acked(offset=Offset(1))}
+    subject.append(2, payload=bytes(10))
+    assert replies(decide(subject)) == {2: Acked(offset=Offset(2))}
+
+
+def test_who_is_behind_many_entries_waits_for_what_is_applied() -> None:
+    """A bound of one unapplied entry would refuse whoever goes on at once."""
+    subject = serving_leader(options=settings(max_unapplied=1))
+    subject.append(1)
+    assert replies(decide(subject)) == {}
+    assert replies(subject.applied()) == {1: Acked(offset=Offset(1))}
+
+
+def test_who_reads_waits_for_what_was_acknowledged_before_and_for_nothing_else() -> None:
     subject = serving_leader()
     subject.append(1)
     subject.step(events.Read(request=7))
@@ -209,10 +228,10 @@ def test_a_follower_waits_for_its_disk_and_not_for_its_state() -> None:
     assert waits_for_disk(subject), "a follower's leader waits for its confirmation"
 
 
-def decide(subject: LeaderSubject) -> None:
+def decide(subject: LeaderSubject) -> list[effects.Effect]:
     subject.persisted()
     subject.confirm(W1)
-    subject.confirm(W2)
+    return subject.confirm(W2)
 
 
 # Appending.
@@ -264,7 +283,7 @@ def test_every_member_of_the_isr_holds_an_entry_before_it_is_applied_not_just_mi
 
 
 def test_one_confirmation_acknowledges_many_appends() -> None:
-    subject = serving_leader()
+    subject = serving_leader(options=settings(max_unapplied=100))
     for request in range(1, 5):
         subject.append(request, count=2)
     subject.persisted()
@@ -483,6 +502,18 @@ def test_a_round_is_claimed_for_one_content_and_none_before_it_any_more() -> Non
     assert refusal(claim(subject, 4, 4, 1)) is Refusal.CLAIMED
     assert replies(claim(subject, 5, 5, 1)) == {5: Acked(offset=Offset(1))}
     assert every(claim(subject, 6, 6, 2), effects.Persist)
+
+
+def test_a_claim_is_void_once_a_later_one_is_acknowledged_applied_or_not() -> None:
+    subject = serving_leader()
+    claim(subject, 1, 5, 1)
+    decide(subject)
+    claim(subject, 2, 6, 1)
+    assert replies(decide(subject)) == {2: Acked(offset=Offset(2))}
+    assert refusal(claim(subject, 3, 5, 1)) is Refusal.CLAIMED
+    assert replies(claim(subject, 4, 6, 1)) == {4: Acked(offset=Offset(2))}
+    subject.applied()
+    assert refusal(claim(subject, 5, 5, 1)) is Refusal.CLAIMED
 
 
 def test_of_silent_named_producers_those_that_last_are_kept_and_the_others_for_a_week() -> None:

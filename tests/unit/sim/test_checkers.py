@@ -286,42 +286,49 @@ def test_an_entry_that_differs_from_what_was_visible(calm: Calm, frame: Frame) -
 def test_a_hole_in_what_is_visible(calm: Calm) -> None:
     calm.checkers.submitted(b"b")
     with violation("an entry appears at 5, although 3 were visible"):
-        calm.checkers.applied(calm.follower, next_frame(b"b", offset=5))
+        calm.checkers.becomes_visible(calm.follower, next_frame(b"b", offset=5))
 
 
 @pytest.mark.usefixtures("disk_holds_more")
 def test_a_batch_that_is_visible_twice(calm: Calm) -> None:
     with violation("b'a' is visible at 2 and at 3"):
-        calm.checkers.applied(calm.follower, next_frame(b"a"))
+        calm.checkers.becomes_visible(calm.follower, next_frame(b"a"))
 
 
 @pytest.mark.usefixtures("disk_holds_more")
 def test_an_entry_in_a_log_that_is_sealed(calm: Calm) -> None:
     calm.checkers.submitted(b"b")
-    calm.checkers.applied(calm.follower, entry(3, kind=Kind.SEAL, sequence=2))
+    calm.checkers.becomes_visible(calm.follower, entry(3, kind=Kind.SEAL, sequence=2))
     with violation("DEPOT appears in a log that is sealed for grouping 2"):
-        calm.checkers.applied(calm.follower, next_frame(b"b", offset=4))
+        calm.checkers.becomes_visible(calm.follower, next_frame(b"b", offset=4))
 
 
 @pytest.mark.usefixtures("disk_holds_more")
 def test_a_seal_that_is_taken_back_although_nobody_gave_up(calm: Calm) -> None:
-    calm.checkers.applied(calm.follower, entry(3, kind=Kind.SEAL, sequence=2))
+    calm.checkers.becomes_visible(calm.follower, entry(3, kind=Kind.SEAL, sequence=2))
     with violation("the log is unsealed, although grouping 2 was not abandoned"):
-        calm.checkers.applied(calm.follower, entry(4, kind=Kind.UNSEAL, sequence=2))
+        calm.checkers.becomes_visible(calm.follower, entry(4, kind=Kind.UNSEAL, sequence=2))
 
 
 @pytest.mark.usefixtures("disk_holds_more")
 def test_a_round_of_two_computations(calm: Calm) -> None:
     calm.checkers.submitted_in(7, 0, b"b")
     calm.checkers.submitted_in(7, 1, b"c")
-    calm.checkers.applied(calm.follower, next_frame(b"b"))
+    calm.checkers.becomes_visible(calm.follower, next_frame(b"b"))
     with violation("round 7 is visible as computed twice"):
-        calm.checkers.applied(calm.follower, next_frame(b"c", offset=4))
+        calm.checkers.becomes_visible(calm.follower, next_frame(b"c", offset=4))
 
 
 @pytest.mark.usefixtures("disk_holds_more")
 def test_a_batch_that_nobody_appended(calm: Calm) -> None:
     with violation("b'b' is visible but was never appended"):
+        calm.checkers.becomes_visible(calm.follower, next_frame(b"b"))
+
+
+@pytest.mark.usefixtures("disk_holds_more")
+def test_an_entry_that_is_applied_and_was_not_decided(calm: Calm) -> None:
+    calm.checkers.submitted(b"b")
+    with violation("w1 applies up to 4, which nobody has decided"):
         calm.checkers.applied(calm.follower, next_frame(b"b"))
 
 
@@ -348,10 +355,21 @@ def test_an_acknowledgement_of_what_is_not_applied_to_who_asked_for_that(calm: C
     batch = calm.append(b"b")
     acked, known = Acked(offset=Offset(3)), (calm.producer, batch, 1)
     calm.leader.state.applied = Offset(3)
+    calm.checkers.before(replica_of(calm.leader), append_event(1))
     calm.checkers.replied(calm.leader, 1, acked, known)
     calm.checkers.before(replica_of(calm.leader), append_event(1, until_applied=True))
     with violation("was acknowledged before it was applied"):
         calm.checkers.replied(calm.leader, 1, acked, known)
+
+
+def test_an_acknowledgement_ahead_of_much_that_is_not_applied(calm: Calm) -> None:
+    batch = calm.append(b"b")
+    replica = replica_of(calm.leader)
+    replica.settings = replace(replica.settings, early_bytes=10)
+    calm.leader.state.applied = Offset(3)
+    calm.checkers.before(replica, append_event(1))
+    with violation("was acknowledged early, with .* bytes not applied"):
+        calm.checkers.replied(calm.leader, 1, Acked(offset=Offset(3)), (calm.producer, batch, 1))
 
 
 @pytest.mark.parametrize("sampled", [None, Offset(2)])
