@@ -51,6 +51,8 @@ class Loop:
         self._used: set[Any] = set()
         self._running = False
         self._at_turn_end: list[Callable[[], None]] = []
+        #: How many there were, with the one under way.
+        self.turns = 0
 
     # From any thread.
 
@@ -139,6 +141,7 @@ class Loop:
     def turn(self) -> None:
         """One, when there is something to do: for who has no thread for it, and waits for an answer."""
         ready = self._wait()
+        self.turns += 1
         self.now = boot_time_ms()
         self._woken = False
         if self._calls:
@@ -195,6 +198,8 @@ class Loop:
             if receive_one is None or not receive_one():
                 return
             if left and socket in self._sockets and not _may_have_more(socket):
+                # As of now: what was sent before this look need not make us look again.
+                self._used.discard(socket)
                 return
         if not isinstance(socket, int):
             self.used(socket)

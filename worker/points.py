@@ -1,9 +1,9 @@
 """Point reads of PStates, which take a leader's loop a few microseconds each if it has not to wait.
 
-Those of a group that came in one turn of the loop are one read to the core. If they are few and their rows
-are known to be in memory (:mod:`stretto.worker.residence`), the loop looks them up itself, reads the clock,
-and asks the core: to wake the reading thread and to be woken by it takes longer. All others go the way of any
-read (:mod:`stretto.worker.reads`).
+If their rows are known to be in memory (:mod:`stretto.worker.residence`), the loop looks a few of them up
+itself, reads the clock, and asks the core: to wake the reading thread and to be woken by it takes longer. The
+first of a turn is answered at once; all others of a group are one read to the core, at the end of the turn.
+What might have to wait goes the way of any read (:mod:`stretto.worker.reads`).
 
 A process that slept runs cold, each function several times slower than in a loop. So the short way is made of
 few.
@@ -12,6 +12,7 @@ few.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto import wire
@@ -53,8 +54,20 @@ class PointReads:
         #: Of this turn: of one group, and of one age that is accepted.
         self._gathered: dict[tuple[GroupKey, int | None], list[Asked]] = {}
         self._keys = 0
+        #: The turn of the loop in which the latest read came.
+        self._turn = -1
 
     def received(self, sender: Connection, message: wire.ReadRows) -> None:
+        """The first of a turn, which mostly is the only one, need not wait for its end."""
+        is_first = self._turn != self._worker.loop.turns
+        self._turn = self._worker.loop.turns
+        if is_first and message.stale is None:
+            group = self._worker.groups.get(message.group)
+            if group is not None and self._answers(group, [(sender, message)]):
+                return
+        self._gather(sender, message)
+
+    def _gather(self, sender: Connection, message: wire.ReadRows) -> None:
         if not self._gathered:
             self._worker.loop.at_turn_end(self._answer_gathered)
         stale = message.stale
@@ -100,11 +113,12 @@ class PointReads:
         keys = sum([len(message.keys) for message in messages])
         if keys > LOOP_KEYS_MAX or not self.residence.is_likely:
             return None
+        begun = perf_counter()
         try:
             found = [look_up(group, message, wait=False) for message in messages]
         except WouldWait:
             return None
-        self.residence.glanced(keys)
+        self.residence.glanced(keys, perf_counter() - begun)
         return found
 
 

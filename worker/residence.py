@@ -5,7 +5,8 @@ not; which of the two is only known afterwards, by the page faults that the kern
 look-ups begin on a thread that may wait. Once enough of them in a row have found everything in memory, the
 loop may make the next ones, until one has to wait: then they go back to the thread, to prove themselves anew.
 Where one look-up in a few hundred waits for the disk, the loop so makes hardly any; and when memory gets
-scarce all at once, it waits once.
+scarce all at once, it waits once. To ask the kernel takes as long as a look-up; so the loop asks only if one
+took long.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import resource
 
 ENOUGH_KEYS = 1_000
+LONG_SECONDS = 0.000_1
+"""A wait that is shorter matters to nobody."""
 
 
 class Residence:
@@ -21,8 +24,8 @@ class Residence:
     def __init__(self) -> None:
         #: Keys that were looked up since one had to wait.
         self._found = 0
-        #: How often the loop's thread had waited when it last looked something up.
-        self._glanced_at = 0
+        #: How often the loop's thread had waited when that was last asked.
+        self._loop_waits = 0
 
     @property
     def is_likely(self) -> bool:
@@ -32,12 +35,13 @@ class Residence:
         """Around a look-up, on a thread that may wait."""
         return _LookUp(self, keys)
 
-    def glanced(self, keys: int) -> None:
-        """After a look-up on the loop. Whatever else the loop has waited for since the one before counts too:
-        to ask the kernel once costs half as much."""
-        waits = _waits()
-        self.looked_up(keys, waits - self._glanced_at)
-        self._glanced_at = waits
+    def glanced(self, keys: int, seconds: float) -> None:
+        """After a look-up on the loop. If it took long, whatever the loop has waited for since that was last
+        asked counts for it."""
+        if seconds > LONG_SECONDS:
+            waits = _waits()
+            self.looked_up(keys, waits - self._loop_waits)
+            self._loop_waits = waits
 
     def looked_up(self, keys: int, waits: int) -> None:
         self._found = 0 if waits else min(self._found + keys, ENOUGH_KEYS)
