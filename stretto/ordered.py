@@ -71,7 +71,7 @@ _SHOWN_CHARACTERS_MAX = 60
 def encode(key: Any) -> bytes:
     """Raises UsageError for what is no key. The length is the caller's to check: see KEY_BYTES_MAX."""
     if type(key) is str:
-        return _text(key)
+        return encode_text(key)
     match key:
         case None:
             return bytes([TAG_NONE])
@@ -82,7 +82,7 @@ def encode(key: Any) -> bytes:
         case float():
             return _float(key)
         case str():
-            return _text(key)
+            return encode_text(key)
         case bytes():
             return b"".join((_BYTES_TAG, key.replace(b"\0", b"\0\xff"), b"\0"))
         case datetime():
@@ -221,7 +221,8 @@ _SIZES = {
 }
 
 
-def _text(key: str) -> bytes:
+def encode_text(key: str) -> bytes:
+    """What :func:`encode` makes of it."""
     try:
         data = key.encode()
     except UnicodeEncodeError:

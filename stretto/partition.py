@@ -17,7 +17,7 @@ the records are that name it in their field. Its keys may be more than JSON can 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from math import isfinite
@@ -157,6 +157,11 @@ def task_of(key: Any, tasks: int) -> TaskId:
 def owner_of(key: Any, tasks: int) -> TaskId:
     """The task whose PStates hold what is under ``key``: for what JSON can say, that of :func:`task_of`."""
     return _task_of(key if type(key) is str else _canonical(_plain(key)), tasks)
+
+
+def owners_of(keys: Iterable[Any], tasks: int) -> list[TaskId]:
+    """:func:`owner_of` each."""
+    return [_task_of(key if type(key) is str else _canonical(_plain(key)), tasks) for key in keys]
 
 
 def _task_of(key: Any, tasks: int) -> TaskId:

@@ -118,12 +118,19 @@ class Environment:
         return Reading(self, long=long)
 
     def look_up(
-        self, rows: Iterable[tuple[bytes, Database]], *, max_bytes: int, wait: bool
-    ) -> list[bytes | None]:
-        """Copies of the values of these keys, as of one moment; what is small costs less so than as a view.
+        self,
+        keys: Iterable[bytes],
+        database: Database,
+        first: tuple[bytes, Database],
+        *,
+        max_bytes: int,
+        wait: bool,
+    ) -> tuple[bytes | None, list[bytes | None]]:
+        """Copies of the values of a first key, and of others, as of one moment; what is small costs less so
+        than as a view.
 
-        The first that fills ``max_bytes`` is the last. Without ``wait``, raises WouldWait if they are not to
-        be had at once.
+        Of the others, one that fills ``max_bytes`` is the last. Without ``wait``, raises WouldWait if they
+        are not to be had at once.
         """
         if wait:
             self._gate.__enter__()
@@ -133,7 +140,8 @@ class Environment:
         try:
             with self._begin_read(wait, views=False) as txn:
                 get = txn.get
-                for key, database in rows:
+                first_value = get(first[0], None, first[1])
+                for key in keys:
                     value = get(key, None, database)
                     values.append(value)
                     if value is not None:
@@ -144,7 +152,7 @@ class Environment:
             raise self._translated(error, "read") from error
         finally:
             self._gate.__exit__()
-        return values
+        return first_value, values
 
     def write(self, change: Callable[[WriteTransaction], T], *, size_bytes: int = 0) -> T:
         """Run ``change`` in a transaction that writes about ``size_bytes``, and commit it.

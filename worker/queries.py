@@ -8,8 +8,6 @@ reads behind it for long, whatever it asks for.
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto import ordered, wire
@@ -116,19 +114,19 @@ def look_up(state: AppliedState, query: wire.ReadRows, *, wait: bool = True) -> 
     """
     applied = state.applied
     tasks, keys, pstate = query.tasks, query.keys, query.pstate
-    if len(keys) == 1:
-        values, at = state.look_up(tasks[0], pstate, keys, max_bytes=ANSWER_BYTES_MAX, wait=wait)
-        return tuple(values), max(applied, at)
     found: list[bytes | None] = []
     left_bytes = ANSWER_BYTES_MAX
-    for task, run in groupby(zip(tasks, keys, strict=True), itemgetter(0)):
-        row_keys = [key for _, key in run]
-        values, at = state.look_up(task, pstate, row_keys, max_bytes=left_bytes, wait=wait)
+    start = 0
+    while start < len(keys) and left_bytes > 0:
+        task, end = tasks[start], start + 1
+        while end < len(keys) and tasks[end] == task:
+            end += 1
+        values, at = state.look_up(task, pstate, keys[start:end], max_bytes=left_bytes, wait=wait)
         applied = max(applied, at)
         found += values
-        left_bytes -= sum([len(value) for value in values if value is not None])
-        if left_bytes <= 0:
-            break
+        if end < len(keys):
+            left_bytes -= sum([len(value) for value in values if value is not None])
+        start = end
     return tuple(found), applied
 
 

@@ -395,8 +395,9 @@ class TaskState:
         database = self._pstates.get(pstate)
         if database is None:
             return [None for _ in keys], Offset(0)
-        rows = [(APPLIED, self._meta), *[(key, database) for key in keys]]
-        applied, *values = self.environment.look_up(rows, max_bytes=max_bytes + U64.size, wait=wait)
+        applied, values = self.environment.look_up(
+            keys, database, (APPLIED, self._meta), max_bytes=max_bytes, wait=wait
+        )
         return values, Offset(U64.unpack(applied or b"")[0])
 
     def digest(self) -> str:

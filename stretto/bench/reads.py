@@ -3,6 +3,10 @@
 The echo is one process with a ROUTER that answers each message with one of fixed size, and one with a DEALER
 that keeps as many of them under way as the reader does; the sizes are those of a read and its answer. It
 looks nothing up, checks no lease and encodes nothing.
+
+To read a hundred keys at a time takes more than to send them. So the floor of that is an echo that looks its
+rows up: a list of keys goes there, each is one ``get`` of an LMDB file, and a list of values comes back,
+which are decoded. It knows one task, and no epochs, offsets, leases, limits or types.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
+import lmdb
 import msgspec
 import zmq
 
@@ -38,6 +43,7 @@ from stretto.client import connect
 from stretto.client.api import AsyncClient, Client
 from stretto.client.network import Network
 from stretto.client.reader import Question
+from stretto.errors import StrettoError
 from stretto.partition import owner_of
 from stretto.pstate.changes import Changes, pack
 from stretto.pstate.types import describe
@@ -65,6 +71,7 @@ class Load(NamedTuple):
 
 
 LOADS = {"one": Load(1, 1), "at-once": Load(AT_ONCE, 1), "batch": Load(1, BATCH)}
+BATCH_LOAD = LOADS["batch"]
 
 
 def one_at_a_time(folder: Path) -> Result:
@@ -179,7 +186,7 @@ def _sizes(keys: int) -> tuple[int, int]:
 def _echo(folder: Path) -> Iterator[Run]:
     [port] = free_ports(1)
     with (
-        running(["-m", "stretto.bench.reads", str(port)], folder / "echo.log"),
+        running(["-m", "stretto.bench.reads", str(port), str(folder / "echo")], folder / "echo.log"),
         asking(_ask_echo, port) as run,
     ):
         yield run
@@ -191,6 +198,9 @@ def _ask_echo(commands: Connection, port: int) -> None:
     socket.connect(f"tcp://{HOST}:{port}")
     for what, messages in requests(commands):
         load = LOADS[what]
+        if load is BATCH_LOAD:
+            commands.send(_ask_for_rows(socket, messages, load.keys))
+            continue
         request, reply = _sizes(load.keys)
         message = reply.to_bytes(4, "little") + bytes(request - 4)
         started = time.perf_counter()
@@ -205,15 +215,46 @@ def _ask_echo(commands: Connection, port: int) -> None:
     context.destroy(0)
 
 
-def _serve_echo(port: int) -> None:
+def _ask_for_rows(socket: zmq.Socket[bytes], messages: int, keys: int) -> float:
+    names = [_key(number) for number in random.Random(0).sample(range(KEYS), KEYS)]
+    decode = msgspec.msgpack.Decoder(int).decode
+    started = time.perf_counter()
+    for number in range(messages):
+        at = number * keys % KEYS
+        wanted = names[at : at + keys]
+        socket.send(_encode([ordered.encode(name) for name in wanted]))
+        values = dict(zip(wanted, map(decode, _decode(socket.recv())), strict=True))
+        if len(values) != keys:
+            raise StrettoError("the floor lacks rows")
+    return time.perf_counter() - started
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+def _serve_echo(port: int, folder: Path) -> None:
     socket = zmq.Context().socket(zmq.ROUTER)
     socket.bind(f"tcp://{HOST}:{port}")
+    environment = lmdb.open(str(folder))
+    with environment.begin(write=True) as txn:
+        for number in range(KEYS):
+            txn.put(ordered.encode(_key(number)), msgspec.msgpack.encode(number))
     while True:
         sender, message = socket.recv_multipart()
-        socket.send_multipart([sender, bytes(int.from_bytes(message[:4], "little"))])
+        if message[0] == _LIST_BEGINS:
+            with environment.begin() as txn:
+                answer = _encode([txn.get(key) for key in _decode(message)])
+        else:
+            answer = bytes(int.from_bytes(message[:4], "little"))
+        socket.send_multipart([sender, answer])
+
+
+_LIST_BEGINS = 0xDC
+"""As a list of a hundred does; no answer is of such a size."""
 
 
 if __name__ == "__main__":
     import sys
 
-    _serve_echo(int(sys.argv[1]))
+    _serve_echo(int(sys.argv[1]), Path(sys.argv[2]))

@@ -23,7 +23,7 @@ from stretto.client.points import PointReads
 from stretto.client.reader import Question
 from stretto.errors import RetriableError, UsageError
 from stretto.ordered import shown, subtree
-from stretto.partition import owner_of
+from stretto.partition import owner_of, owners_of
 from stretto.pstate.edit import key_range
 from stretto.pstate.tree import (
     ABSENT,
@@ -39,6 +39,7 @@ from stretto.pstate.tree import (
     items_of,
     joined,
     locate,
+    paths_of,
     row_of,
 )
 from stretto.pstate.types import describe, incompatible
@@ -136,17 +137,19 @@ class PStateReader:
             places = [(key, locate(self._root, [key])) for key in wanted]
             return dict(self._collections(self._root.child, places))
         self._network.view.check_tasks(self._module, self._tasks)
-        by_task: dict[TaskId, tuple[list[Any], list[bytes]]] = {}
-        for key in wanted:
-            row = row_of(self._root, key)
-            its_keys, its_rows = by_task.setdefault(owner_of(key, self._tasks), ([], []))
-            its_keys.append(key)
-            its_rows.append(row)
-        found = self._points.get_many({task: its_rows for task, (_, its_rows) in by_task.items()})
-        for task, values in found.items():
-            wanted.update(zip(by_task[task][0], values, strict=True))
-        decode = self._root.child.decode
-        return {key: decode(value) for key, value in wanted.items() if value is not None}
+        keys_of: dict[TaskId, list[Any]] = {}
+        rows: dict[TaskId, list[bytes]] = {}
+        for key, row, task in zip(
+            wanted, paths_of(self._root, wanted), owners_of(wanted, self._tasks), strict=True
+        ):
+            if task not in rows:
+                keys_of[task], rows[task] = [], []
+            keys_of[task].append(key)
+            rows[task].append(row)
+        for task, values in self._points.get_many(rows).items():
+            wanted.update(zip(keys_of[task], values, strict=True))
+        there = {key: value for key, value in wanted.items() if value is not None}
+        return dict(zip(there, self._root.child.decode_all(there.values()), strict=True))
 
     def _collections(self, node: Node, wanted: Iterable[tuple[Any, Place]]) -> Iterator[tuple[Any, Any]]:
         """What is under each key, a scan for each; only so many at once, however many keys there are."""

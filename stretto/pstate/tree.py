@@ -86,7 +86,16 @@ class Leaf:
         try:
             return self.decoder.decode(data)
         except MALFORMED as error:
-            raise PeerError(f"a value is no {self.type} ({error}); was the PState's type changed?") from None
+            raise self._unlike(error) from None
+
+    def decode_all(self, data: Iterable[bytes]) -> list[Any]:
+        try:
+            return list(map(self.decoder.decode, data))
+        except MALFORMED as error:
+            raise self._unlike(error) from None
+
+    def _unlike(self, error: Exception) -> PeerError:
+        return PeerError(f"a value is no {self.type} ({error}); was the PState's type changed?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +196,18 @@ def locate(root: Node, path: Sequence[Any]) -> Place:
 def row_of(root: Entries, key: Any) -> bytes:
     """The path of what is under one key of a PState."""
     return joined(b"", encode_key(root.key, key))
+
+
+def paths_of(root: Entries, keys: Iterable[Any]) -> list[bytes]:
+    """Of many."""
+    is_text = type(root.key) is types.Plain and root.key.name == "str"
+    rows = [
+        ordered.encode_text(key) if is_text and type(key) is str else encode_key(root.key, key)
+        for key in keys
+    ]
+    if rows:
+        joined(b"", max(rows, key=len))
+    return rows
 
 
 def step(place: Place, key: Any) -> Place:

@@ -360,7 +360,7 @@ def test_who_must_not_wait_is_sent_away_while_the_map_is_to_change(environment: 
     database = put(environment, b"key", b"old")
 
     def look_up() -> list[bytes | None]:
-        return environment.look_up([(b"key", database)], max_bytes=1, wait=False)
+        return environment.look_up([b"key"], database, (b"none", database), max_bytes=1, wait=False)[1]
 
     with ExitStack() as first:
         first.enter_context(environment.reading())
@@ -376,10 +376,11 @@ def test_who_must_not_wait_is_sent_away_while_the_map_is_to_change(environment: 
 def test_what_fills_a_look_up_is_the_last_of_it(environment: Environment) -> None:
     database = put(environment, b"a", b"123")
     put(environment, b"b", b"456")
-    rows = [(key, database) for key in (b"a", b"none", b"b", b"a")]
+    keys = (b"a", b"none", b"b", b"a")
     for max_bytes, expected in ((1, [b"123"]), (3, [b"123"]), (4, [b"123", None, b"456"])):
         for wait in (False, True):
-            assert environment.look_up(rows, max_bytes=max_bytes, wait=wait) == expected
+            found = environment.look_up(keys, database, (b"b", database), max_bytes=max_bytes, wait=wait)
+            assert found == (b"456", expected)
 
 
 def test_a_folder_inside_a_file_cannot_be_opened(tmp_path: Path) -> None:
@@ -454,7 +455,7 @@ def test_who_comes_while_a_state_is_closed_does_not_wait_for_who_still_reads(tmp
     log.depot([b"a"])
     state.apply(log.frames)
     environment = state._task(TaskId(0)).environment
-    gate = environment._gate
+    gate, meta = environment._gate, state._task(TaskId(0))._meta
     with ExitStack() as closing, environment.reading():
         closing.enter_context(running(state.close))
         wait_for(lambda: gate._alone == 1)
@@ -465,7 +466,7 @@ def test_who_comes_while_a_state_is_closed_does_not_wait_for_who_still_reads(tmp
             state.clear_readers,
             lambda: state.transaction(TaskId(0)),
             lambda: state.depot_bounds(TaskId(0), "events"),
-            lambda: environment.look_up((), max_bytes=1, wait=False),
+            lambda: environment.look_up((), meta, (b"", meta), max_bytes=1, wait=False),
             state.hold,
         ):
             with pytest.raises(StorageError, match="is closed"):
