@@ -241,14 +241,16 @@ class Group:
             self.host.loop.at_turn_end(self._end_turn)
 
     def _end_turn(self) -> None:
-        self._turn_end_awaited = False
         if self.closed:
             return
         try:
+            # What this leads to in the core is dealt with below.
             self._outbox.send_turn()
         except (StorageError, StorageCorrupt) as error:
+            self._turn_end_awaited = False
             self.storage_failed(error)
             return
+        self._turn_end_awaited = False
         if self._to_commit:
             self._to_commit = False
             self.host.commit.submit(self.log, durable=self.fsync_always)

@@ -27,7 +27,7 @@ class Outbox:
 
     def send_turn(self) -> None:
         """May be called again in the same turn; ``in_next_turn`` is called if something is left."""
-        if not self._rests:
+        if self._waiting and not self._rests:
             self._send_waiting()
             if self._waiting:
                 self._rests = True

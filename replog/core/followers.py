@@ -212,7 +212,9 @@ class Followers(dict[WorkerId, Progress]):
         replica = self.replica
         within_range = replica.apply_offset - replica.settings.max_near_lag
         needed = replica.apply_offset
-        for worker in self.leader.others():
+        for worker in self.leader.membership.concerned:
+            if worker == replica.worker:
+                continue
             progress = self.get(worker)
             confirmed = progress.confirmed if progress is not None else None
             needed = min(needed, Offset(max(confirmed or 0, within_range)))

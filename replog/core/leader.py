@@ -305,11 +305,11 @@ class Leader:
         """True if it has moved."""
         replica, guards = self.replica, self.replica.guards
         membership = self.membership
-        if replica.apply_offset == replica.log_end or membership.is_short():
+        if replica.apply_offset == replica.log_end:
             return False
         members = guards.must_hold(membership.committed, membership.proposed)
         limit = guards.held_by_all([self.end_of(member) for member in members], replica.min_isr)
-        if limit <= replica.apply_offset:
+        if limit <= replica.apply_offset or membership.is_short():
             return False
         replica.apply_to(limit)
         while self._undecided and self._undecided[0][0] <= limit:

@@ -20,7 +20,7 @@ from stretto.invariants import present
 from stretto.replog.core import effects
 from stretto.replog.core.events import CasOutcome, CasReply
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.types import Millis, WorkerId
+from stretto.types import Millis, Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.leader import Leader
@@ -138,8 +138,9 @@ class Membership:
         if self.change is not None or self.leader.handover_sent:
             return
         guards = self.replica.guards
-        ready = self._ready()
-        lost = self._lost()
+        overdue_end = self.leader.overdue_end()
+        ready = self._ready(overdue_end)
+        lost = self._lost(overdue_end)
         if not ready and not lost and self._is_settled:
             self._set_stalled(False)
             return
@@ -172,10 +173,9 @@ class Membership:
             event = "stalled" if stalled else "recovered_from_stall"
             self.replica.note(event, epoch=self.leader.epoch, apply_offset=self.replica.apply_offset)
 
-    def _ready(self) -> dict[Member, Registration]:
+    def _ready(self, overdue_end: Offset) -> dict[Member, Registration]:
         """Followers outside the ISR that hold all it takes, by a confirmation of this epoch."""
         guards = self.replica.guards
-        overdue_end = self.leader.overdue_end()
         ready = {}
         for progress in self.leader.followers.values():
             member = progress.member
@@ -192,10 +192,9 @@ class Membership:
                 ready[member] = progress.registration
         return ready
 
-    def _lost(self) -> frozenset[Member]:
+    def _lost(self, overdue_end: Offset) -> frozenset[Member]:
         """Members that are gone, that came back with another disk, or that kept an entry waiting too long."""
         leader = self.leader
-        overdue_end = leader.overdue_end()
         lost = set()
         for member in self.committed:
             if member == self.replica.member:
@@ -205,7 +204,7 @@ class Membership:
                 left = member.worker == leader.gone_predecessor
             else:
                 left = progress.gone or progress.storage != member.storage
-            if left or leader.end_of(member) < overdue_end:
+            if left or (overdue_end and leader.end_of(member) < overdue_end):
                 lost.add(member)
         return frozenset(lost)
 
