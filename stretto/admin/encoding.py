@@ -103,7 +103,7 @@ def encode(value: object) -> msgspec.Raw:
 
 
 def decode_call(raw: msgspec.Raw) -> AnyCall:
-    """Raises msgspec.DecodeError for what is no call."""
+    """Raises one of MALFORMED for what is no call."""
     return _calls.decode(raw)
 
 

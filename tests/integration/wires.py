@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import Self
 
+import msgspec
 import zmq
 
-from stretto import wire
+from stretto import admin, wire
 from stretto.keys import ClusterKey
 from stretto.types import Incarnation, WorkerId
 
 ANSWER_SECONDS = 20.0
+NO_TEXT = msgspec.Raw(bytes(admin.encode(admin.Destroy(module="XX"))).replace(b"XX", b"\xff\xfe"))
+"""A call with a name that is no UTF-8."""
 
 
 class Wire:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from stretto import admin, endpoint
+from stretto import admin, endpoint, wire
 from stretto.client.calls import ask, ask_with_body
 from stretto.client.network import Network
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.service import WithBody
 from stretto.zk.records import Operation
+from tests.integration.wires import NO_TEXT, Wire
 from tests.unit.serving import serving
 
 
@@ -67,6 +68,17 @@ def test_a_bug_in_a_handler_does_not_leave_the_asker_waiting() -> None:
 
     with serving(handle) as (network, address), pytest.raises(StrettoError, match="see its log"):
         ask(network, address, admin.Nodes())
+
+
+def test_a_call_with_text_that_is_no_text_is_refused() -> None:
+    def handle(_: admin.AnyCall, __: list[memoryview]) -> object:
+        return ()
+
+    with serving(handle) as (network, address):
+        with Wire(address) as caller:
+            answer = caller.ask(wire.Ask(1, NO_TEXT))
+            assert isinstance(answer, wire.Failed)
+        assert ask(network, address, admin.Nodes()) == (), "it goes on"
 
 
 @pytest.mark.parametrize("kind", admin.AnyCall.__args__, ids=lambda kind: kind.__name__)

@@ -27,7 +27,7 @@ from stretto.worker.environment import DEPOTS_MAX
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.records import DepotSpec
 from tests.integration.cluster import MODULE, Cluster, free_port
-from tests.integration.wires import Wire
+from tests.integration.wires import NO_TEXT, Wire
 from tests.integration.zk.waiting import wait_until
 
 
@@ -243,6 +243,16 @@ def test_messages_cut_short_or_changed_do_not_kill_a_worker(calm: Cluster) -> No
                     caller.send_raw(bytes(changed), dice.randbytes(20))
                     # It is not trusted any more after a malformed message: say hello again.
                     caller.send(HELLO)
+    check_alive(calm)
+
+
+def test_a_call_with_text_that_is_no_text_does_not_kill_a_worker(calm: Cluster) -> None:
+    """What travels as it is in another message is decoded later, and UTF-8 was not looked at before."""
+    for worker in calm.workers.values():
+        with Wire(worker.address) as caller:
+            answer = caller.ask(wire.Ask(1, NO_TEXT))
+            assert isinstance(answer, wire.Failed)
+            assert "no such call" in answer.why
     check_alive(calm)
 
 

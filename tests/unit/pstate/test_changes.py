@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import PeerError, UsageError
@@ -57,6 +57,7 @@ def test_a_payload_has_its_limit() -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=64))
+@example(payload=b"\x92\x00\x81\xa2\x00\x80")  # a name that is no UTF-8
 def test_any_bytes_are_changes_or_refused(payload: bytes) -> None:
     try:
         check_payload(payload, DECLARED)
