@@ -69,7 +69,9 @@ class Dealer:
             send(self._socket, (wire.encode(message), *bodies))
         except zmq.ZMQError:
             return False
-        self._loop.used(self._socket)
+        finally:
+            # Also in vain: ZeroMQ has looked then at what came in, and the descriptor tells only once.
+            self._loop.used(self._socket)
         return True
 
     def close(self) -> None:

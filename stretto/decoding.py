@@ -11,8 +11,9 @@ from stretto.errors import PeerError
 
 T = TypeVar("T")
 
-MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError)
-"""What msgspec raises for bytes that are not what they should be: of text that is no UTF-8, Python's own."""
+MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be; Python's own for text that is no UTF-8, and
+for what is nested too deeply."""
 
 
 def refusing(decoder: msgspec.msgpack.Decoder[T], what: str) -> Callable[[bytes | memoryview], T]:

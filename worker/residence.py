@@ -24,8 +24,8 @@ class Residence:
     def __init__(self) -> None:
         #: Keys that were looked up since one had to wait.
         self._found = 0
-        #: How often the loop's thread had waited when that was last asked.
-        self._loop_waits = 0
+        #: How often the loop's thread had waited when that was last asked, since it looks rows up.
+        self._loop_waits: int | None = None
 
     @property
     def is_likely(self) -> bool:
@@ -37,14 +37,17 @@ class Residence:
 
     def glanced(self, keys: int, seconds: float) -> None:
         """After a look-up on the loop. If it took long, whatever the loop has waited for since that was last
-        asked counts for it."""
+        asked counts for it; the first time only tells what to compare with."""
         if seconds > LONG_SECONDS:
-            waits = _waits()
-            self.looked_up(keys, waits - self._loop_waits)
+            waits, before = _waits(), self._loop_waits
             self._loop_waits = waits
+            if before is not None:
+                self.looked_up(keys, waits - before)
 
     def looked_up(self, keys: int, waits: int) -> None:
         self._found = 0 if waits else min(self._found + keys, ENOUGH_KEYS)
+        if waits:
+            self._loop_waits = None
 
 
 class _LookUp:

@@ -25,8 +25,10 @@ class Followers(dict[WorkerId, Progress]):
         self.replica = leader.replica
         #: All incarnations that did. A Hello may be late: the one it speaks for may be gone already.
         self._incarnations: dict[Registration, Progress] = {}
-        #: When followers hear what is decided, unless entries tell them before.
+        #: When followers hear what is shown, unless entries tell them before.
         self.news_at: Millis | None = None
+        #: What readers at followers wait for, and is not shown here yet.
+        self.awaited_end: Offset | None = None
 
     # Coming and going.
 
@@ -144,12 +146,22 @@ class Followers(dict[WorkerId, Progress]):
         for progress in self.values():
             progress.probe_if_silent(self.leader)
 
-    # News: what is decided.
+    # News: what is shown.
 
     def have_news(self) -> None:
-        """Entries that come soon tell them in passing."""
-        if self.news_at is None:
+        """If there are any. Entries that come soon tell them in passing, unless somebody waits."""
+        if self.awaited_end is not None:
+            self.await_news(self.awaited_end)
+        elif self.news_at is None and any(progress.lacks_news(self.leader) for progress in self.values()):
             self.news_at = Millis(self.replica.now + self.replica.settings.news_ms)
+
+    def await_news(self, end: Offset | None = None) -> None:
+        """Who reads there waits for what is decided now, or for what is below ``end``: it is told as soon as
+        it is shown."""
+        end = self.replica.apply_offset if end is None else end
+        self.awaited_end = None if self.leader.told_end >= end else end
+        if self.awaited_end is None:
+            self.tell_news()
 
     @property
     def news_are_due(self) -> bool:

@@ -64,7 +64,7 @@ def counts_as_member(storage: str, member: Member) -> bool:
 
 
 def follower_apply_limit(apply_offset: Offset, durable_end: Offset, log_end: Offset) -> Offset:
-    """A follower applies what its leader has decided and its own disk holds."""
+    """A follower applies what its leader shows and its own disk holds."""
     return min(apply_offset, durable_end)
 
 
@@ -81,6 +81,12 @@ def acknowledged_own_end(applied: Offset, apply_offset: Offset) -> Offset:
 def may_acknowledge_early(unapplied_bytes: int, early_bytes: int) -> bool:
     """Before it is applied, while little is not: else producers would run ahead of what can be read."""
     return unapplied_bytes <= early_bytes
+
+
+def told_end(shown_end: Offset, apply_offset: Offset) -> Offset:
+    """Followers hear of, and so show, what a read at the leader shows too: who goes from one of them to the
+    leader does not go back."""
+    return shown_end
 
 
 def shows_acknowledged(applied: Offset, promised: Offset) -> bool:
@@ -518,6 +524,7 @@ class Guards:
     acknowledged_end: Callable[[Offset, Offset], Offset] = acknowledged_end
     acknowledged_own_end: Callable[[Offset, Offset], Offset] = acknowledged_own_end
     may_acknowledge_early: Callable[[int, int], bool] = may_acknowledge_early
+    told_end: Callable[[Offset, Offset], Offset] = told_end
     shows_acknowledged: Callable[[Offset, Offset], bool] = shows_acknowledged
     lag_expired: Callable[[int, Millis], bool] = lag_expired
     may_shrink_to: Callable[[int, int], bool] = may_shrink_to

@@ -119,6 +119,12 @@ class Leader:
         return self.replica.guards.may_serve(self.replica.applied, self.epoch_start)
 
     @property
+    def told_end(self) -> Offset:
+        """Up to where followers may apply: what is applied here, or was acknowledged."""
+        replica = self.replica
+        return replica.guards.told_end(max(replica.applied, self.promised_end), replica.apply_offset)
+
+    @property
     def handover_sent(self) -> bool:
         return self.handover is not None and self.handover.sent is not None
 
@@ -182,7 +188,7 @@ class Leader:
         )
         self._wait(event, replica.log_end, offset)
         self.followers.pump()
-        # Everybody lacks this entry, and hears with it what is decided.
+        # Everybody lacks this entry, and hears with it what is shown.
         self.followers.news_at = None
 
     def _refusal(self) -> Refusal | None:
@@ -283,10 +289,11 @@ class Leader:
 
     @property
     def awaits_applied(self) -> bool:
-        """Not who appended, unless it asked for that; but whoever reads what was decided meanwhile. Before we
-        serve, and to hand over, all has to be applied."""
+        """Not who appended, unless it asked for that; but whoever reads, here or at a follower, and has to
+        see it. Before we serve, and to hand over, all has to be applied."""
         return (
             self.serving.awaits_applied
+            or self.followers.awaited_end is not None
             or self._acks.await_applied
             or self.handover is not None
             or not self._served
@@ -315,7 +322,6 @@ class Leader:
         while self._undecided and self._undecided[0][0] <= limit:
             self._undecided.popleft()
         self._acknowledge()
-        # Told by the next entries; or soon, if none come.
         self.followers.have_news()
         return True
 
@@ -368,6 +374,7 @@ class Leader:
         for request, offset in self._acks.applied(own_end):
             self._reply(request, Acked(offset=offset))
         self.serving.applied()
+        self.followers.have_news()
         self._note_service()
         self._advance_handover()
         self.regroup()
@@ -585,6 +592,7 @@ class Leader:
 
     def options_changed(self) -> None:
         self._expiry_at = min(self._expiry_at, self._next_expiry_check())
+        self._acknowledge()
         self.membership.options_changed()
         self._progressed()
 

@@ -68,7 +68,7 @@ class Progress:
     def is_settled(self, leader: Leader) -> bool:
         """It has all there is and knows it: nothing to repeat."""
         replica = leader.replica
-        return self.confirmed == replica.log_end and self.known_apply_offset == replica.apply_offset
+        return self.confirmed == replica.log_end and self.known_apply_offset >= leader.told_end
 
     def pump(self, leader: Leader, *, probe: bool = False) -> None:
         """Send what it lacks, as far as the window allows."""
@@ -82,7 +82,7 @@ class Progress:
         has_entries = self.next < replica.log_end and room
         if not (has_entries or probe or self._has_news(leader)):
             return
-        self.told_apply_offset = replica.apply_offset
+        self.told_apply_offset = leader.told_end
         message = self._entries(leader, probe=probe and not has_entries)
         if has_entries:
             self.sending = True
@@ -111,11 +111,14 @@ class Progress:
     def _has_news(self, leader: Leader) -> bool:
         """Not at once, unless they are large: entries may come that tell it in passing."""
         replica = leader.replica
-        told = max(self.told_apply_offset, self.known_apply_offset)
-        untold = replica.apply_offset - told
-        if self.next < replica.log_end or untold <= 0:
+        if self.next < replica.log_end or not self.lacks_news(leader):
             return False
+        told = max(self.told_apply_offset, self.known_apply_offset)
         return replica.applied - told >= replica.settings.news_entries or leader.followers.news_are_due
+
+    def lacks_news(self, leader: Leader) -> bool:
+        """It was not told all that is shown."""
+        return max(self.told_apply_offset, self.known_apply_offset) < leader.told_end
 
     def _entries(self, leader: Leader, *, probe: bool) -> messages.Entries:
         replica = leader.replica
@@ -123,7 +126,7 @@ class Progress:
             leader.epoch,
             replica.registered_as,
             to=self.incarnation,
-            apply_offset=replica.apply_offset,
+            apply_offset=leader.told_end,
             log_end=replica.log_end,
             retain_offset=leader.followers.needed(),
             probe=probe,

@@ -95,11 +95,12 @@ class Serving:
                 self.replica.registered_as,
                 to=inquire.incarnation,
                 stamp=inquire.stamp,
+                # Reads here may have shown all that is decided, though nobody told us that it is applied.
                 apply_offset=self.replica.apply_offset,
             )
             self.replica.emit(effects.Send(to=sender, message=assure))
-        if inquiries and self.leader.followers.news_at is not None:
-            self.leader.followers.tell_news()
+        if inquiries:
+            self.leader.followers.await_news()
 
     def end(self) -> None:
         for request in (*self._sampling, *(request for _, request in self._waiting)):

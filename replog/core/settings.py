@@ -32,7 +32,7 @@ class Settings:
     retry_ms: Millis = Millis(500)
     """How long an unanswered message waits before it is sent again."""
     news_ms: Millis = Millis(50)
-    """How long followers may not know what is decided, if no entries come that tell them in passing,"""
+    """How long followers may not know what is shown, if no entries come that tell them in passing,"""
     news_entries: int = 100
     """unless it is so much: what takes long to apply is best done while nothing else is to do."""
     follower_read_wait_ms: Millis = Millis(100)

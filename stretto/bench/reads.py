@@ -44,6 +44,7 @@ from stretto.client.api import AsyncClient, Client
 from stretto.client.network import Network
 from stretto.client.reader import Question
 from stretto.errors import StrettoError
+from stretto.invariants import check
 from stretto.partition import owner_of
 from stretto.pstate.changes import Changes, pack
 from stretto.pstate.types import describe
@@ -203,6 +204,7 @@ def _ask_echo(commands: Connection, port: int) -> None:
             continue
         request, reply = _sizes(load.keys)
         message = reply.to_bytes(4, "little") + bytes(request - 4)
+        check(message[0] != _LIST_BEGINS, "an echo is taken for a list", reply=reply)
         started = time.perf_counter()
         for _ in range(load.at_once):
             socket.send(message)

@@ -48,8 +48,8 @@ class Checkers:
         self._early_bytes = 0
         #: Appends that are to be acknowledged when they are applied.
         self._until_applied: set[int] = set()
-        #: When the end of what is visible anywhere moved, and where to.
-        self._visible_since: list[tuple[int, Offset]] = []
+        #: When the end of what is shown anywhere, or acknowledged, moved, and where to.
+        self._shown_since: list[tuple[int, Offset]] = []
         #: End of everything acknowledged to a client or shown to a reader.
         self.read_floor = Offset(0)
         #: What each storage id holds durably, or held when its disk was lost.
@@ -262,25 +262,32 @@ class Checkers:
         self._payload_at.clear()
         self._acknowledged.clear()
         self.visible_end = self.read_floor = Offset(0)
-        self._visible_since.clear()
+        self._shown_since.clear()
 
     # Applying.
 
     def decided(self, node: Node, replica: Replica, end: Offset) -> None:
-        """A leader lets entries be applied: every member listed in its epoch must hold them."""
+        """A leader lets entries be applied: every member listed in its epoch must hold them.
+
+        Or every member there is now, if it was deposed and has not heard of it: those who left since may have
+        cut off what they confirmed.
+        """
         role = replica.role
         if not isinstance(role, Leader):
             return
         record = self.simulation.metastore.last_record_of(role.epoch)
         if record is None:
             raise Violation(f"{node.worker} leads epoch {role.epoch}, which was never recorded")
+        is_deposed = self.simulation.metastore.record.epoch > role.epoch and not self.unclean
+        if is_deposed:
+            record = self.simulation.metastore.record
         holders = [member for member in record.isr if self._held_end.get(member.storage, 0) >= end]
         if len(holders) < len(record.isr):
             missing = sorted(member.worker for member in record.isr if member not in holders)
             raise Violation(f"{node.worker} applies up to {end} although {missing} of the ISR lack it")
         self._hold_the_same(node, replica, record, end)
         min_isr = replica.settings.min_isr_of(record.factor)
-        if len(holders) < min_isr:
+        if len(holders) < min_isr and not is_deposed:
             raise Violation(
                 f"{node.worker} applies up to {end} with {len(holders)} holders; min-ISR is {min_isr}"
             )
@@ -312,6 +319,7 @@ class Checkers:
         if header.end_offset > self.visible_end and not self.unclean:
             raise Violation(f"{node.worker} applies up to {header.end_offset}, which nobody has decided")
         self.becomes_visible(node, frame)
+        self._shown(header.end_offset)
 
     def becomes_visible(self, node: Node, frame: Frame) -> None:
         header = frame.header
@@ -321,9 +329,11 @@ class Checkers:
             self._first_visible(frame, identity)
         elif known != identity:
             raise Violation(f"{node.worker} applies {identity} at {header.offset} where {known} was visible")
-        if header.end_offset > self.visible_end:
-            self.visible_end = header.end_offset
-            self._visible_since.append((self.simulation.world.now, self.visible_end))
+        self.visible_end = max(self.visible_end, header.end_offset)
+
+    def _shown(self, end: Offset) -> None:
+        if not self._shown_since or end > self._shown_since[-1][1]:
+            self._shown_since.append((self.simulation.world.now, end))
 
     def _first_visible(self, frame: Frame, identity: Identity) -> None:
         offset = frame.header.offset
@@ -394,6 +404,7 @@ class Checkers:
             if offset is not None:
                 end = Offset(offset + known[1].count)
                 self.read_floor = max(self.read_floor, end)
+                self._shown(end)
                 if node.state.applied < end and not self.unclean:
                     self._acknowledged_early(node, request, known[1].payload)
 
@@ -420,21 +431,23 @@ class Checkers:
             raise Violation(f"{node.worker} serves a read, although another grouping is in force")
         self.read_floor = max(self.read_floor, sampled)
 
-    def stale_read_served(
-        self, node: Node, sampled: Offset | None, *, max_staleness_ms: int, after: Offset
-    ) -> None:
-        """By a follower, or by a leader that was asked like one."""
+    def stale_read_served(self, node: Node, sampled: Offset | None, *, max_staleness_ms: int) -> None:
+        """By a follower."""
         if self.unclean:
             return
         before = self.simulation.world.now - max_staleness_ms
-        at = bisect.bisect_left(self._visible_since, (before, Offset(0)))
-        floor = self._visible_since[at - 1][1] if at else Offset(0)
+        at = bisect.bisect_left(self._shown_since, (before, Offset(0)))
+        floor = self._shown_since[at - 1][1] if at else Offset(0)
         if sampled is None or sampled < floor:
             raise Violation(
                 f"a read at {node.worker} is older than {max_staleness_ms} ms: it saw {sampled}, "
                 f"{floor} was visible before that"
             )
-        if sampled < after:
+        self.read_floor = max(self.read_floor, sampled)
+
+    def session_went_on(self, node: Node, sampled: Offset | None, *, after: Offset) -> None:
+        """A reader that has seen what is below ``after`` was answered, by whomever."""
+        if not self.unclean and (sampled or Offset(0)) < after:
             raise Violation(f"a reader went back at {node.worker}: it saw {sampled} after {after}")
 
     # At the end.

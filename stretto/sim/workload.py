@@ -219,7 +219,7 @@ class Workload:
             1 + self.world.random.randrange(self.simulation.plan.read_every_ms), self._read_somewhere
         )
         node = self.simulation.nodes[self.world.random.choice(self.simulation.workers)]
-        if node.is_leader or self.world.chance(0.2):
+        if self.world.chance(0.5 if node.is_leader else 0.2):
             self.read_at(node)
         else:
             self.read_stale_at(node, self.world.random.choice(self.sessions))
@@ -264,9 +264,13 @@ class Workload:
             self.simulation.totals["stale-lease refusals"] += 1
 
     def _stale_read_served(self, node: Node, read: _Read, session: Session, epoch: Epoch) -> None:
+        checkers = self.simulation.checkers
         self.simulation.totals["reads at followers"] += not node.is_leader
-        self.simulation.checkers.stale_read_served(
-            node, read.sampled, max_staleness_ms=session.max_staleness_ms, after=read.after
-        )
+        if node.is_leader:
+            # As of a moment since it was asked, however long it took.
+            checkers.read_served(node, read.floor, read.sampled)
+        else:
+            checkers.stale_read_served(node, read.sampled, max_staleness_ms=session.max_staleness_ms)
+        checkers.session_went_on(node, read.sampled, after=read.after)
         known, seen = session.token
         session.token = (max(known, epoch), max(seen, read.sampled or Offset(0)))

@@ -89,7 +89,7 @@ def test_defaults_are_those_of_the_core() -> None:
 
 def test_every_setting_of_the_core_is_an_option_except_four() -> None:
     """The lease follows from the session time-out that is granted, the pause from the module's spec, and how
-    soon followers hear what is decided changes nothing that anybody can see."""
+    soon followers hear what is shown changes nothing that anybody can see."""
     tuned = {option.setting for option in TABLE if option.setting is not None}
     assert {each.name for each in dataclasses.fields(Settings)} - tuned == {
         "lease_ms",

@@ -242,6 +242,18 @@ def test_a_decision_about_entries_that_a_member_lacks(calm: Calm) -> None:
         calm.checkers.decided(calm.leader, replica_of(calm.leader), Offset(3))
 
 
+def test_a_decision_of_a_deposed_leader_about_entries_that_a_present_member_lacks(calm: Calm) -> None:
+    """Who has left the ISR since may have cut off what it confirmed."""
+    record = calm.metastore.record
+    isr = (member_of(calm, W0), member_of(calm, W2))
+    calm.metastore.create(changed(record, epoch=Epoch(2), leader=W2, isr=isr))
+    calm.checkers.truncated(calm.follower, Offset(2))
+    calm.checkers.decided(calm.leader, replica_of(calm.leader), Offset(3))
+    calm.checkers.truncated(calm.nodes[W2], Offset(2))
+    with violation(r"although \['w2'\] of the ISR lack it"):
+        calm.checkers.decided(calm.leader, replica_of(calm.leader), Offset(3))
+
+
 def test_a_decision_about_an_entry_that_a_member_holds_of_another_epoch(calm: Calm) -> None:
     replica = replica_of(calm.leader)
     replica.history = history((9, 0))
@@ -381,15 +393,15 @@ def test_a_stale_read(calm: Calm, sampled: Offset | None) -> None:
 @pytest.mark.parametrize("sampled", [None, Offset(2)])
 def test_a_read_that_is_older_than_its_bound(calm: Calm, sampled: Offset | None) -> None:
     calm.run_for(200)
-    calm.checkers.stale_read_served(calm.follower, Offset(3), max_staleness_ms=100, after=Offset(0))
-    calm.checkers.stale_read_served(calm.follower, Offset(2), max_staleness_ms=100_000, after=Offset(0))
+    calm.checkers.stale_read_served(calm.follower, Offset(3), max_staleness_ms=100)
+    calm.checkers.stale_read_served(calm.follower, Offset(2), max_staleness_ms=100_000)
     with violation("is older than 100 ms"):
-        calm.checkers.stale_read_served(calm.follower, sampled, max_staleness_ms=100, after=Offset(0))
+        calm.checkers.stale_read_served(calm.follower, sampled, max_staleness_ms=100)
 
 
 def test_a_reader_that_goes_back(calm: Calm) -> None:
     with violation("a reader went back at"):
-        calm.checkers.stale_read_served(calm.follower, Offset(3), max_staleness_ms=100_000, after=Offset(4))
+        calm.checkers.session_went_on(calm.follower, Offset(3), after=Offset(4))
 
 
 def test_what_is_acknowledged_or_read_raises_what_later_reads_must_see(calm: Calm) -> None:
