@@ -561,7 +561,8 @@ class Node(Machine):
 
     def _fate(self) -> bool | None:
         """Whether the process ends here, and whether by a power loss."""
-        if not self.world.chance(self.simulation.plan.interrupted_install):
+        is_faulty = self.simulation.faults.active
+        if not is_faulty or not self.world.chance(self.simulation.plan.interrupted_install):
             return None
         return self.world.chance(0.5)
 

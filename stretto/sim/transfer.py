@@ -324,6 +324,10 @@ class Transfers:
             progressed = events.TransferProgressed(epoch=terms.epoch, attempt=terms.attempt)
             self._later((0, 0), self.node.deliver, progressed)
 
+    def _is_full(self) -> bool:
+        """The disk has no room; until all is healed."""
+        return self.simulation.faults.active and self.world.chance(self.simulation.plan.full_disk)
+
     def _step(self, fetching: fetch.Fetch, event: fetch.Event) -> None:
         replica = self.node.replica
         terms = fetching.terms
@@ -384,7 +388,7 @@ class Transfers:
         self._step(fetching, fetch.Prepared(task=task, is_empty=not staged))
 
     def _make_room(self, fetching: fetch.Fetch, task: TaskId) -> None:
-        full = self.world.chance(self.simulation.plan.full_disk)
+        full = self._is_full()
         made = fetch.RoomMade(task=task)
         self._step(fetching, fetch.OutOfRoom(why="the disk is full") if full else made)
 
@@ -401,7 +405,7 @@ class Transfers:
         self._step(fetching, fetch.Stored(ask=ask))
 
     def _compare(self, fetching: fetch.Fetch, image: messages.Image, listed: bytes) -> None:
-        if self.world.chance(self.simulation.plan.full_disk):
+        if self._is_full():
             self._step(fetching, fetch.OutOfRoom(why="the disk is full"))
             return
         old = self._hashes[image.task]
@@ -437,7 +441,7 @@ class Transfers:
         self._step(fetching, fetch.Stored(ask=ask, damaged=tuple(damaged)))
 
     def _store_entries(self, fetching: fetch.Fetch, end: Offset, body: bytes) -> None:
-        if self.world.chance(self.simulation.plan.full_disk):
+        if self._is_full():
             self._step(fetching, fetch.OutOfRoom(why="the disk is full"))
             return
         self._entries.extend(decode(body))
@@ -445,7 +449,7 @@ class Transfers:
 
     def _assemble(self, fetching: fetch.Fetch, effect: fetch.Assemble) -> None:
         """What a worker does with LMDB and the code of its recovery; and what the result must be."""
-        if self.world.chance(self.simulation.plan.full_disk):
+        if self._is_full():
             self.simulation.totals["full disks"] += 1
             self._work(fetching, self._assemble, effect, may_be_long=True)
             return
