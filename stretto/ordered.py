@@ -61,7 +61,8 @@ _SIGN = 1 << 63
 _ALL = (1 << 64) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_TEXT_TAG = bytes([TAG_TEXT])
+TEXT_BEGINS = bytes([TAG_TEXT])
+TEXT_ENDS = b"\0"
 _BYTES_TAG = bytes([TAG_BYTES])
 TUPLE_BEGINS: Final = bytes([TAG_TUPLE])
 TUPLE_ENDS: Final = bytes([_END])
@@ -227,7 +228,7 @@ def encode_text(key: str) -> bytes:
         data = key.encode()
     except UnicodeEncodeError:
         raise UsageError(f"{shown(key)} is no key: it holds half of a surrogate pair") from None
-    return b"".join((_TEXT_TAG, data.replace(b"\0", b"\0\xff") if b"\0" in data else data, b"\0"))
+    return b"".join((TEXT_BEGINS, data.replace(b"\0", b"\0\xff") if b"\0" in data else data, TEXT_ENDS))
 
 
 def _int(key: int) -> bytes:

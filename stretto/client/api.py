@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -202,8 +202,8 @@ class AsyncPStateReader:
     def __init__(self, reader: PStateReader) -> None:
         self._reader = reader
 
-    async def get(self, *path: Any, default: Any = None) -> Any:
-        return await self._reader.get_awaited(*path, default=default)
+    def get(self, *path: Any, default: Any = None) -> Coroutine[Any, Any, Any]:
+        return self._reader.get_awaited(*path, default=default)
 
     async def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         return await asyncio.to_thread(self._reader.get_many, list(keys))

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeAlias
 
@@ -85,7 +85,11 @@ class _AskedByCoroutine(_Asked):
     __slots__ = ("_reads", "future")
 
     def __init__(self, task: TaskId, key: bytes, reads: PointReads, future: asyncio.Future[Value]) -> None:
-        super().__init__(task, (key,))
+        # As the other does: to ask it takes longer.
+        self.task = task
+        self.keys = (key,)
+        self.values = ()
+        self.failure = None
         self._reads = reads
         self.future = future
 
@@ -189,30 +193,37 @@ class PointReads:
 
     def _send(self) -> None:
         self._called = False
-        gathered: dict[GroupKey, list[_Asked]] = {}
-        keys: dict[GroupKey, int] = {}
+        of_task: dict[TaskId, list[_Asked]] = {}
         while self._asked:
             asked = self._asked.popleft()
-            group = self._network.view.of_task.get((self._module, asked.task))
-            if group is None:
-                asked.failure = self._not_found(asked)
-                self._settles(asked)
+            its = of_task.get(asked.task)
+            if its is None:
+                of_task[asked.task] = [asked]
+            else:
+                its.append(asked)
+        gathered: dict[GroupKey, list[_Asked]] = {}
+        # Task by task: what a worker is asked for of one in a row, it looks up at once.
+        for task, its in sorted(of_task.items()):
+            group = self._network.view.of_task.get((self._module, task))
+            if group is not None:
+                gathered.setdefault(group, []).extend(its)
                 continue
-            keys[group] = keys.get(group, 0) + len(asked.keys) - len(asked.values)
-            gathered.setdefault(group, []).append(asked)
-            if keys[group] >= READ_KEYS:
-                self._send_to(group, gathered.pop(group))
-                keys[group] = 0
+            for asked in its:
+                asked.failure = self._not_found(asked)
+                asked.settle()
         for group, its in gathered.items():
-            self._send_to(group, its)
+            for chunk in _chunks(its):
+                self._send_to(group, chunk)
 
     def _send_to(self, group: GroupKey, its: Sequence[_Asked]) -> None:
-        """As many as a request holds; the rest follows when they are answered. Task by task: what a worker is
-        asked for of one in a row, it looks up at once."""
-        its = sorted(its, key=lambda asked: asked.task)
-        rows = [(asked.task, key) for asked in its for key in asked.keys[len(asked.values) :]][:READ_KEYS]
-        tasks, keys = tuple(task for task, _ in rows), tuple(key for _, key in rows)
-
+        """As many as a request holds; the rest follows when they are answered."""
+        wanted: list[bytes] = []
+        of: list[TaskId] = []
+        for asked in its:
+            lacked = asked.keys[len(asked.values) :] if asked.values else asked.keys
+            wanted += lacked
+            of += [asked.task] * len(lacked)
+        tasks, keys = tuple(of[:READ_KEYS]), tuple(wanted[:READ_KEYS])
         stale = self._followers.stale(group) if self._followers is not None else None
 
         def message(number: int, at: GroupKey) -> wire.ToWorker | None:
@@ -221,7 +232,11 @@ class PointReads:
         def then(question: Question) -> None:
             if not question.has_moved:
                 self._take(group, its, question)
-            self._asked.extend(asked for asked in its if not self._settles(asked))
+            for asked in its:
+                if asked.failure is None and len(asked.values) < len(asked.keys):
+                    self._asked.append(asked)
+                else:
+                    asked.settle()
             if self._asked:
                 self._send()
 
@@ -251,12 +266,6 @@ class PointReads:
             asked.values += reply.values[at : at + lacks]
             at += lacks
 
-    def _settles(self, asked: _Asked) -> bool:
-        if asked.failure is None and len(asked.values) < len(asked.keys):
-            return False
-        asked.settle()
-        return True
-
     def settle_later(self, asked: _AskedByCoroutine) -> None:
         """All that were answered in one turn are told at once."""
         if not self._settled:
@@ -268,6 +277,20 @@ class PointReads:
         for loop, answers in settled.items():
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_set_results, answers)
+
+
+def _chunks(its: list[_Asked]) -> Iterator[list[_Asked]]:
+    """So many that each fills a request."""
+    chunk: list[_Asked] = []
+    keys = 0
+    for asked in its:
+        chunk.append(asked)
+        keys += len(asked.keys) - len(asked.values)
+        if keys >= READ_KEYS:
+            yield chunk
+            chunk, keys = [], 0
+    if chunk:
+        yield chunk
 
 
 def _set_results(answers: Sequence[_AskedByCoroutine]) -> None:

@@ -199,10 +199,12 @@ def row_of(root: Entries, key: Any) -> bytes:
 
 
 def paths_of(root: Entries, keys: Iterable[Any]) -> list[bytes]:
-    """Of many."""
+    """Of many; plain text, which most keys are, without a call for each."""
     is_text = type(root.key) is types.Plain and root.key.name == "str"
     rows = [
-        ordered.encode_text(key) if is_text and type(key) is str else encode_key(root.key, key)
+        ordered.TEXT_BEGINS + key.encode() + ordered.TEXT_ENDS
+        if is_text and type(key) is str and key.isascii() and "\0" not in key
+        else encode_key(root.key, key)
         for key in keys
     ]
     if rows:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stretto.errors import DeclarationError, UsageError
 from stretto.module import Depot, Module
-from stretto.partition import GLOBAL, RANDOM, Partitioner, hash_by, owner_of, task_of
+from stretto.partition import GLOBAL, RANDOM, Partitioner, hash_by, owner_of, owners_of, task_of
 from stretto.zk.records import DepotSpec
 
 numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -199,3 +199,14 @@ def test_objects_have_fields_too() -> None:
 def test_what_partitions_nothing_is_refused(wrong: Any) -> None:
     with pytest.raises(DeclarationError, match=r"Wrong.depot: partition_by names a field .* it is "):
         type("Wrong", (Module,), {"depot": Depot(partition_by=wrong)})
+
+
+@given(st.lists(st.text() | st.integers(-(2**63), 2**63 - 1) | st.binary() | st.booleans() | st.none()))
+def test_many_keys_have_the_owners_that_each_has(keys: list[Any]) -> None:
+    def owners(of: Any) -> list[int] | str:
+        try:
+            return list(of())
+        except UsageError as error:
+            return str(error)
+
+    assert owners(lambda: owners_of(keys, 7)) == owners(lambda: [owner_of(key, 7) for key in keys])

@@ -8,11 +8,24 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stretto import ordered
 from stretto.errors import PeerError, UsageError
 from stretto.pstate import tree
-from stretto.pstate.tree import ABSENT, Entries, Leaf, Members, build, compile_type, locate, rows_of
+from stretto.pstate.tree import (
+    ABSENT,
+    Entries,
+    Leaf,
+    Members,
+    build,
+    compile_type,
+    locate,
+    paths_of,
+    row_of,
+    rows_of,
+)
 from stretto.pstate.types import describe
 
 
@@ -142,3 +155,16 @@ def test_without_the_authors_classes_values_have_their_fields() -> None:
     rows = rows_of(compiled(dict[str, Visit]), b"", {"a": Visit("x", 1.5)})
     read = build(compile_type(describe(dict[str, Visit])), rows, 0)["a"]
     assert (read.page, read.seconds) == ("x", 1.5)
+
+
+@given(st.lists(st.text(max_size=600) | st.integers() | st.just("a\0b")))
+def test_many_keys_have_the_paths_that_each_has(keys: list[Any]) -> None:
+    root = compile_type(describe(dict[str, int]))
+    assert isinstance(root, Entries)
+    try:
+        expected = [row_of(root, key) for key in keys]
+    except UsageError:
+        with pytest.raises(UsageError):
+            paths_of(root, keys)
+    else:
+        assert paths_of(root, keys) == expected
