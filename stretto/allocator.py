@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -20,6 +21,10 @@ _TRIM_BYTES = 256 * 1024 * 1024
 def keep_freed_memory() -> None:
     """For a process that is ours alone; with another C library than glibc, nothing happens."""
     with contextlib.suppress(AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
+        libc = ctypes.CDLL(None)
+        # What it took to load the program is not needed again.
+        gc.collect()
+        libc.malloc_trim(0)
+        mallopt = libc.mallopt
         mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES_MAX)
         mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
