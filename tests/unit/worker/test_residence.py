@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.worker.residence import ENOUGH_KEYS, Residence
+from stretto.worker.residence import ENOUGH_KEYS, LONG_SECONDS, Residence
 
 SIZE = 1 << 20
 
@@ -29,6 +29,21 @@ def test_one_that_had_to_wait_makes_all_prove_themselves_anew() -> None:
     residence.looked_up(1, waits=1)
     assert not residence.is_likely
     residence.looked_up(ENOUGH_KEYS - 1, waits=0)
+    assert not residence.is_likely
+
+
+def test_the_loop_asks_for_waits_only_after_a_look_up_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = [5, 5, 6]
+    monkeypatch.setattr("stretto.worker.residence._waits", lambda: waits.pop(0))
+    residence = Residence()
+    residence.looked_up(ENOUGH_KEYS, waits=0)
+    residence.glanced(1, LONG_SECONDS / 2)
+    assert waits == [5, 5, 6]
+    residence.glanced(1, LONG_SECONDS * 2)
+    assert residence.is_likely, "whatever the loop waited for before is not known"
+    residence.glanced(1, LONG_SECONDS * 2)
+    assert residence.is_likely, "it took long, and waited for no page"
+    residence.glanced(1, LONG_SECONDS * 2)
     assert not residence.is_likely
 
 
