@@ -68,8 +68,8 @@ def test_a_leader_tells_what_it_measured_and_what_it_went_through(calm: Cluster,
     leader = calm.leader(0)
 
     def measured() -> tuple[GroupWindow, ...]:
-        """A record is applied a moment after it was replicated, and looks are made now and then: each of these
-        may be told by another window."""
+        """A record is applied a moment after it was replicated, and looks are made now and then: each may be
+        told by another window."""
         windows = ask(network, leader.address, admin.Windows())
         groups = tuple(each for window in windows for each in window.groups if each.group == calm.key_of(0))
         depots = [each.kinds["depot"] for each in groups if "depot" in each.kinds]
