@@ -167,6 +167,15 @@ def test_while_much_is_not_applied_producers_wait_for_that_and_readers_do_not() 
     assert replies(decide(subject)) == {2: Acked(offset=Offset(2))}
 
 
+def test_producers_that_need_not_wait_any_more_are_answered_when_the_option_changes() -> None:
+    subject = serving_leader(options=settings(early_bytes=300))
+    subject.append(1, payload=bytes(400))
+    assert replies(decide(subject)) == {}
+    happened = subject.step(events.OptionsChanged(settings=settings(early_bytes=10_000)))
+    assert replies(happened) == {1: Acked(offset=Offset(1))}
+    assert not waits_for_state(subject)
+
+
 def test_who_is_behind_many_entries_waits_for_what_is_applied() -> None:
     """A bound of one unapplied entry would refuse whoever goes on at once."""
     subject = serving_leader(options=settings(max_unapplied=1))
