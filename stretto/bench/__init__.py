@@ -100,7 +100,7 @@ MEASURES: tuple[Measure, ...] = (
     ),
     Measure(
         name="reads-batch",
-        summary="reads of 100 keys at a time / an echo that looks the rows up in LMDB",
+        summary="reads of 100 keys at a time / echoes of the same sizes",
         function="stretto.bench.reads:batched",
     ),
     Measure(
