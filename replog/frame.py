@@ -104,6 +104,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
     header: Header
     parts: tuple[Buffer, ...]
+    size_bytes: int
+    """Of the whole frame, header and trailer included."""
 
     @property
     def end_offset(self) -> Offset:
@@ -111,11 +113,6 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
     def __repr__(self) -> str:
         return f"Frame({self.header}, {self.size_bytes} bytes)"
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the whole frame, header and trailer included."""
-        return sum(map(len, self.parts))
 
 
 class Damaged(Exception):
@@ -149,7 +146,8 @@ def encode(header: Header, payload: Buffer = b"") -> Frame:
         )
     except struct.error as error:
         raise UsageError(f"a field of {header} does not fit its width: {error}") from None
-    return Frame(header, (_CRC.pack(crc32c(fields)) + fields, payload, TRAILER))
+    parts = (_CRC.pack(crc32c(fields)) + fields, payload, TRAILER)
+    return Frame(header, parts, length + OVERHEAD_BYTES)
 
 
 def decode(buffer: Buffer) -> tuple[Frame, ...]:
@@ -166,7 +164,7 @@ def decode(buffer: Buffer) -> tuple[Frame, ...]:
             header, size = frame_at(view, at)
         except Damaged as damage:
             raise PeerError(f"received a damaged frame at byte {at} of {end}: {damage}") from None
-        frames.append(Frame(header, (view[at : at + size],)))
+        frames.append(Frame(header, (view[at : at + size],), size))
         at += size
     return tuple(frames)
 

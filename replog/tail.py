@@ -33,7 +33,7 @@ class Tail:
     def push(self, frame: Frame) -> None:
         self._frames.append(frame)
         self._offsets.append(frame.header.offset)
-        self._ends_bytes.append(self._ends_bytes[-1] + sum(map(len, frame.parts)))
+        self._ends_bytes.append(self._ends_bytes[-1] + frame.size_bytes)
 
     def holds(self, offset: Offset) -> bool:
         """Whether the frame with ``offset`` is here (``offset`` is below the end of the log)."""

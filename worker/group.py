@@ -212,13 +212,15 @@ class Group:
         if self.closed:
             return
         begun = perf_counter()
-        self._effects.extend(self.replica.step(event, self.host.loop.now))
+        self._effects += self.replica.step(event, self.host.loop.now)
         if type(event) not in BUSY:
             self.since.look(self.replica, self.host.loop.now)
             self.host.looked(self)
-        self._await_turn_end()
+        if not self._turn_end_awaited:
+            self._await_turn_end()
         if not self._running:
-            self._carry_out_all()
+            if self._effects:
+                self._carry_out_all()
             self.meter.busy_seconds += perf_counter() - begun
 
     def answer_sampled(self, request: int) -> effects.Result:
@@ -281,8 +283,8 @@ class Group:
         match effect:
             case effects.Persist(frames=frames, then=then):
                 self.log.append(frames)
-                self._unapplied.extend(frames)
-                if self.leader is not None:
+                self._unapplied += frames
+                if self.replica.leading is not None:
                     self.meter.created(frames)
                 self._commit(then)
             case effects.Send(to=to, message=message):
@@ -354,7 +356,8 @@ class Group:
     def _commit(self, then: events.Persisted) -> None:
         self._thens.append(then)
         self._to_commit = True
-        self._await_turn_end()
+        if not self._turn_end_awaited:
+            self._await_turn_end()
 
     def committed(self, end: Offset | StorageError) -> None:
         """The committer finished a round. Of what it covers, only the last need be told."""
@@ -400,19 +403,21 @@ class Group:
         self._await_turn_end()
 
     def _send_entries(self, effect: effects.SendEntries) -> None:
-        if self.leader is None or self.leader.epoch != effect.message.epoch:
+        leader = self.replica.leading
+        if leader is None or leader.epoch != effect.message.epoch:
             # By now the log may hold what another leader decided.
             return
         if effect.start < self.log.start_offset:
             # Cut since the core last heard of it; it probes what was not sent, and finds so.
             return
-        if self._fetched.pop(effect.to, None) is not effect and self._waits_for_disk(effect):
-            return
-        cached = self._last_blob
-        if cached is not None and cached[0] == effect.start and cached[1] == self.log.end_offset:
+        cached, log_end = self._last_blob, self.log.end_offset
+        if cached is not None and cached[0] == effect.start and cached[1] == log_end:
+            # What another follower got just now.
             _, end, blob = cached
+        elif self._fetched.pop(effect.to, None) is not effect and self._waits_for_disk(effect):
+            return
         else:
-            chunk = self.log.read(effect.start, self.log.end_offset, effect.max_bytes)
+            chunk = self.log.read(effect.start, log_end, effect.max_bytes)
             end, blob = chunk.end, b"".join(chunk.buffers)
             self._last_blob = (effect.start, end, blob)
         self.host.send(effect.to, wire.Replicate(self.key, effect.message), blob)
@@ -527,14 +532,14 @@ class Group:
     @property
     def answers_at_once(self) -> bool:
         """It leads, and all that is acknowledged is applied: a read need not wait for anything."""
-        replica, role = self.replica, self.replica.role
-        if not isinstance(role, Leader) or replica.stopped or self.closed:
+        replica, leader = self.replica, self.replica.leading
+        if leader is None or replica.stopped or self.closed:
             return False
-        return replica.applied >= role.promised_end
+        return replica.applied >= leader.promised_end
 
     @property
     def leader(self) -> Leader | None:
-        return self.replica.role if isinstance(self.replica.role, Leader) else None
+        return self.replica.leading
 
     def session_started(self, incarnation: Incarnation) -> None:
         self.step(events.SessionStarted(incarnation=incarnation))
@@ -548,6 +553,9 @@ class Group:
 
         To be asked while leading: then every entry that is not applied was let in here.
         """
+        if self._coming_ends.get((task, depot)):
+            # It has records; one that was dropped begins at 0 again.
+            return True
         known = self.state.depot_names(task)
         if depot in known or self.leader is None:
             return True

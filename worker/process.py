@@ -474,7 +474,7 @@ class Worker:
 
     def awaits_growth(self, group: Group) -> bool:
         return (
-            (group.leader is not None and bool(self.description.topologies))
+            (group.replica.leading is not None and bool(self.description.topologies))
             or self.regrouping.awaits_seals
             or self.clients.reads.parked.holds(group.key)
         )

@@ -45,7 +45,7 @@ class Since:
 
 def condition_of(replica: Replica) -> Condition:
     """Role, epoch, stalled, serving, leaderless."""
-    leader = replica.role if isinstance(replica.role, Leader) else None
+    leader = replica.leading
     return (
         replica.role_name,
         replica.record.epoch if replica.record is not None else Epoch(0),
@@ -72,7 +72,7 @@ def replica_view(
     catchup: admin.CatchupView | None = None,
 ) -> admin.ReplicaView:
     record = replica.record
-    leader = replica.role if isinstance(replica.role, Leader) and not replica.stopped else None
+    leader = replica.leading if not replica.stopped else None
     since = since_at.look(replica, now)
     why = ""
     serving = leader is not None and leader.is_serving

@@ -45,7 +45,7 @@ class Followers(dict[WorkerId, Progress]):
             replica.emit(effects.CheckRegistration(registration=registration))
         lineage = messages.Lineage(
             leader.epoch,
-            replica.registered_as,
+            leader.incarnation,
             to=hello.incarnation,
             attempt=hello.attempt,
             history=replica.history,
@@ -222,17 +222,20 @@ class Followers(dict[WorkerId, Progress]):
     def needed(self) -> Offset:
         """Lowest offset that a replica within range of our log may still ask for."""
         replica = self.replica
-        within_range = replica.apply_offset - replica.settings.max_near_lag
+        within_range = Offset(replica.apply_offset - replica.settings.max_near_lag)
         needed = replica.apply_offset
         for worker in self.leader.membership.concerned:
             if worker == replica.worker:
                 continue
+            lowest = within_range
             progress = self.get(worker)
-            confirmed = progress.confirmed if progress is not None else None
-            needed = min(needed, Offset(max(confirmed or 0, within_range)))
-            if progress is not None and progress.pinned is not None and not progress.gone:
-                needed = min(needed, progress.pinned)
-        return Offset(max(needed, 0))
+            if progress is not None:
+                if progress.confirmed is not None and progress.confirmed > lowest:
+                    lowest = progress.confirmed
+                if progress.pinned is not None and progress.pinned < lowest and not progress.gone:
+                    lowest = progress.pinned
+            needed = min(needed, lowest)
+        return needed if needed > 0 else Offset(0)
 
     # Time.
 

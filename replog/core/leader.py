@@ -42,7 +42,7 @@ from stretto.replog.core.producers import (
 from stretto.replog.core.record import Member, Registration
 from stretto.replog.core.serving import Serving
 from stretto.replog.frame import Frame, Header, Kind
-from stretto.types import Epoch, Millis, Offset, ProducerId, TaskId, WorkerId
+from stretto.types import Epoch, Incarnation, Millis, Offset, ProducerId, TaskId, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.replica import Replica
@@ -57,6 +57,8 @@ class Leader:
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.epoch: Epoch = replica.known_record.epoch
+        #: Under which it leads: another session ends the epoch here.
+        self.incarnation: Incarnation = replica.registered_as
         self.epoch_start: Offset = replica.log_end
         self.followers = Followers(self)
         self.serving = Serving(self)
@@ -122,7 +124,9 @@ class Leader:
     def told_end(self) -> Offset:
         """Up to where followers may apply: what is applied here, or was acknowledged."""
         replica = self.replica
-        return replica.guards.told_end(max(replica.applied, self.promised_end), replica.apply_offset)
+        shown = replica.applied
+        shown = max(shown, self.promised_end)
+        return replica.guards.told_end(shown, replica.apply_offset)
 
     @property
     def handover_sent(self) -> bool:
@@ -361,9 +365,12 @@ class Leader:
         waited = replica.now - self._undecided[0][1]
         return replica.guards.lag_expired(waited, replica.settings.max_time_lag_ms)
 
+    def _decides_more(self) -> bool:
+        """True if another entry is next to be applied, which may have waited for too long by now."""
+        return self._advance_apply_offset() and bool(self._undecided)
+
     def persisted(self) -> None:
-        if self._advance_apply_offset():
-            # Another entry is next to be applied, and may have waited for too long by now.
+        if self._decides_more():
             self.membership.consider()
 
     def applied(self) -> None:
@@ -420,8 +427,8 @@ class Leader:
     def _on_confirm(self, sender: WorkerId, confirm: messages.Confirm) -> None:
         progress = self.followers.confirmed(sender, confirm)
         if progress is not None:
-            self._advance_apply_offset()
-            self.membership.consider()
+            if self._decides_more() or self.membership.depends_on(progress):
+                self.membership.consider()
             self._advance_handover()
             progress.pump(self)
 
@@ -454,7 +461,7 @@ class Leader:
         self._progressed()
 
     def reject(self, sender: WorkerId, reason: RejectReason) -> None:
-        reject = messages.Reject(self.epoch, self.replica.registered_as, reason=reason)
+        reject = messages.Reject(self.epoch, self.incarnation, reason=reason)
         self.replica.emit(effects.Send(to=sender, message=reject))
 
     # Metastore.

@@ -24,6 +24,7 @@ from stretto.types import Millis, Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.leader import Leader
+    from stretto.replog.core.progress import Progress
 
 
 @dataclass(slots=True)
@@ -132,6 +133,10 @@ class Membership:
 
     # Proposing.
 
+    def depends_on(self, progress: Progress) -> bool:
+        """Whether what a follower confirms can change who is in; if a member keeps us waiting, time tells."""
+        return not self._is_settled or self.leader.stalled or progress.member not in self.committed
+
     def consider(self) -> None:
         """Add who is ready, drop who is lost, if min-ISR allows; both in one compare-and-set."""
         self.considered_at = self.replica.now
@@ -148,11 +153,11 @@ class Membership:
         factor = self._factor()
         if lost and not guards.may_replace():
             ready = {}
-        target = (self.committed - lost) | ready.keys()
+        target = (self.committed - lost) | frozenset(ready)
         if lost and not guards.may_shrink_to(len(target), replica.settings.min_isr_of(factor)):
             returned = {member.worker for member in ready}
             superseded = {member for member in lost if member.worker in returned}
-            target = (self.committed - superseded) | ready.keys()
+            target = (self.committed - superseded) | frozenset(ready)
         self._set_stalled(bool(lost & target) and self.leader.head_expired())
         going = self._going(target)
         if going:

@@ -78,12 +78,12 @@ class Progress:
         if self.next < replica.log_start:
             self._out_of_range(leader)
             return
-        room = len(self.in_flight) < replica.settings.max_in_flight_messages
-        has_entries = self.next < replica.log_end and room
-        if not (has_entries or probe or self._has_news(leader)):
+        lacks_entries = self.next < replica.log_end
+        has_entries = lacks_entries and len(self.in_flight) < replica.settings.max_in_flight_messages
+        if not (has_entries or probe or (not lacks_entries and self._has_news(leader))):
             return
-        self.told_apply_offset = leader.told_end
         message = self._entries(leader, probe=probe and not has_entries)
+        self.told_apply_offset = message.apply_offset
         if has_entries:
             self.sending = True
             replica.emit(
@@ -104,27 +104,31 @@ class Progress:
         self.out_of_range = True
         self.heard_at = leader.replica.now
         reject = messages.Reject(
-            leader.epoch, leader.replica.registered_as, reason=messages.RejectReason.OUT_OF_RANGE
+            leader.epoch, leader.incarnation, reason=messages.RejectReason.OUT_OF_RANGE
         )
         leader.replica.emit(effects.Send(to=self.worker, message=reject))
 
     def _has_news(self, leader: Leader) -> bool:
         """Not at once, unless they are large: entries may come that tell it in passing."""
-        replica = leader.replica
-        if self.next < replica.log_end or not self.lacks_news(leader):
-            return False
-        told = max(self.told_apply_offset, self.known_apply_offset)
-        return replica.applied - told >= replica.settings.news_entries or leader.followers.news_are_due
+        replica, due_at = leader.replica, leader.followers.news_at
+        is_due = due_at is not None and due_at <= replica.now
+        is_much = replica.applied - self._told_end >= replica.settings.news_entries
+        return (is_due or is_much) and self.lacks_news(leader)
 
     def lacks_news(self, leader: Leader) -> bool:
         """It was not told all that is shown."""
-        return max(self.told_apply_offset, self.known_apply_offset) < leader.told_end
+        return self._told_end < leader.told_end
+
+    @property
+    def _told_end(self) -> Offset:
+        told, known = self.told_apply_offset, self.known_apply_offset
+        return max(known, told)
 
     def _entries(self, leader: Leader, *, probe: bool) -> messages.Entries:
         replica = leader.replica
         return messages.Entries(
             leader.epoch,
-            replica.registered_as,
+            leader.incarnation,
             to=self.incarnation,
             apply_offset=leader.told_end,
             log_end=replica.log_end,

@@ -82,14 +82,15 @@ class Replica:
         #: The newest assignment seen; plans never go back.
         self.replicas = identity.replicas
         self.plan = identity.plan
-        #: The newest record seen and its version; versions never go back.
         #: What the assignment says of groupings, as last heard.
         self.regrouping = events.Regrouping(present=0)
         #: A grouping that may be in force by now: no reads, until it is heard to be abandoned.
         self.closed_for = 0
+        #: The newest record seen and its version; versions never go back.
         self.record: GroupRecord | None = None
         self.previous_record: GroupRecord | None = None
         self.version = -1
+        self._reckon()
 
         #: log_start <= applied <= apply_offset <= log_end, and durable_end <= log_end.
         self.log_start = recovered.log_start
@@ -123,6 +124,8 @@ class Replica:
         self._tokens = 0
         self.stopped = False
         self.role: Leader | Follower = Follower(self)
+        #: The role, if it is that.
+        self.leading: Leader | None = None
 
     # The door.
 
@@ -199,10 +202,12 @@ class Replica:
                 self._start_session(incarnation)
             case events.OptionsChanged(settings=settings):
                 self.settings = settings
+                self._reckon()
                 self.role.options_changed()
             case events.ReplicasChanged(plan=plan, replicas=replicas):
                 if plan > self.plan:
                     self.plan, self.replicas = plan, replicas
+                    self._reckon()
                     self.role.replicas_changed()
             case events.Regrouping():
                 self._regroup(event)
@@ -239,6 +244,7 @@ class Replica:
         self.previous_record = self.record
         self.record = record
         self.version = version
+        self._reckon()
         leads = self.incarnation is not None and self.guards.leads_as(record, self.worker, self.incarnation)
         match self.role:
             case Leader() as leader if leader.epoch == record.epoch:
@@ -257,13 +263,14 @@ class Replica:
     def _lead(self) -> None:
         self.role.end()
         self.led_epoch = self.known_record.epoch
-        self.role = leader = Leader(self)
+        self.role = self.leading = leader = Leader(self)
         self.note("leads", epoch=leader.epoch, start=leader.epoch_start)
         leader.begin()
 
     def follow(self) -> None:
         self.role.end()
         self.role = follower = Follower(self)
+        self.leading = None
         if self.record is not None:
             self.note("follows", epoch=self.record.epoch, leader=self.record.leader)
         follower.begin()
@@ -356,19 +363,13 @@ class Replica:
 
     # Small things.
 
-    @property
-    def factor(self) -> int:
-        """What min-ISR is reckoned from."""
+    def _reckon(self) -> None:
+        """Anew, whenever the record, the assignment or the settings are others: each append asks for it."""
         recorded = self.record.factor if self.record is not None else 0
-        return self.guards.factor_in_force(recorded, len(self.replicas))
-
-    @property
-    def min_isr(self) -> int:
-        return self.settings.min_isr_of(self.factor)
-
-    @property
-    def is_assigned(self) -> bool:
-        return self.worker in self.replicas
+        self.factor = self.guards.factor_in_force(recorded, len(self.replicas))
+        """What min-ISR is reckoned from."""
+        self.min_isr = self.settings.min_isr_of(self.factor)
+        self.is_assigned = self.worker in self.replicas
 
     @property
     def known_record(self) -> GroupRecord:

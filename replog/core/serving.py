@@ -92,7 +92,7 @@ class Serving:
         for sender, inquire in inquiries.items():
             assure = messages.Assure(
                 self.leader.epoch,
-                self.replica.registered_as,
+                self.leader.incarnation,
                 to=inquire.incarnation,
                 stamp=inquire.stamp,
                 # Reads here may have shown all that is decided, though nobody told us that it is applied.

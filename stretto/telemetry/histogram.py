@@ -22,6 +22,7 @@ BINS_MAX = 768
 """From a tenth of a microsecond to a day: about 700. Where they do not suffice, the smallest merge."""
 
 _MAPPING = LogarithmicMapping(ACCURACY)
+ADDED_MAX = 256
 _LEAST = 1e-7
 """Seconds. What is shorter counts as this."""
 
@@ -73,21 +74,30 @@ def merged(parts: Sequence[Distribution]) -> Distribution:
 class Histogram:
     """Of durations, in seconds: filled value by value, and told as a :class:`Distribution`."""
 
-    __slots__ = ("_store", "max", "sum")
+    __slots__ = ("_added", "_store", "max", "sum")
 
     def __init__(self) -> None:
         self._store = CollapsingLowestDenseStore(BINS_MAX)
+        #: Not in a bin yet: that takes longer than all that is measured for it, so it is done for many.
+        self._added: list[float] = []
         self.sum = 0.0
         self.max = 0.0
 
     @property
     def count(self) -> int:
-        return int(self._store.count)
+        return int(self._store.count) + len(self._added)
 
     def add(self, seconds: float) -> None:
-        self._store.add(_MAPPING.key(max(_LEAST, seconds)))
-        self.sum += seconds
-        self.max = max(self.max, seconds)
+        self._added.append(seconds)
+        if len(self._added) >= ADDED_MAX:
+            self._sort()
+
+    def _sort(self) -> None:
+        added, self._added = self._added, []
+        for seconds in added:
+            self._store.add(_MAPPING.key(max(_LEAST, seconds)))
+        self.sum += sum(added)
+        self.max = max(self.max, *added)
 
     def add_many(self, seconds: float, count: int) -> None:
         """So many values of which only the sum is known, which is this: as if all were the same."""
@@ -96,6 +106,8 @@ class Histogram:
         self.max = max(self.max, seconds / count)
 
     def told(self) -> Distribution:
+        if self._added:
+            self._sort()
         store = self._store
         if not store.count:
             return NOTHING
