@@ -103,9 +103,7 @@ class Progress:
         self.confirmed = None
         self.out_of_range = True
         self.heard_at = leader.replica.now
-        reject = messages.Reject(
-            leader.epoch, leader.incarnation, reason=messages.RejectReason.OUT_OF_RANGE
-        )
+        reject = messages.Reject(leader.epoch, leader.incarnation, reason=messages.RejectReason.OUT_OF_RANGE)
         leader.replica.emit(effects.Send(to=self.worker, message=reject))
 
     def _has_news(self, leader: Leader) -> bool:

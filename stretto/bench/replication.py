@@ -245,7 +245,7 @@ def append_to_workers(commands: Connection, addresses: list[str]) -> None:
                 _ = producer.append(record)
             producer.flush()
         else:
-            prompt.append(record).result()
+            _ = prompt.append_and_wait(record)
         return time.perf_counter() - started
 
     with client:

@@ -1,15 +1,16 @@
 """The short way of a caller who waits for one answer: it sends and receives on connections of the lane.
 
-To wake another thread and to be woken by it takes longer than all that a client does for a point read. So the
-first who comes has the lane to itself, with connections that no other thread touches, and makes the turns of
-its loop until the answer is there. Whoever comes meanwhile takes the client's thread, where requests travel
-together. What does not end with an answer of the leader is asked again there too: only that thread knows what
-to do about leaders that move.
+To wake another thread and to be woken by it takes longer than all that a client does for a point read, or for
+a record that is appended by itself. So the first who comes has the lane to itself, with connections that no
+other thread touches, and makes the turns of its loop until the answer is there. Whoever comes meanwhile takes
+the client's thread, where requests travel together. What does not end with an answer of the leader is asked
+again there too: only that thread knows what to do about leaders that move.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import zmq
@@ -17,6 +18,7 @@ import zmq
 from stretto import wire
 from stretto.client.connections import Connections
 from stretto.loop import Loop
+from stretto.replog.frame import Buffer
 from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
@@ -36,13 +38,16 @@ class Lane:
         self._loop: Loop | None = None
         self._connections: Connections
 
-    def ask(self, group: GroupKey, message: wire.ReadRows) -> wire.ToClient | None:
-        """The answer of the group's leader; None if the client's thread is to be asked instead."""
+    def ask(
+        self, group: GroupKey, message: wire.ReadRows | wire.AppendBatch, bodies: Sequence[Buffer] = ()
+    ) -> wire.ToClient | None:
+        """The answer of the group's leader, which is Unknown if none came; None if nothing was sent, and the
+        client's thread is to be asked instead."""
         address = self._network.view.leader_address(group)
         if address is None or not self._taken.acquire(blocking=False):
             return None
         try:
-            return None if self._closed else self._ask(address, group, message)
+            return None if self._closed else self._ask(address, group, message, bodies)
         except BaseException:
             # Interrupted anywhere: what is left of the turn is not to be relied on.
             self._end()
@@ -50,7 +55,13 @@ class Lane:
         finally:
             self._taken.release()
 
-    def _ask(self, address: str, group: GroupKey, message: wire.ReadRows) -> wire.ToClient | None:
+    def _ask(
+        self,
+        address: str,
+        group: GroupKey,
+        message: wire.ReadRows | wire.AppendBatch,
+        bodies: Sequence[Buffer],
+    ) -> wire.ToClient:
         loop = self._loop or self._begin()
         answers: list[wire.ToClient | None] = []
         loop.look_at_clock()
@@ -58,7 +69,7 @@ class Lane:
             address,
             message.request,
             message,
-            (),
+            bodies,
             lambda reply, _: answers.append(reply),
             timeout_ms=TIMEOUT_MS,
             group=group,
@@ -66,8 +77,8 @@ class Lane:
         while not answers:
             loop.turn()
             if not answers and self._network.view.leader_address(group) != address:
-                return None
-        return answers[0]
+                break
+        return (answers[0] if answers else None) or wire.Unknown(message.request)
 
     def _begin(self) -> Loop:
         # One answer is waited for. Whether there is more is asked before the next wait.

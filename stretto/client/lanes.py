@@ -44,6 +44,7 @@ class Lane:
         "has_gap",
         "identity",
         "in_flight",
+        "is_lent",
         "next_sequence",
         "records",
         "records_bytes",
@@ -65,8 +66,15 @@ class Lane:
         self.identity: Identity | None = None
         self.next_sequence = 0
         self.retrying = False
+        #: A caller appends by its own hands: nothing else goes out until it is done.
+        self.is_lent = False
         #: In vain, one after the other, to the leader of this epoch.
         self.attempts = 0
         self.epoch = Epoch(0)
         #: A batch was given up, and it is not known whether its sequence was used.
         self.has_gap = False
+
+    @property
+    def is_held(self) -> bool:
+        """Nothing goes out now."""
+        return self.retrying or self.is_lent

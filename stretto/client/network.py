@@ -268,11 +268,15 @@ class Network:
 
     def _learning(self, group: GroupKey, on_reply: OnReply) -> OnReply:
         def replied(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
-            if isinstance(reply, wire.Refused) and self.view.learn(group, reply):
-                self._led_anew(group)
+            self.learn(group, reply)
             on_reply(reply, bodies)
 
         return replied
+
+    def learn(self, group: GroupKey, reply: wire.ToClient | None) -> None:
+        """Who leads, if the answer tells."""
+        if isinstance(reply, wire.Refused) and self.view.learn(group, reply):
+            self._led_anew(group)
 
     # The first view.
 

@@ -9,7 +9,7 @@ always safe.
 from __future__ import annotations
 
 import threading
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import structlog
 
@@ -96,11 +96,9 @@ class Producer:
 
     def append(self, record: bytes, *, task: int | None = None) -> Ack:
         """Add one record; without a task, whole batches go to the tasks in turn."""
-        if type(record) is not bytes:
-            raise _no_bytes(record)
-        size = len(record)
-        if size > RECORD_BYTES_MAX:
-            raise UsageError(f"a record of {size} bytes is beyond the limit of {RECORD_BYTES_MAX}")
+        size = len(record) if type(record) is bytes else -1
+        if not 0 <= size <= RECORD_BYTES_MAX:
+            raise _unfit(record)
         lock = self._lock
         with lock:
             if self._closed:
@@ -124,7 +122,7 @@ class Producer:
         if not records:
             raise UsageError("a batch has at least one record")
         if set(map(type, records)) != {bytes}:
-            raise _no_bytes(next(record for record in records if type(record) is not bytes))
+            raise _unfit(next(record for record in records if type(record) is not bytes))
         with self._lock:
             if self._closed:
                 raise UsageError("the producer is closed")
@@ -138,6 +136,26 @@ class Producer:
             lane.records_bytes = sum(map(len, records))
             self._seal(lane)
         return Ack(batch if self._ack != "none" else SENT, self._lock)
+
+    def append_and_wait(self, record: bytes, *, task: int | None = None) -> dict[str, Any]:
+        """Add one record and return once it is what ``ack`` asks for, like ``append(...).result()``: sooner,
+        since no other thread is woken for it, unless something else of this producer is on its way."""
+        if type(record) is not bytes or len(record) > RECORD_BYTES_MAX:
+            raise _unfit(record)
+        lent = self._lend(task) if self._ack == "append" else None
+        if lent is None:
+            return self.append_batch([record], task=task).result()
+        lane, message = lent
+        batch = Batch()
+        batch.body = pack(self._depot, [record])
+        batch.count = 1
+        batch.sealed_at = boot_time_ms()
+        reply: wire.ToClient | None = wire.Unknown(message.request)
+        try:
+            reply = self._network.lane.ask(message.group, message, (batch.body,))
+        finally:
+            self._return(lane, batch, message, reply)
+        return Ack(batch, self._lock).result()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended so far is settled, well or not."""
@@ -182,6 +200,43 @@ class Producer:
         self._current = (self._current + 1) % len(self._tasks)
         lane.waiting.append(batch)
 
+    # A record by the caller's own hands, who has an idle lane to itself.
+
+    def _lend(self, task: int | None) -> tuple[Lane, wire.AppendBatch] | None:
+        """None if something is on its way, or has to be done first."""
+        with self._lock:
+            if self._closed:
+                raise UsageError("the producer is closed")
+            lane = self._lanes[self._tasks[self._current] if task is None else self._known(task)]
+            view, identity = self._network.view, lane.identity
+            group = view.of_task.get((self._module, lane.task))
+            if self._unsettled or self._lingering or identity is None or identity.has_ended:
+                return None
+            if group not in identity.opened or view.task_counts.get(self._module) != self._task_count:
+                return None
+            self._current = (self._current + 1) % len(self._tasks)
+            self._unsettled += 1
+            lane.is_lent = True
+            number, sequence = self._network.next_request(), lane.next_sequence
+            return lane, wire.AppendBatch(number, group, Kind.DEPOT, lane.task, identity.number, sequence, 1)
+
+    def _return(
+        self, lane: Lane, batch: Batch, message: wire.AppendBatch, reply: wire.ToClient | None
+    ) -> None:
+        """Whatever is not simply acknowledged is for the client's thread, which knows what to do about it."""
+        if not isinstance(reply, wire.Appended):
+            self._network.call(self._take_back, lane, batch, message, reply)
+            return
+        batch.offset = reply.offset
+        lane.next_sequence += 1
+        lane.attempts = 0
+        lane.has_gap = False
+        with self._lock:
+            lane.is_lent = False
+            self._settle(batch, None)
+        if lane.waiting or (lane.identity is not None and lane.identity.has_ended):
+            self._network.call(self._go_on, lane)
+
     # On the client's thread.
 
     def _linger(self) -> None:
@@ -199,8 +254,30 @@ class Producer:
         for lane in gathered:
             self._pump(lane)
 
+    def _take_back(
+        self, lane: Lane, batch: Batch, message: wire.AppendBatch, reply: wire.ToClient | None
+    ) -> None:
+        """From who appended by its own hands; without a reply, nothing was sent."""
+        with self._lock:
+            lane.is_lent = False
+            self._buffered_bytes += len(batch.body)
+        if reply is None:
+            lane.waiting.appendleft(batch)
+        else:
+            batch.sequence, batch.request, batch.times_sent = message.sequence, message.request, 1
+            lane.next_sequence += 1
+            lane.in_flight.append(batch)
+            self._network.learn(message.group, reply)
+            self._answered(lane, message.group, batch, message.request, reply)
+        self._go_on(lane)
+
+    def _go_on(self, lane: Lane) -> None:
+        if lane.identity is not None and lane.identity.has_ended:
+            self._begin_anew(lane.identity)
+        self._pump(lane)
+
     def _pump(self, lane: Lane) -> None:
-        while lane.waiting and not lane.retrying and len(lane.in_flight) < self._max_in_flight:
+        while lane.waiting and not lane.is_held and len(lane.in_flight) < self._max_in_flight:
             if self._is_over(lane):
                 return
             group = self._network.view.of_task[(self._module, lane.task)]
@@ -287,18 +364,22 @@ class Producer:
         size = len(batch.body)
         batch.body = b""
         with self._lock:
-            batch.settle(error)
-            self._unsettled -= 1
+            self._settle(batch, error)
             self._buffered_bytes -= size
             self._room.notify_all()
-            if self._unsettled == 0:
-                self._idle.notify_all()
         for callback in batch.callbacks:
             try:
                 callback()
             except Exception:
                 # It is the caller's, and everybody else's records are on this thread.
                 log.exception("ack_callback_failed")
+
+    def _settle(self, batch: Batch, error: StrettoError | None) -> None:
+        """With the lock."""
+        batch.settle(error)
+        self._unsettled -= 1
+        if self._unsettled == 0:
+            self._idle.notify_all()
 
     def _again(self, lane: Lane, group: GroupKey, least_ms: int = 0) -> None:
         """Everything under way goes out again, in order, once somebody else leads or some time has passed."""
@@ -447,7 +528,7 @@ class Producer:
 
     def _begin_anew(self, identity: Identity) -> None:
         """Once nothing is under way any more."""
-        if any(lane.in_flight for lane in identity.lanes):
+        if any(lane.in_flight or lane.is_lent for lane in identity.lanes):
             return
         identity.begin()
         for lane in identity.lanes:
@@ -464,7 +545,9 @@ class Producer:
             self._pump(lane)
 
 
-def _no_bytes(record: object) -> UsageError:
+def _unfit(record: object) -> UsageError:
+    if isinstance(record, bytes):
+        return UsageError(f"a record of {len(record)} bytes is beyond the limit of {RECORD_BYTES_MAX}")
     return UsageError(
         f"a record is bytes, not {type(record).__name__}; encode it, for instance with msgspec.json.encode"
     )
