@@ -155,7 +155,7 @@ class Segment:
             if header.epoch != epoch:
                 epoch = header.epoch
                 self.epochs += (EpochStart(epoch, header.offset),)
-            position += sum(map(len, frame.parts))
+            position += frame.size_bytes
         self.size = position
         self.end = frames[-1].end_offset
 

@@ -183,7 +183,9 @@ class Group:
         self._shortening = Shortening(host.commit, host.disk)
         self._running = False
         #: Left for the end of the turn.
-        self._outbox = Outbox(self._send_entries, lambda: host.loop.call_soon(self._begin_turn))
+        self._outbox = Outbox(
+            self._send_entries, self.step, in_next_turn=lambda: host.loop.call_soon(self._begin_turn)
+        )
         self._to_commit = False
         self._turn_end_awaited = False
         self._thens: deque[events.Persisted] = deque()
@@ -402,26 +404,26 @@ class Group:
         self._outbox.begin_turn()
         self._await_turn_end()
 
-    def _send_entries(self, effect: effects.SendEntries) -> None:
+    def _send_entries(self, effect: effects.SendEntries) -> events.Sent | None:
         leader = self.replica.leading
         if leader is None or leader.epoch != effect.message.epoch:
             # By now the log may hold what another leader decided.
-            return
+            return None
         if effect.start < self.log.start_offset:
             # Cut since the core last heard of it; it probes what was not sent, and finds so.
-            return
+            return None
         cached, log_end = self._last_blob, self.log.end_offset
         if cached is not None and cached[0] == effect.start and cached[1] == log_end:
             # What another follower got just now.
             _, end, blob = cached
         elif self._fetched.pop(effect.to, None) is not effect and self._waits_for_disk(effect):
-            return
+            return None
         else:
             chunk = self.log.read(effect.start, log_end, effect.max_bytes)
             end, blob = chunk.end, b"".join(chunk.buffers)
             self._last_blob = (effect.start, end, blob)
         self.host.send(effect.to, wire.Replicate(self.key, effect.message), blob)
-        self.step(events.Sent(to=effect.to, incarnation=effect.message.to, attempt=effect.attempt, end=end))
+        return events.Sent(to=effect.to, incarnation=effect.message.to, attempt=effect.attempt, end=end)
 
     def _waits_for_disk(self, effect: effects.SendEntries) -> bool:
         """Old entries that are not in memory are fetched on a thread, and sent in a later turn: the loop

@@ -9,15 +9,26 @@ what has come in meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 from stretto.replog.core.effects import SendEntries
+from stretto.replog.core.events import Sent
+
+_start = attrgetter("start")
 
 
 class Outbox:
-    """Of one group. ``send`` may put the next message of the same follower."""
+    """Of one group. ``send`` tells what was sent, if anything was; ``sent`` hears that when no other waits to
+    go, and may put the next message of the same follower."""
 
-    def __init__(self, send: Callable[[SendEntries], None], in_next_turn: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        send: Callable[[SendEntries], Sent | None],
+        sent: Callable[[Sent], None],
+        in_next_turn: Callable[[], None],
+    ) -> None:
         self._send = send
+        self._sent = sent
         self._in_next_turn = in_next_turn
         self._waiting: list[SendEntries] = []
         self._rests = False
@@ -43,5 +54,8 @@ class Outbox:
 
     def _send_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for effect in sorted(waiting, key=lambda each: each.start, reverse=True):
-            self._send(effect)
+        if len(waiting) > 1:
+            waiting.sort(key=_start, reverse=True)
+        for event in [self._send(effect) for effect in waiting]:
+            if event is not None:
+                self._sent(event)

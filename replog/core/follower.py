@@ -97,8 +97,11 @@ class Follower:
             self._confirm(resume=True)
 
     def next_deadline(self) -> Millis | None:
-        deadlines = (self.retry_at, self.election.next_deadline(), self.stale_reads.next_deadline())
-        return min((each for each in deadlines if each is not None), default=None)
+        first = self.retry_at
+        for other in (self.election.next_deadline(), self.stale_reads.next_deadline()):
+            if other is not None and (first is None or other < first):
+                first = other
+        return first
 
     def options_changed(self) -> None:
         self.election.options_changed()

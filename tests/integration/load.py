@@ -2,14 +2,15 @@
 
 Each record names its producer, its task and its number there. An acknowledged one must be read exactly once;
 one of unknown outcome at most once; one that was refused never; and the numbers that are read of one
-producer on one task ascend.
+producer on one task ascend. Most producers append and go on; the last one waits for most of its records, each
+by itself.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 from stretto.client import Ack, Client, Record
@@ -18,6 +19,29 @@ from tests.integration.cluster import DEPOT, MODULE, Cluster
 
 SETTLE_SECONDS = 60.0
 _WINDOW = 400
+
+
+class Waited:
+    """What became of a record whose producer waits for it."""
+
+    def __init__(self) -> None:
+        self._settled = threading.Event()
+        self._error: StrettoError | None = None
+
+    def call(self, append: Callable[[], object]) -> None:
+        try:
+            append()
+        except StrettoError as error:
+            self._error = error
+        self._settled.set()
+
+    def done(self) -> bool:
+        return self._settled.is_set()
+
+    def result(self, timeout: float) -> None:
+        assert self._settled.wait(timeout), "a producer still waits for its record"
+        if self._error is not None:
+            raise self._error
 
 
 class Load:
@@ -29,7 +53,7 @@ class Load:
         self._client = client
         self._depot = depot
         self._pause_seconds = pause_seconds
-        self.sent: list[tuple[bytes, Ack]] = []
+        self.sent: list[tuple[bytes, Ack | Waited]] = []
         self.errors: list[Exception] = []
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -37,6 +61,9 @@ class Load:
             threading.Thread(target=self._run, args=(number,), name=f"load-{number}", daemon=True)
             for number in range(producers)
         ]
+        self._threads.append(
+            threading.Thread(target=self._run_waiting, args=(producers,), name="load-waiting", daemon=True)
+        )
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -82,13 +109,34 @@ class Load:
         except Exception as error:  # noqa: BLE001 - told by settle(), on the test's thread
             self.errors.append(error)
 
+    def _run_waiting(self, number: int) -> None:
+        try:
+            with self._client.producer(MODULE, self._depot, linger_ms=0) as producer:
+                tasks = self._client.reader(MODULE, self._depot).tasks
+                for at in range(1 << 40):
+                    if self._stopping.wait(self._pause_seconds):
+                        break
+                    task = tasks[at % len(tasks)]
+                    payload = b"%d/%d/%d" % (number, task, at)
+                    if at % 7 == 0:
+                        # What comes next finds this one on its way.
+                        with self._lock:
+                            self.sent.append((payload, producer.append(payload, task=task)))
+                        continue
+                    waited = Waited()
+                    with self._lock:
+                        self.sent.append((payload, waited))
+                    waited.call(lambda: producer.append_and_wait(payload, task=task))  # noqa: B023
+        except Exception as error:  # noqa: BLE001 - told by settle(), on the test's thread
+            self.errors.append(error)
+
     def _wait_for_half(self, pending: list[Ack]) -> list[Ack]:
         while not pending[_WINDOW // 2].done() and not self._stopping.wait(0.01):
             pass
         return [ack for ack in pending if not ack.done()]
 
 
-def _outcome(ack: Ack) -> str:
+def _outcome(ack: Ack | Waited) -> str:
     try:
         ack.result(SETTLE_SECONDS)
     except OutcomeUnknown:

@@ -12,7 +12,7 @@ from stretto.endpoint import Connection
 from stretto.replog.core.effects import Refusal
 from stretto.types import Epoch, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
-from tests.unit.client.test_producer_identity import GROUPS, MODULE, WORKER, FakeWorker
+from tests.unit.client.workers import GROUPS, MODULE, WORKER, FakeWorker
 
 OTHER = WorkerId("other")
 

@@ -14,7 +14,7 @@ from stretto.errors import UsageError
 from stretto.replog.core.effects import Refusal
 from stretto.types import Epoch, TaskId, WorkerId
 from stretto.zk.paths import GroupKey
-from tests.unit.client.test_producer_identity import MODULE, WORKER, FakeWorker
+from tests.unit.client.workers import MODULE, WORKER, FakeWorker
 
 
 def launched(generation: int, tasks: int, *, epoch: int = 1) -> wire.Metadata:

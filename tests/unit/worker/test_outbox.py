@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stretto.replog.core.effects import SendEntries
+from stretto.replog.core.events import Sent
 from stretto.replog.core.messages import Entries
 from stretto.types import Epoch, Incarnation, Offset, WorkerId
 from stretto.worker.outbox import Outbox
@@ -31,15 +32,19 @@ class Leader:
         self.end = 100
         self.sent: list[tuple[WorkerId, int]] = []
         self.turns_wanted = 0
-        self.outbox = Outbox(self._send, self._in_next_turn)
+        self.outbox = Outbox(self._send, self._sent, self._in_next_turn)
 
     def _in_next_turn(self) -> None:
         self.turns_wanted += 1
 
-    def _send(self, effect: SendEntries) -> None:
+    def _send(self, effect: SendEntries) -> Sent:
         self.sent.append((effect.to, effect.start))
-        if effect.start + BATCH < self.end:
-            self.outbox.put(entries(effect.to, effect.start + BATCH))
+        end = Offset(min(self.end, effect.start + BATCH))
+        return Sent(to=effect.to, incarnation=effect.message.to, attempt=effect.attempt, end=end)
+
+    def _sent(self, event: Sent) -> None:
+        if event.end < self.end:
+            self.outbox.put(entries(event.to, event.end))
 
 
 def test_who_lacks_much_gets_one_message_in_a_turn_after_those_who_lack_little() -> None:
