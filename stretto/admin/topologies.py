@@ -22,6 +22,8 @@ class MicrobatchView(msgspec.Struct, frozen=True, kw_only=True):
     """Records that no committed microbatch has; None if that is not known yet."""
     why: str
     """Why its latest version came to nothing, if it did."""
+    ends: dict[str, dict[TaskId, int]] = {}
+    """Where its depots end on each task, by what the leader of task 0 has heard; lag is reckoned from it."""
 
 
 class Microbatches(Call[tuple[MicrobatchView, ...]], frozen=True, kw_only=True):

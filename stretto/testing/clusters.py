@@ -38,6 +38,7 @@ from stretto.partition import Partitioner, owner_of
 from stretto.testing.roads import Roads
 from stretto.types import TaskId, WorkerId
 from stretto.worker.children import RunFile, read_run_files, signal_process
+from stretto.worker.microbatch.coordinator import Phase
 from stretto.zk.records import ModuleState
 
 T = TypeVar("T")
@@ -401,10 +402,15 @@ class LaunchedModule:
     # Waiting.
 
     def settle(self, timeout: float = SETTLE_SECONDS) -> None:
-        """Wait until every topology has taken every record that is visible."""
-        eventually(self._is_settled, timeout=timeout, what=f"all topologies of {self.name} are done")
+        """Wait until every topology has taken every record that is visible now."""
+        # To be asked for them, a leader has to have applied all that was acknowledged.
+        visible = {name: self.client.reader(self.name, name).all_bounds() for name in self._declared.depots}
+        ends = {name: {task: end for task, (_, end) in its.items()} for name, its in visible.items()}
+        eventually(
+            lambda: self._is_settled(ends), timeout=timeout, what=f"all topologies of {self.name} are done"
+        )
 
-    def _is_settled(self) -> bool:
+    def _is_settled(self, ends: Mapping[str, Mapping[int, int]]) -> bool:
         asked = self.cluster._asked  # noqa: SLF001 - it is a part of it
         streams = find_failures(asked, self.name, lambda _: False).streams
         kinds = [each.declared.kind for each in self._declared.functions.topologies.values()]
@@ -418,7 +424,7 @@ class LaunchedModule:
         if address is None:
             return False
         told = asked.ask_worker(address, admin.Microbatches(module=self.name))
-        return len(told) == kinds.count("microbatch") and all(each.lag == 0 for each in told)
+        return len(told) == kinds.count("microbatch") and all(_has_taken(each, ends) for each in told)
 
     def wait_in_sync(self, timeout: float = READY_SECONDS) -> None:
         """Wait until every group is led and has all its replicas in its ISR."""
@@ -492,3 +498,13 @@ def eventually(condition: Callable[[], T | None], *, timeout: float = 60.0, what
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {timeout:g} s: {what}{trouble}")
         time.sleep(LOOK_SECONDS)
+
+
+def _has_taken(view: admin.MicrobatchView, ends: Mapping[str, Mapping[int, int]]) -> bool:
+    """What it has is visible on all tasks; what has not been heard of where it is coordinated, it has not."""
+    heard = all(
+        known.get(TaskId(task), 0) >= end
+        for depot, known in view.ends.items()
+        for task, end in ends[depot].items()
+    )
+    return heard and view.lag == 0 and view.phase == Phase.IDLE

@@ -139,6 +139,14 @@ class Coordinator:
         version = None if self._batch is None else self._batch.version
         return Progress(version=version, phase=self.phase, lag=self._lag(), why=self._why)
 
+    @property
+    def ends(self) -> dict[str, dict[TaskId, int]]:
+        """By depot and task, as far as is known."""
+        return {
+            depot: {task: bounds[depot][1] for task, bounds in self._bounds.items() if depot in bounds}
+            for depot in self._depots
+        }
+
     def _lag(self) -> int | None:
         if len(self._bounds) < len(self._tasks):
             return None

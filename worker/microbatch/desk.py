@@ -481,6 +481,7 @@ class MicrobatchDesk:
                     phase=progress.phase,
                     lag=progress.lag,
                     why=progress.why,
+                    ends=led.machine.ends,
                 )
             )
         return found

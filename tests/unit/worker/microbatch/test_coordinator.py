@@ -391,6 +391,7 @@ def test_the_lag_is_what_no_committed_microbatch_has(ends: tuple[int, int], lag:
     assert scene.coordinator.progress.lag is None
     scene.input(*ends)
     assert scene.coordinator.progress.lag == lag
+    assert scene.coordinator.ends["orders"] == dict(enumerate(ends))
 
 
 def test_the_lag_ends_with_the_commit() -> None:

@@ -1,0 +1,42 @@
+"""What a microbatch has not heard of counts as not taken: its own word that it lags by nothing is not enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stretto import admin
+from stretto.testing.clusters import _has_taken
+from stretto.types import TaskId
+
+
+def view(**others: Any) -> admin.MicrobatchView:
+    told: dict[str, Any] = {
+        "topology": "book",
+        "id": 3,
+        "version": 0,
+        "phase": "idle",
+        "lag": 0,
+        "why": "",
+        "ends": {"orders": {TaskId(0): 5, TaskId(1): 2}},
+    }
+    return admin.MicrobatchView(**(told | others))
+
+
+def test_one_that_has_heard_of_everything_and_has_it() -> None:
+    assert _has_taken(view(), {"orders": {0: 5, 1: 2}, "of others": {0: 9, 1: 9}})
+
+
+@pytest.mark.parametrize(
+    ("told", "visible"),
+    [
+        (view(), {"orders": {0: 6, 1: 2}}),
+        (view(ends={"orders": {TaskId(0): 9}}), {"orders": {0: 5, 1: 2}}),
+        (view(lag=1), {"orders": {0: 5, 1: 2}}),
+        (view(lag=None), {"orders": {0: 5, 1: 2}}),
+        (view(phase="rolling"), {"orders": {0: 5, 1: 2}}),
+    ],
+)
+def test_one_that_has_not(told: admin.MicrobatchView, visible: dict[str, dict[int, int]]) -> None:
+    assert not _has_taken(told, visible)
