@@ -1,4 +1,4 @@
-"""What a microbatch has not heard of counts as not taken: its own word that it lags by nothing is not enough."""
+"""What a microbatch has not heard of counts as not taken, although it lags by nothing by its own word."""
 
 from __future__ import annotations
 

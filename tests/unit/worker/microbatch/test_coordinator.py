@@ -391,7 +391,13 @@ def test_the_lag_is_what_no_committed_microbatch_has(ends: tuple[int, int], lag:
     assert scene.coordinator.progress.lag is None
     scene.input(*ends)
     assert scene.coordinator.progress.lag == lag
-    assert scene.coordinator.ends["orders"] == dict(enumerate(ends))
+
+
+def test_where_depots_end_is_told_as_far_as_it_was_heard() -> None:
+    scene = Scene()
+    assert scene.coordinator.ends == {"orders": {}}
+    scene.input(3, 9)
+    assert scene.coordinator.ends == {"orders": {T0: 3, T1: 9}}
 
 
 def test_the_lag_ends_with_the_commit() -> None:
