@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, assert_never
 
@@ -30,7 +30,7 @@ from stretto.replog.core.leader import Leader
 from stretto.replog.core.record import Registration
 from stretto.replog.core.replica import Recovered, Replica
 from stretto.replog.core.settings import Identity, Settings
-from stretto.replog.frame import Frame, Kind, decode, payload
+from stretto.replog.frame import Frame, Kind, payload
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from stretto.worker.storage import ReplicaStorage
     from stretto.worker.telemetry import Telemetry
 
-READ_BYTES = 4 * 1024 * 1024
 SOON_MS = 20
 """A deadline may be seen so much later, if there is an earlier one."""
 #: Frequent, and whatever they change beside offsets comes with a note.
@@ -144,7 +143,9 @@ class Group:
         *,
         log: Replog,
         state: AppliedState,
+        unapplied: Sequence[Frame],
     ) -> None:
+        """``unapplied``: what the log holds from where the state ends."""
         self.host = host
         self.plan = plan
         self.key = plan.key
@@ -160,7 +161,7 @@ class Group:
         self.awaits_applied = True
         self._log = structlog.get_logger().bind(group=str(plan.key), worker=host.worker)
         #: In the log and not yet handed to the applier.
-        self._unapplied: deque[Frame] = deque(_frames_from(log, state.applied))
+        self._unapplied: deque[Frame] = deque(unapplied)
         self._gathering = Gathering(state.applied, self._apply, host.loop.call_after)
         #: Handed to the applier: up to where, the entries, and where their depots end then.
         self._applying: deque[tuple[Offset, list[Frame], dict[tuple[TaskId, str], DepotOffset]]] = deque()
@@ -203,7 +204,7 @@ class Group:
             history=log.history,
             applied=state.applied,
             producers=state.producers(),
-            unapplied=tuple(frame.header for frame in self._unapplied),
+            unapplied=tuple(frame.header for frame in unapplied),
         )
         self.replica = Replica(identity, recovered, settings)
         self.since = Since(self.replica, host.loop.now)
@@ -601,14 +602,3 @@ def is_lack_of_space(error: StorageError | StorageCorrupt) -> bool:
 def _is_of(frame: Frame, task: TaskId, depot: str) -> bool:
     header = frame.header
     return header.kind is Kind.DEPOT and header.task == task and records.head(payload(frame))[0] == depot
-
-
-def _frames_from(log: Replog, start: Offset) -> list[Frame]:
-    """Frames from ``start`` to the end of the log."""
-    frames: list[Frame] = []
-    at = start
-    while at < log.end_offset:
-        chunk = log.read(at, log.end_offset, READ_BYTES)
-        frames.extend(decode(b"".join(chunk.buffers)))
-        at = chunk.end
-    return frames

@@ -77,7 +77,17 @@ class Replicas:
             replicas=plan.replicas,
             plan=plan.number,
         )
-        group = Group(worker, plan, identity, worker.settings(plan), log=storage.log, state=storage.state)
+        # The group's from here on.
+        unapplied, storage.unapplied = storage.unapplied, []
+        group = Group(
+            worker,
+            plan,
+            identity,
+            worker.settings(plan),
+            log=storage.log,
+            state=storage.state,
+            unapplied=unapplied,
+        )
         worker.groups[plan.key] = group
         del self.stopped[plan.key]
         self._by_log[storage.log] = group

@@ -21,6 +21,7 @@ import structlog
 
 from stretto.errors import StorageCorrupt, UsageError
 from stretto.replog.folder import OsFolder
+from stretto.replog.frame import Frame, decode
 from stretto.replog.identity import ASIDE_PREFIX, Identity, open_identity
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
@@ -38,6 +39,7 @@ from stretto.zk.records import RestoredFrom
 log = structlog.get_logger()
 
 ROOM_BYTES = 1 << 20
+READ_BYTES = 4 << 20
 
 
 def boot_id() -> str:
@@ -66,6 +68,8 @@ class ReplicaStorage:
     identity: Identity
     log: Replog
     state: AppliedState
+    unapplied: list[Frame]
+    """What the log holds from where the state ends: read while it is opened, where that may take time."""
 
     @property
     def storage_id(self) -> StorageId:
@@ -106,8 +110,7 @@ class ReplicaFolder:
     def install(self, install: Install, identity: Identity) -> ReplicaStorage:
         """Replace log and state by what is staged. Both are closed, and the identity stays what it is."""
         carry_out(self._path, install)
-        replog, state = self._open_both(OsFolder(self._path / "replog"), create=False)
-        return ReplicaStorage(identity, replog, state)
+        return ReplicaStorage(identity, *self._open_both(OsFolder(self._path / "replog"), create=False))
 
     def check_room(self) -> None:
         """Raises OSError unless there is room for a while: a replica that stopped for lack of space must not
@@ -145,9 +148,9 @@ class ReplicaFolder:
             self._set_state_aside(identity.storage_id)
             if self._restored is not None:
                 self._seed(self._restored, identity.storage_id)
-        replog, state = self._open_both(folder, create=fresh)
+        opened = self._open_both(folder, create=fresh)
         identity.mark_fsync("always")
-        return ReplicaStorage(identity, replog, state)
+        return ReplicaStorage(identity, *opened)
 
     def _seed(self, restored: RestoredFrom, storage_id: StorageId) -> None:
         """As a state that a leader sent would be installed: a crash leaves nothing or all of it."""
@@ -156,7 +159,7 @@ class ReplicaFolder:
         before = EpochStart(Epoch(0), Offset(0))
         carry_out(self._path, Install(storage_id=storage_id, end=end, before=before))
 
-    def _open_both(self, folder: OsFolder, *, create: bool) -> tuple[Replog, AppliedState]:
+    def _open_both(self, folder: OsFolder, *, create: bool) -> tuple[Replog, AppliedState, list[Frame]]:
         moves = takeover.read(self._path) if (self._path / TAKEOVER).exists() else None
         if moves is not None:
             takeover.take_files(self._path, moves)
@@ -169,13 +172,14 @@ class ReplicaFolder:
                 state.recover(replog)
                 if moves is not None:
                     takeover.finish(self._path)
+                unapplied = frames_from(replog, state.applied)
             except BaseException:
                 state.close()
                 raise
         except BaseException:
             replog.close()
             raise
-        return replog, state
+        return replog, state, unapplied
 
     def _renew(self, folder: OsFolder, identity: Identity, why: str) -> ReplicaStorage:
         log.error("replica_set_aside", group=str(self._plan.key), why=why, folder=str(self._path))
@@ -188,6 +192,17 @@ class ReplicaFolder:
             path = self._path / name
             if path.exists():
                 path.rename(self._path / f"{ASIDE_PREFIX}{storage_id}.{name}")
+
+
+def frames_from(replog: Replog, start: Offset) -> list[Frame]:
+    """To the end of the log."""
+    frames: list[Frame] = []
+    at = start
+    while at < replog.end_offset:
+        chunk = replog.read(at, replog.end_offset, READ_BYTES)
+        frames.extend(decode(b"".join(chunk.buffers)))
+        at = chunk.end
+    return frames
 
 
 def _has_segments(folder: OsFolder) -> bool:

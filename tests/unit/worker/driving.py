@@ -53,7 +53,7 @@ class Driven:
         storage: StorageId = member(W0).storage
         identity = Identity(worker=W0, storage=storage, incarnation=incarnation_of(W0), replicas=ALL)
         plan = GroupPlan(KEY, (TASK,), ALL)
-        self.group = Group(cast(Any, self), plan, identity, settings, log=log, state=state)
+        self.group = Group(cast(Any, self), plan, identity, settings, log=log, state=state, unapplied=())
 
     # The test's.
 
