@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from msgspec.structs import replace
+
 from stretto.admin import ModuleManifest
 from stretto.errors import UsageError
 from stretto.nearest import did_you_mean
@@ -78,10 +80,16 @@ def writers_of(declared: ModuleSpec | ModuleManifest, before: Mapping[str, str])
     return past | {pstate: each.name for each in declared.topologies for pstate in each.pstates}
 
 
+def depots_of(spec: ModuleSpec, manifest: ModuleManifest, version: int) -> tuple[DepotSpec, ...]:
+    """Those of the new code, each since the version that it came with."""
+    since = {each.name: each.since for each in spec.depots}
+    return tuple(replace(each, since=since.get(each.name, version)) for each in manifest.depots)
+
+
 def _check_depots(spec: ModuleSpec, manifest: ModuleManifest) -> None:
     before = {each.name: each for each in spec.depots}
     for new in manifest.depots:
-        if new.name in before and new != before[new.name]:
+        if new.name in before and new.declared != before[new.name].declared:
             raise UsageError(
                 f"depot {new.name} has another partition_by in the new code, and what it holds lies where "
                 "the old one put it; keep that, or declare another depot"

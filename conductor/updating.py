@@ -23,7 +23,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoNodeError
 
 from stretto.admin import ModuleManifest
-from stretto.conductor.compatibility import check_update, objects, writers_of
+from stretto.conductor.compatibility import check_update, depots_of, objects, writers_of
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import Module, View
 from stretto.errors import RetriableError, UsageError
@@ -122,7 +122,7 @@ class Updating:
                 failed_update=None,
                 artifact=artifact,
                 entry=manifest.entry,
-                depots=manifest.depots,
+                depots=depots_of(spec, manifest, version),
                 pstates=manifest.pstates,
                 topologies=manifest.topologies,
                 queries=manifest.queries,

@@ -94,12 +94,12 @@ def describe(options: Options) -> Described:
 
 
 def _described(options: Options, module: str, found: admin.ModuleDescription) -> Described:
-    type_ = None
+    type_, origin = None, found.origin
     if options.pstate is not None:
         type_ = find_pstate(module, found, options.pstate).type
     else:
-        find_depot(module, found, options.depot or "")
-    return Described(module=module, version=found.version, tasks=found.tasks, type=type_, origin=found.origin)
+        origin = found.origin_of(find_depot(module, found, options.depot or "").name)
+    return Described(module=module, version=found.version, tasks=found.tasks, type=type_, origin=origin)
 
 
 def find(options: Options, described: Described) -> list[Piece]:

@@ -26,6 +26,7 @@ from pyspark_stretto.connecting import client_of
 from pyspark_stretto.errors import plainly
 from pyspark_stretto.options import Options, check_applies, check_tasks
 from pyspark_stretto.records import Records, check_schema
+from stretto.admin import is_same_module
 from stretto.client import Reader
 from stretto.client.modules import find_depot
 from stretto.client.scan import MAX_STALENESS_SECONDS
@@ -121,7 +122,7 @@ class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise _lost(self._options, task, start, trimmed.start) from None
 
     def _origin(self) -> str:
-        return client_of(self._options).describe(self._module).origin
+        return client_of(self._options).describe(self._module).origin_of(self._depot)
 
     def _reader(self, max_staleness: float | None = None) -> Reader:
         return client_of(self._options).reader(self._module, self._depot, max_staleness=max_staleness)
@@ -146,9 +147,12 @@ def check_origin(options: Options, offsets: Offsets, origin: str) -> None:
     """Raises UsageError if they are of a namesake, which may have as many records, but has others."""
     was = offsets.get(ORIGIN)
     if was and origin and was != origin:
+        what, end = f"a module {options.module}", "destroyed"
+        if is_same_module(str(was), origin):
+            what, end = f"a depot {options.depot} of {options.module}", "deleted"
         raise UsageError(
-            f"the checkpoint is of a module {options.module} that was destroyed, and the one of that name "
-            "has other records; begin with a new checkpoint"
+            f"the checkpoint is of {what} that was {end}, and the one of that name has other records; "
+            "begin with a new checkpoint"
         )
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from stretto.admin import ModuleManifest
 from stretto.artifact.describe import describe
 from stretto.errors import ModuleError, StrettoError
 from stretto.loop import Loop
@@ -78,6 +79,7 @@ def try_code(store: ArtifactStore, update: Update) -> Trial:
     return Trial(id=update.id)
 
 
-def _agree(found: object, wanted: ModuleSpec) -> bool:
-    parts = ("entry", "depots", "pstates", "topologies", "queries")
-    return all(getattr(found, part) == getattr(wanted, part) for part in parts)
+def _agree(found: ModuleManifest, wanted: ModuleSpec) -> bool:
+    depots = [each.declared for each in found.depots] == [each.declared for each in wanted.depots]
+    parts = ("entry", "pstates", "topologies", "queries")
+    return depots and all(getattr(found, part) == getattr(wanted, part) for part in parts)

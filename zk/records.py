@@ -108,6 +108,13 @@ class DepotSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The field, or fields, whose hash chooses the task; None spreads records evenly."""
     rule: Literal["hash", "global", "custom"] = "hash"
     """``global`` is task 0; ``custom`` is a function of the module, which only its importers have."""
+    since: int = 1
+    """The version of the module that it came with. One that was deleted and is declared anew is another."""
+
+    @property
+    def declared(self) -> DepotSpec:
+        """As its code says it."""
+        return msgspec.structs.replace(self, since=1)
 
 
 class PStateSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ from stretto.admin.modules import (
     Update,
     WorkerView,
     describe,
+    is_same_module,
 )
 from stretto.admin.options import OptionLevel, Options, OptionView, SetOption, UnsetOption
 from stretto.admin.pins import PinGroup, Pins, PinView
@@ -178,5 +179,6 @@ __all__ = [
     "decode_result",
     "describe",
     "encode",
+    "is_same_module",
     "result_type",
 ]

@@ -195,8 +195,18 @@ class ModuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     """Of its code: +1 with every update."""
     origin: str = ""
-    """Tells it from a namesake that was launched before or after it: offsets of depots mean something within
-    one origin only. Empty: not known."""
+    """Tells it from a namesake that was launched before or after it. Empty: not known."""
+
+    def origin_of(self, depot: str) -> str:
+        """Offsets mean something within one origin only. A depot that was deleted and declared anew has
+        another than before."""
+        since = next((each.since for each in self.depots or () if each.name == depot), 1)
+        return f"{self.origin}.{since}" if self.origin and since > 1 else self.origin
+
+
+def is_same_module(origin: str, other: str) -> bool:
+    """Whether two origins of depots are of one module."""
+    return origin.partition(".")[0] == other.partition(".")[0]
 
 
 def describe(spec: ModuleSpec) -> ModuleDescription:

@@ -193,7 +193,7 @@ def _export(
     quiet: bool,
 ) -> Manifest:
     present = destination.present()
-    kept = planning.check_present(request, present, description.origin)
+    kept = planning.check_present(request, present, description.origin_of(request.object))
     starts = planning.starts_of(request, kept, description.tasks)
     with _progress(quiet) as tell:
         order = planning.order_of(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from stretto.admin import is_same_module
 from stretto.decoding import MALFORMED
 from stretto.errors import StrettoError, UsageError
 
@@ -52,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     object: str
     kind: Literal["pstate", "depot"]
     origin: str = ""
-    """Of the module: offsets of a namesake that was launched later are of other records. Empty: not known."""
+    """Of the module, or the depot: offsets of a later namesake are of other records. Empty: not known."""
     format: str
     where: str | None = None
     columns: tuple[str, ...] = ()
@@ -117,9 +118,12 @@ def check_origin(before: Manifest, origin: str, at: str | None) -> None:
     """Whether offsets go on there: the module, or its snapshot ``at``, has the records that were exported.
     Raises UsageError."""
     if before.origin and origin and before.origin != origin:
+        what, end = f"a module {before.module}", "destroyed"
+        if is_same_module(before.origin, origin):
+            what, end = f"a depot {before.object} of {before.module}", "deleted"
         raise UsageError(
-            f"the export that is there is of a module {before.module} that was destroyed, and the one of "
-            "that name has other records; export it to another folder"
+            f"the export that is there is of {what} that was {end}, and the one of that name has other "
+            "records; export it to another folder"
         )
     was = before.parts[-1].at
     if was != at and not (before.origin and origin):

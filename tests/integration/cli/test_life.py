@@ -288,6 +288,8 @@ class Ledger(Module):
 
     wait_until("the name is free", is_back, DEADLINE_SECONDS)
     with connect(life.cluster.bootstrap) as client:
+        described = client.describe(life.name)
+        assert described.origin_of("notes") == f"{described.origin}.3" != described.origin_of("entries")
         reader = client.reader(life.name, "notes")
         assert [reader.bounds(task) for task in reader.tasks] == [(0, 0)] * 4
         with client.producer(life.name, "notes") as producer:

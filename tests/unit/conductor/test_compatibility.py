@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from stretto.admin import ModuleManifest
-from stretto.conductor.compatibility import check_update, writers_of
+from stretto.admin import ModuleDescription, ModuleManifest
+from stretto.conductor.compatibility import check_update, depots_of, writers_of
 from stretto.errors import UsageError
 from stretto.pstate.types import describe
 from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec, TopologySpec
@@ -171,3 +172,20 @@ def test_what_would_lose_or_garble_data_is_refused_with_what_to_do(
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
         check_update(SPEC, after, delete)
+
+
+def test_a_depot_is_of_the_version_that_it_came_with() -> None:
+    orders, notes = SPEC.depots
+    more = DepotSpec(name="more")
+    second = depots_of(SPEC, manifest(depots=(orders, notes, more)), 2)
+    assert [each.since for each in second] == [1, 1, 2]
+    # The depot is deleted, and later declared anew.
+    third = depots_of(replace(SPEC, depots=second), manifest(depots=(orders, more)), 3)
+    assert [each.since for each in third] == [1, 2]
+    fourth = depots_of(replace(SPEC, depots=third), manifest(depots=(orders, more, notes)), 4)
+    assert [each.since for each in fourth] == [1, 2, 4]
+    check_update(replace(SPEC, depots=fourth), manifest(depots=(orders, more, notes)), ())
+    before, after = (ModuleDescription(tasks=1, depots=its, origin="x") for its in (second, fourth))
+    assert [before.origin_of(name) for name in ("orders", "notes", "more")] == ["x", "x", "x.2"]
+    assert [after.origin_of(name) for name in ("orders", "notes", "more")] == ["x", "x.4", "x.2"]
+    assert ModuleDescription(tasks=1, depots=fourth).origin_of("notes") == "", "not known, as before"

@@ -134,6 +134,8 @@ def test_a_part_of_a_namesake_does_not_join_although_its_depot_is_longer(tmp_pat
             check_present(request(since=since), first, "second")
     with pytest.raises(UsageError, match="of a module Shop that was destroyed"):
         first.continued(written(tmp_path, {0: 12}, {0: 10}, origin="second"))
+    with pytest.raises(UsageError, match=r"of a depot .* of Shop that was deleted, and the one of that name"):
+        check_present(asked, first, "first.2")
     assert check_present(asked, first, "first") is first
     # One that was written before origins were goes on, and has one from then on.
     old = written(tmp_path, {0: 10})

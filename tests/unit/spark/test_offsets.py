@@ -21,6 +21,7 @@ from pyspark_stretto.streaming import (
     offsets_of,
     told,
 )
+from stretto.admin import ModuleDescription
 from stretto.errors import StrettoError, UsageError
 from stretto.worker.depot import DepotBatch
 from stretto.zk.records import DepotSpec
@@ -89,6 +90,15 @@ def test_a_checkpoint_of_a_namesake_is_told_although_its_depot_is_longer() -> No
         check_origin(OPTIONS, at, "two")
 
 
+def test_a_checkpoint_of_a_depot_that_was_deleted_is_told_although_its_module_is_the_same() -> None:
+    before = told({0: 10}, "one")
+    after = told({0: 10}, "one.3")
+    check_origin(OPTIONS, after, "one.3")
+    for at, origin in ((before, "one.3"), (after, "one"), (after, "one.7")):
+        with pytest.raises(UsageError, match=r"of a depot events of Counts that was deleted, .* begin with"):
+            check_origin(OPTIONS, at, origin)
+
+
 class Module:
     """A client, its only reader, and a description, of a module that can be launched anew."""
 
@@ -97,8 +107,8 @@ class Module:
         self.depots = (DepotSpec(name="events"),)
         self.bounds = {0: (0, 10), 1: (0, 4)}
 
-    def describe(self, _module: str) -> Module:
-        return self
+    def describe(self, _module: str) -> ModuleDescription:
+        return ModuleDescription(tasks=2, depots=self.depots, origin=self.origin)
 
     def reader(self, _module: str, _depot: str, *, max_staleness: float | None) -> Module:
         assert max_staleness is None, "leaders tell where a depot ends"
@@ -170,6 +180,9 @@ def test_a_query_goes_on_in_the_module_that_it_began_with_and_in_no_other(
     assert stream.latestOffset(old, ReadAllAvailable()) is old, "nothing came, and there is nothing to do"
     module.bounds = {0: (0, 20), 1: (0, 20)}
     assert stream.latestOffset(old, ReadAllAvailable()) == {"origin": "one", "0": 20, "1": 20}
+    module.depots = (DepotSpec(name="events", since=2),)
+    with pytest.raises(UsageError, match="that was deleted"):
+        stream.latestOffset(end, ReadAllAvailable())
     module.origin = "two"
     with pytest.raises(UsageError, match="that was destroyed"):
         stream.latestOffset(end, ReadAllAvailable())
