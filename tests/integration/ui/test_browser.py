@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -169,16 +170,20 @@ def test_a_killed_leader_shows_its_successor_and_the_dip_of_the_isr(page: Page, 
 def test_leadership_is_handed_over_from_the_map(page: Page, served: Served) -> None:
     go(page, served, f"/modules/{MODULE}/leadership")
     expect(page.locator("a.cell.leader")).to_have_count(GROUPS, timeout=PATIENCE_MS)
-    page.get_by_label("Group to hand over").select_option("2")
+    # From who leads most to who leads least, or the conductor would take it back at once.
+    groups = [served.get(f"/modules/{MODULE}/groups/{number}") for number in range(GROUPS)]
+    leads = Counter(group["leader"] for group in groups)
+    number, group = max(enumerate(groups), key=lambda each: leads[each[1]["leader"]])
+    others = [each for each in group["replicas"] if each["worker"] != group["leader"]]
+    successor = min(others, key=lambda each: leads[each["worker"]])
+    page.get_by_label("Group to hand over").select_option(str(number))
     target = page.get_by_label("Hand over to")
     expect(target.locator("option")).to_have_count(2, timeout=PATIENCE_MS)
-    successor = target.locator("option").first.get_attribute("value")
+    target.select_option(successor["worker"])
     page.get_by_role("button", name="Resign").click()
     expect(page.locator("form [role=status]")).to_contain_text("asked to go to", timeout=PATIENCE_MS)
-    node = served.get(f"/modules/{MODULE}/groups/2")["replicas"]
-    place = next(each["node"] for each in node if each["worker"] == successor)
-    column = page.locator(".map section", has=page.get_by_role("link", name=place))
-    expect(column.get_by_role("link", name="group 2, leads")).to_be_visible(timeout=PATIENCE_MS)
+    column = page.locator(".map section", has=page.get_by_role("link", name=successor["node"]))
+    expect(column.get_by_role("link", name=f"group {number}, leads")).to_be_visible(timeout=PATIENCE_MS)
 
 
 def test_a_server_that_is_gone_leaves_no_good_health_on_the_page(page: Page, refusals: set[int]) -> None:
