@@ -103,10 +103,10 @@ class Chart {
     const grid = { stroke: getComputedStyle(document.documentElement).getPropertyValue("--line"), width: 1 };
     const format = this.kind.format;
     this.plot = new uPlot({
-      width: Math.max(240, this.box.clientWidth), height: 200,
+      width: Math.max(240, this.box.clientWidth), height: 200, padding: [null, 32, null, null],
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       scales: { x: { range: () => this.window() }, y: { range: (_, low, high) => [this.kind.zero ? 0 : Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
-      axes: [{ stroke: ink, grid, values: (_, splits, __, ___, step) => splits.map((seconds) => time(seconds, step)) }, { stroke: ink, grid, size: 70, values: (_, splits) => splits.map((value) => format(value)) }],
+      axes: [{ stroke: ink, grid, space: 80, values: (_, splits, __, ___, step) => splits.map((seconds) => time(seconds, step)) }, { stroke: ink, grid, size: 70, values: (_, splits) => splits.map((value) => format(value)) }],
       series: [{ value: (_, seconds) => (seconds ? `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "latest") }, ...names.map((name, index) => ({
         label: name, stroke: COLOURS[index % COLOURS.length], width: 2, dash: DASHES[index % DASHES.length],
         points: { show: data[0].length < 40 || isSparse(lines[name]) },
