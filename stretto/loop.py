@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import zmq
-from zmq.backend import zmq_poll
+from zmq import zmq_poll
 
 from stretto.clock import boot_time_ms
 
