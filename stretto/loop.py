@@ -12,17 +12,17 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import zmq
-from zmq import zmq_poll
 
 from stretto.clock import boot_time_ms
 
 RECEIVES_MAX = 256
 
-# A plain number: pyzmq's enums take longer to look at than a socket.
+# Plain numbers: pyzmq's enums take longer to look at than a socket.
+_EVENTS = int(zmq.EVENTS)
 _IN = int(zmq.POLLIN)
 
 T = TypeVar("T")
@@ -168,10 +168,8 @@ class Loop:
 
     def _wait(self) -> list[Any]:
         """Until a socket may have a message, somebody calls, or a timer is due. Returns such sockets."""
-        ready: list[Any] = []
-        if self._used:
-            ready += _readable([socket for socket in self._used if socket in self._sockets])
-            self._used.clear()
+        ready = [socket for socket in self._used if socket in self._sockets and _may_have_more(socket)]
+        self._used.clear()
         for descriptor, events in self._epoll.poll(0 if ready else self._patience_ms() / 1_000):
             if descriptor == self._wake:
                 os.eventfd_read(self._wake)
@@ -199,9 +197,7 @@ class Loop:
             receive_one = self._sockets.get(socket)
             if receive_one is None or not receive_one():
                 return
-            if isinstance(socket, int):
-                continue
-            if left and socket in self._sockets and not _readable((socket,)):
+            if left and socket in self._sockets and not _may_have_more(socket):
                 # As of now: what was sent before this look need not make us look again.
                 self._used.discard(socket)
                 return
@@ -229,7 +225,6 @@ def _descriptor(socket: zmq.Socket[bytes] | int) -> int:
     return socket if isinstance(socket, int) else int(socket.getsockopt(zmq.FD))
 
 
-def _readable(sockets: Sequence[zmq.Socket[bytes]]) -> list[Any]:
-    """Those that have a message. To ask costs less than the exception of a receive in vain; and to ask so,
-    less than ``getsockopt(EVENTS)``."""
-    return [socket for socket, _ in zmq_poll([(socket, _IN) for socket in sockets], 0)]
+def _may_have_more(socket: zmq.Socket[bytes] | int) -> bool:
+    """To ask a socket costs less than the exception of a receive in vain."""
+    return isinstance(socket, int) or bool(int(socket.getsockopt(_EVENTS)) & _IN)

@@ -414,10 +414,12 @@ class Group:
             # Cut since the core last heard of it; it probes what was not sent, and finds so.
             return None
         cached, log_end = self._last_blob, self.log.end_offset
-        if cached is not None and cached[0] == effect.start and cached[1] == log_end:
+        is_fetched = self._fetched.pop(effect.to, None) is effect
+        is_same = cached is not None and cached[0] == effect.start and cached[1] == log_end
+        if cached is not None and is_same and effect.to not in self._fetching:
             # What another follower got just now.
             _, end, blob = cached
-        elif self._fetched.pop(effect.to, None) is not effect and self._waits_for_disk(effect):
+        elif not is_fetched and self._waits_for_disk(effect):
             return None
         else:
             chunk = self.log.read(effect.start, log_end, effect.max_bytes)

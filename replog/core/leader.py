@@ -366,8 +366,9 @@ class Leader:
         return replica.guards.lag_expired(waited, replica.settings.max_time_lag_ms)
 
     def _decides_more(self) -> bool:
-        """True if another entry is next to be applied, which may have waited for too long by now."""
-        return self._advance_apply_offset() and bool(self._undecided)
+        """True if another entry is next to be applied, which may have waited for too long by now, or none is
+        that we were stalled by."""
+        return self._advance_apply_offset() and (self.stalled or bool(self._undecided))
 
     def persisted(self) -> None:
         if self._decides_more():

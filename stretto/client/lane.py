@@ -44,16 +44,20 @@ class Lane:
         """The answer of the group's leader, which is Unknown if none came; None if nothing was sent, and the
         client's thread is to be asked instead."""
         address = self._network.view.leader_address(group)
-        if address is None or not self._taken.acquire(blocking=False):
-            return None
+        is_mine = False
         try:
-            return None if self._closed else self._ask(address, group, message, bodies)
+            is_mine = self._taken.acquire(blocking=False)
+            if address is None or not is_mine or self._closed:
+                return None
+            return self._ask(address, group, message, bodies)
         except BaseException:
             # Interrupted anywhere: what is left of the turn is not to be relied on.
-            self._end()
+            if is_mine:
+                self._end()
             raise
         finally:
-            self._taken.release()
+            if is_mine:
+                self._taken.release()
 
     def _ask(
         self,
@@ -82,9 +86,10 @@ class Lane:
 
     def _begin(self) -> Loop:
         # One answer is waited for. Whether there is more is asked before the next wait.
-        self._loop = Loop(receives_max=1)
-        self._connections = Connections(self._loop, self._network.key, self._suspect, context=self._context)
-        return self._loop
+        loop = Loop(receives_max=1)
+        self._connections = Connections(loop, self._network.key, self._suspect, context=self._context)
+        self._loop = loop
+        return loop
 
     def _suspect(self, group: GroupKey) -> None:
         self._network.call(self._network.suspect, group)
@@ -96,7 +101,9 @@ class Lane:
             self._loop = None
 
     def close(self) -> None:
-        """Whoever is on it leaves with its answer first."""
-        with self._taken:
-            self._closed = True
-            self._end()
+        """Whoever is on it leaves with its answer first; one that was interrupted may never."""
+        self._closed = True
+        is_mine = self._taken.acquire(timeout=2 * TIMEOUT_MS / 1_000)
+        self._end()
+        if is_mine:
+            self._taken.release()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
+from typing import NamedTuple
 
+from stretto import wire
 from stretto.client.acks import Batch
 from stretto.replog.core.producers import new_producer_id
 from stretto.types import Epoch, TaskId
@@ -44,7 +46,6 @@ class Lane:
         "has_gap",
         "identity",
         "in_flight",
-        "is_lent",
         "next_sequence",
         "records",
         "records_bytes",
@@ -66,8 +67,6 @@ class Lane:
         self.identity: Identity | None = None
         self.next_sequence = 0
         self.retrying = False
-        #: A caller appends by its own hands: nothing else goes out until it is done.
-        self.is_lent = False
         #: In vain, one after the other, to the leader of this epoch.
         self.attempts = 0
         self.epoch = Epoch(0)
@@ -75,6 +74,14 @@ class Lane:
         self.has_gap = False
 
     @property
-    def is_held(self) -> bool:
-        """Nothing goes out now."""
-        return self.retrying or self.is_lent
+    def has_ended(self) -> bool:
+        """Its identity has."""
+        return self.identity is not None and self.identity.has_ended
+
+
+class Lent(NamedTuple):
+    """A lane whose one batch a caller sends, and receives the answer, by its own hands."""
+
+    lane: Lane
+    batch: Batch
+    message: wire.AppendBatch

@@ -15,7 +15,7 @@ import structlog
 
 from stretto import wire
 from stretto.client.acks import SENT, Ack, Batch
-from stretto.client.lanes import Identity, Lane
+from stretto.client.lanes import Identity, Lane, Lent
 from stretto.client.network import Network, patience_ms
 from stretto.clock import boot_time_ms
 from stretto.errors import (
@@ -90,6 +90,8 @@ class Producer:
         self._unsettled = 0
         self._idle = threading.Condition(self._lock)
         self._lingering = False
+        #: Of the caller who appends by its own hands. Nothing else goes out to its task until it is done.
+        self._lent: Lent | None = None
         self._closed = False
 
     # From the caller's threads.
@@ -142,19 +144,25 @@ class Producer:
         since no other thread is woken for it, unless something else of this producer is on its way."""
         if type(record) is not bytes or len(record) > RECORD_BYTES_MAX:
             raise _unfit(record)
-        lent = self._lend(task) if self._ack == "append" else None
-        if lent is None:
-            return self.append_batch([record], task=task).result()
-        lane, message = lent
         batch = Batch()
         batch.body = pack(self._depot, [record])
         batch.count = 1
         batch.sealed_at = boot_time_ms()
-        reply: wire.ToClient | None = wire.Unknown(message.request)
+        lent: Lent | None = None
+        reply: wire.ToClient | None = None
         try:
-            reply = self._network.lane.ask(message.group, message, (batch.body,))
+            # An interrupt may come anywhere from here on.
+            lent = self._lend(task, batch) if self._ack == "append" else None
+            if lent is not None:
+                message = lent.message
+                reply = wire.Unknown(message.request)
+                reply = self._network.lane.ask(message.group, message, (batch.body,))
+                if isinstance(reply, wire.Appended):
+                    self._acknowledged(lent, reply)
         finally:
-            self._return(lane, batch, message, reply)
+            self._leave(lent, batch, reply)
+        if lent is None:
+            return self.append_batch([record], task=task).result()
         return Ack(batch, self._lock).result()
 
     def flush(self, timeout: float | None = None) -> None:
@@ -163,8 +171,9 @@ class Producer:
             for lane in self._lanes.values():
                 if lane.records:
                     self._seal(lane)
-            if not self._idle.wait_for(lambda: self._unsettled == 0, timeout):
-                raise TimeoutError(f"{self._unsettled} batches are still on their way")
+            if not self._idle.wait_for(self._is_idle, timeout):
+                left = self._unsettled + (self._lent is not None)
+                raise TimeoutError(f"{left} batches are still on their way")
 
     def close(self, timeout: float | None = 30.0) -> None:
         self.flush(timeout)
@@ -200,9 +209,12 @@ class Producer:
         self._current = (self._current + 1) % len(self._tasks)
         lane.waiting.append(batch)
 
+    def _is_idle(self) -> bool:
+        return self._unsettled == 0 and self._lent is None
+
     # A record by the caller's own hands, who has an idle lane to itself.
 
-    def _lend(self, task: int | None) -> tuple[Lane, wire.AppendBatch] | None:
+    def _lend(self, task: int | None, batch: Batch) -> Lent | None:
         """None if something is on its way, or has to be done first."""
         with self._lock:
             if self._closed:
@@ -210,32 +222,41 @@ class Producer:
             lane = self._lanes[self._tasks[self._current] if task is None else self._known(task)]
             view, identity = self._network.view, lane.identity
             group = view.of_task.get((self._module, lane.task))
-            if self._unsettled or self._lingering or identity is None or identity.has_ended:
+            if not self._is_idle() or self._lingering or lane.retrying:
                 return None
-            if group not in identity.opened or view.task_counts.get(self._module) != self._task_count:
+            if identity is None or identity.has_ended or group not in identity.opened:
                 return None
-            self._current = (self._current + 1) % len(self._tasks)
-            self._unsettled += 1
-            lane.is_lent = True
+            if view.task_counts.get(self._module) != self._task_count:
+                return None
             number, sequence = self._network.next_request(), lane.next_sequence
-            return lane, wire.AppendBatch(number, group, Kind.DEPOT, lane.task, identity.number, sequence, 1)
+            self._current = (self._current + 1) % len(self._tasks)
+            self._lent = Lent(
+                lane,
+                batch,
+                wire.AppendBatch(number, group, Kind.DEPOT, lane.task, identity.number, sequence, 1),
+            )
+            return self._lent
 
-    def _return(
-        self, lane: Lane, batch: Batch, message: wire.AppendBatch, reply: wire.ToClient | None
-    ) -> None:
-        """Whatever is not simply acknowledged is for the client's thread, which knows what to do about it."""
-        if not isinstance(reply, wire.Appended):
-            self._network.call(self._take_back, lane, batch, message, reply)
-            return
+    def _acknowledged(self, lent: Lent, reply: wire.Appended) -> None:
+        lane, batch = lent.lane, lent.batch
         batch.offset = reply.offset
-        lane.next_sequence += 1
+        lane.next_sequence = lent.message.sequence + 1
         lane.attempts = 0
         lane.has_gap = False
         with self._lock:
-            lane.is_lent = False
-            self._settle(batch, None)
-        if lane.waiting or (lane.identity is not None and lane.identity.has_ended):
-            self._network.call(self._go_on, lane)
+            batch.settle(None)
+            self._lent = None
+            if self._is_idle():
+                self._idle.notify_all()
+
+    def _leave(self, lent: Lent | None, batch: Batch, reply: wire.ToClient | None) -> None:
+        """Whatever was not simply acknowledged is for the client's thread, which knows what to do about it.
+        So is what came meanwhile."""
+        left = self._lent
+        if left is not None and left.batch is batch:
+            self._network.call(self._take_back, left, reply)
+        elif lent is not None and (lent.lane.waiting or lent.lane.has_ended):
+            self._network.call(self._go_on, lent.lane)
 
     # On the client's thread.
 
@@ -254,18 +275,19 @@ class Producer:
         for lane in gathered:
             self._pump(lane)
 
-    def _take_back(
-        self, lane: Lane, batch: Batch, message: wire.AppendBatch, reply: wire.ToClient | None
-    ) -> None:
+    def _take_back(self, lent: Lent, reply: wire.ToClient | None) -> None:
         """From who appended by its own hands; without a reply, nothing was sent."""
+        lane, batch, message = lent.lane, lent.batch, lent.message
         with self._lock:
-            lane.is_lent = False
-            self._buffered_bytes += len(batch.body)
-        if reply is None:
+            self._lent = None
+            if not batch.is_settled:
+                self._unsettled += 1
+                self._buffered_bytes += len(batch.body)
+        if not batch.is_settled and reply is None:
             lane.waiting.appendleft(batch)
-        else:
+        elif not batch.is_settled:
             batch.sequence, batch.request, batch.times_sent = message.sequence, message.request, 1
-            lane.next_sequence += 1
+            lane.next_sequence = message.sequence + 1
             lane.in_flight.append(batch)
             self._network.learn(message.group, reply)
             self._answered(lane, message.group, batch, message.request, reply)
@@ -276,8 +298,13 @@ class Producer:
             self._begin_anew(lane.identity)
         self._pump(lane)
 
+    def _is_lent(self, lane: Lane) -> bool:
+        return self._lent is not None and self._lent.lane is lane
+
     def _pump(self, lane: Lane) -> None:
-        while lane.waiting and not lane.is_held and len(lane.in_flight) < self._max_in_flight:
+        while lane.waiting and not lane.retrying and len(lane.in_flight) < self._max_in_flight:
+            if self._is_lent(lane):
+                return
             if self._is_over(lane):
                 return
             group = self._network.view.of_task[(self._module, lane.task)]
@@ -349,7 +376,7 @@ class Producer:
                 self._forgotten(lane, batch)
             case wire.Refused(reason=Refusal.SEQUENCE_GAP) if lane.has_gap and lane.in_flight[0] is batch:
                 self._forgotten(lane, batch)
-            case _ if lane.identity is not None and lane.identity.has_ended:
+            case _ if lane.has_ended:
                 self._finish(lane, batch, OutcomeUnknown(_FORGOTTEN))
             case wire.Refused(reason=Refusal.STALLED | Refusal.OVERLOADED | Refusal.SEALED):
                 self._again(lane, group, BUSY_MS)
@@ -378,7 +405,7 @@ class Producer:
         """With the lock."""
         batch.settle(error)
         self._unsettled -= 1
-        if self._unsettled == 0:
+        if self._is_idle():
             self._idle.notify_all()
 
     def _again(self, lane: Lane, group: GroupKey, least_ms: int = 0) -> None:
@@ -528,12 +555,14 @@ class Producer:
 
     def _begin_anew(self, identity: Identity) -> None:
         """Once nothing is under way any more."""
-        if any(lane.in_flight or lane.is_lent for lane in identity.lanes):
-            return
-        identity.begin()
+        with self._lock:
+            if any(lane.in_flight or self._is_lent(lane) for lane in identity.lanes):
+                return
+            identity.begin()
+            for lane in identity.lanes:
+                lane.next_sequence = 0
+                lane.has_gap = False
         for lane in identity.lanes:
-            lane.next_sequence = 0
-            lane.has_gap = False
             while lane.waiting and lane.waiting[0].sequence is not None:
                 self._finish(lane, lane.waiting.popleft(), OutcomeUnknown(_FORGOTTEN))
             for batch in lane.refused:

@@ -7,6 +7,7 @@ is off by at most :data:`ACCURACY` of itself. Mapping and store are the library'
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
@@ -74,12 +75,14 @@ def merged(parts: Sequence[Distribution]) -> Distribution:
 class Histogram:
     """Of durations, in seconds: filled value by value, and told as a :class:`Distribution`."""
 
-    __slots__ = ("_added", "_store", "max", "sum")
+    __slots__ = ("_added", "_sorting", "_store", "max", "sum")
 
     def __init__(self) -> None:
         self._store = CollapsingLowestDenseStore(BINS_MAX)
         #: Not in a bin yet: that takes longer than all that is measured for it, so it is done for many.
         self._added: list[float] = []
+        #: One thread may add while another is told.
+        self._sorting = threading.Lock()
         self.sum = 0.0
         self.max = 0.0
 
@@ -93,11 +96,12 @@ class Histogram:
             self._sort()
 
     def _sort(self) -> None:
-        added, self._added = self._added, []
-        for seconds in added:
-            self._store.add(_MAPPING.key(max(_LEAST, seconds)))
-        self.sum += sum(added)
-        self.max = max(self.max, *added)
+        with self._sorting:
+            added, self._added = self._added, []
+            for seconds in added:
+                self._store.add(_MAPPING.key(max(_LEAST, seconds)))
+            self.sum += sum(added)
+            self.max = max((self.max, *added))
 
     def add_many(self, seconds: float, count: int) -> None:
         """So many values of which only the sum is known, which is this: as if all were the same."""

@@ -11,12 +11,14 @@ import pytest
 
 from stretto import connect, wire
 from stretto.client import Client
+from stretto.client import producer as producer_module
 from stretto.client.producer import Producer
 from stretto.endpoint import Connection
 from stretto.errors import ModulePaused, OutcomeUnknown, UsageError
 from stretto.records import RECORD_BYTES_MAX
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
+from stretto.testing import eventually
 from stretto.types import Epoch, TaskId, WorkerId
 from tests.unit.client.workers import GROUPS, MODULE, WORKER, FakeWorker, refused
 
@@ -195,6 +197,55 @@ def test_an_interrupted_caller_leaves_a_record_that_is_settled_all_the_same(
     producer.flush(SECONDS)
     assert producer.append_and_wait(b"third", task=0) == {}
     assert seen == [1, 1, 2], "it was sent again under its number, for nobody heard what became of it"
+
+
+@pytest.mark.parametrize("where", ["pack", "boot_time_ms", "_lend", "_acknowledged"])
+def test_an_interrupt_anywhere_leaves_a_producer_that_goes_on(
+    worker: OneGroup, producer: Producer, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    of = producer if hasattr(producer, where) else producer_module
+    real = getattr(of, where)
+
+    def interrupted(*args: object) -> None:
+        real(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(of, where, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.append_and_wait(b"second", task=0)
+    monkeypatch.undo()
+    producer.flush(SECONDS)
+    assert producer.append_and_wait(b"third", task=0) == {}
+    producer.append(b"fourth", task=0).result(SECONDS)
+    assert taken(worker)[-2:] == [b"third", b"fourth"]
+    sequences = [sequence for *_, sequence, _ in worker.taken[2:]]
+    assert sequences == list(range(1, len(sequences) + 1))
+
+
+def test_a_lane_whose_batches_wait_for_another_attempt_is_not_lent(
+    worker: OneGroup, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "BUSY_MS", 1_500)
+    lane = producer._lanes[TaskId(0)]
+
+    def overloaded_meanwhile(message: wire.AppendBatch) -> wire.ToClient | None:
+        is_busy = message.task == 0 and message.kind is Kind.DEPOT and (lane.retrying or not refused_once)
+        refused_once.append(message.sequence)
+        return overloaded(message.request) if is_busy else None
+
+    refused_once: list[int] = []
+    worker.answer = overloaded_meanwhile
+    lost = producer.append(b"lost", task=0)
+    eventually(lambda: lane.retrying, what="it is tried again later")
+    # Now nothing is on its way, because the other task's id ended, and this one's with it.
+    worker.opened.clear()
+    producer.append(b"other", task=1).result(SECONDS)
+    with pytest.raises(OutcomeUnknown):
+        lost.result(SECONDS)
+    assert lane.retrying
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(producer.append_and_wait, b"second", task=0).result(SECONDS) == {}
+    assert taken(worker)[2:] == [b"other", b"second"]
 
 
 def test_a_producer_that_was_forgotten_goes_on_under_another_id(worker: OneGroup, producer: Producer) -> None:

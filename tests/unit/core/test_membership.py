@@ -140,6 +140,17 @@ def test_a_stalled_group_recovers_by_itself() -> None:
     assert replies(subject.append(2)) == {}
 
 
+def test_a_stall_ends_with_the_leaders_own_write_if_that_is_what_was_lacking() -> None:
+    subject = serving_leader((W0, W1))
+    subject.append(1)
+    subject.confirm(W1)
+    subject.gone(registration(W1))
+    assert "stalled" in noted(subject.tick(after=LAG_MS))
+    happened = subject.persisted()
+    assert only(happened, effects.Apply).end == 2
+    assert "recovered_from_stall" in noted(happened)
+
+
 def test_a_lowered_min_isr_ends_a_stall() -> None:
     subject = waiting_for(W1, W2)
     subject.tick(after=LAG_MS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from stretto.telemetry.histogram import (
     ACCURACY,
+    ADDED_MAX,
     BINS_MAX,
     NOTHING,
     Distribution,
@@ -82,3 +86,35 @@ def test_counts_up_to_bounds_rise_to_the_whole(values: list[float], bounds: list
         assert sum(value <= bound * (1 - 2 * ACCURACY) for value in values) <= count
         assert count <= sum(value <= bound * (1 + 2 * ACCURACY) for value in values)
     assert counts_up_to(told, (1e6,)) == (len(values),)
+
+
+def test_values_that_wait_for_their_bin_are_told_and_counted_by_whoever_asks() -> None:
+    histogram = Histogram()
+    for number in range(ADDED_MAX + 3):
+        histogram.add(0.001)
+        assert histogram.count == number + 1
+    assert histogram.told().count == ADDED_MAX + 3
+    # Two threads may both find enough of them: the second finds none.
+    histogram._sort()
+    assert histogram.told().sum == pytest.approx(0.001 * (ADDED_MAX + 3))
+
+
+def test_one_thread_adds_while_another_is_told() -> None:
+    histogram = Histogram()
+
+    def add_many() -> None:
+        for _ in range(20 * ADDED_MAX):
+            histogram.add(0.001)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            adding = pool.submit(add_many)
+            while not adding.done():
+                histogram.told()
+            adding.result()
+    finally:
+        sys.setswitchinterval(before)
+    # One that is added at the very moment the list is taken away may be missed.
+    assert histogram.told().count == pytest.approx(20 * ADDED_MAX, abs=ADDED_MAX)
