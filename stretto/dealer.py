@@ -47,21 +47,27 @@ class Dealer:
         self.is_closed = False
         #: Somebody with the right key listened there.
         self.was_up = False
+        self._monitor: zmq.Socket[bytes] | None = None
         self._socket = context.socket(zmq.DEALER)
+        try:
+            self._connect(key, hello)
+        except BaseException:
+            # A caller that is interrupted, too. If nobody closes it, ZeroMQ's thread waits until somebody
+            # takes the monitor's events, and all other connections wait with it.
+            self.close()
+            raise
+
+    def _connect(self, key: ClusterKey | None, hello: wire.Hello) -> None:
         configure(self._socket)
         self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
         if key is not None:
             key.connect_with(self._socket)
         self._monitor = self._socket.get_monitor_socket(_EVENTS, f"inproc://monitor-{next(_monitors)}")
-        try:
-            self._socket.connect(f"tcp://{address}")
-        except zmq.ZMQError:
-            self._close()
-            raise
+        self._socket.connect(f"tcp://{self.address}")
         # If it is lost already, there is nowhere to send to, and the monitor tells.
         self.send(hello)
-        loop.register(self._socket, self._receive_one)
-        loop.register(self._monitor, self._observe)
+        self._loop.register(self._socket, self._receive_one)
+        self._loop.register(self._monitor, self._observe)
 
     def send(self, message: wire.ToWorker, bodies: Sequence[Buffer] = ()) -> bool:
         """False if its queue is full."""
@@ -77,15 +83,13 @@ class Dealer:
     def close(self) -> None:
         """It is not told as a loss."""
         if not self.is_closed:
+            self.is_closed = True
             self._loop.unregister(self._socket)
-            self._loop.unregister(self._monitor)
-            self._close()
-
-    def _close(self) -> None:
-        self.is_closed = True
-        self._socket.disable_monitor()
-        self._socket.close(0)
-        self._monitor.close(0)
+            if self._monitor is not None:
+                self._loop.unregister(self._monitor)
+                self._socket.disable_monitor()
+                self._monitor.close(0)
+            self._socket.close(0)
 
     def _receive_one(self) -> bool:
         if self.is_closed:
@@ -98,7 +102,7 @@ class Dealer:
         return True
 
     def _observe(self) -> bool:
-        if self.is_closed:
+        if self.is_closed or self._monitor is None:
             return False
         try:
             event, _ = self._monitor.recv_multipart(zmq.NOBLOCK)

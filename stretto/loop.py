@@ -7,6 +7,7 @@ wait on threads of their own and hand back what they found with :meth:`Loop.call
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import select
@@ -113,9 +114,12 @@ class Loop:
 
     def unregister(self, socket: zmq.Socket[bytes] | int) -> None:
         if self._sockets.pop(socket, None) is not None:
-            self._epoll.unregister(_descriptor(socket))
-            del self._of_descriptor[_descriptor(socket)]
-            self._writers.pop(_descriptor(socket), None)
+            descriptor = _descriptor(socket)
+            # Whoever registered it may have been interrupted at that.
+            with contextlib.suppress(FileNotFoundError):
+                self._epoll.unregister(descriptor)
+            self._of_descriptor.pop(descriptor, None)
+            self._writers.pop(descriptor, None)
 
     def used(self, socket: zmq.Socket[bytes]) -> None:
         """To be told after everything that is sent on a socket."""
