@@ -7,8 +7,10 @@ ends the run.
 from __future__ import annotations
 
 import bisect
+import contextlib
 from typing import TYPE_CHECKING
 
+from stretto.errors import StorageError, UsageError
 from stretto.replog.core import events, messages
 from stretto.replog.core.effects import Acked, Result
 from stretto.replog.core.election import CANDIDACY, Election
@@ -292,9 +294,18 @@ class Checkers:
                 f"{node.worker} applies up to {end} with {len(holders)} holders; min-ISR is {min_isr}"
             )
         if self.visible_end < end and not self.unclean:
-            chunk = node.opened_log().read(self.visible_end, end, 1 << 20)
-            for frame in decode(b"".join(chunk.buffers)):
+            for frame in self._entries(node, record, end):
                 self.becomes_visible(node, frame)
+
+    def _entries(self, node: Node, record: GroupRecord, end: Offset) -> tuple[Frame, ...]:
+        """Those that become visible. The leader's disk may have failed since it confirmed them, and its replica
+        not have heard of it; the others of the ISR hold the same."""
+        logs = [self.simulation.nodes[member.worker].log for member in record.isr]
+        for log in (node.log, *logs):
+            with contextlib.suppress(StorageError, UsageError):
+                if log is not None and log.end_offset >= end:
+                    return decode(b"".join(log.read(self.visible_end, end, 1 << 20).buffers))
+        return decode(b"".join(node.opened_log().read(self.visible_end, end, 1 << 20).buffers))
 
     def _hold_the_same(self, node: Node, replica: Replica, record: GroupRecord, end: Offset) -> None:
         """What they hold is the leader's entry, not just something of that length. What they have cut off was
