@@ -298,8 +298,8 @@ class Checkers:
                 self.becomes_visible(node, frame)
 
     def _entries(self, node: Node, record: GroupRecord, end: Offset) -> tuple[Frame, ...]:
-        """Those that become visible. The leader's disk may have failed since it confirmed them, and its replica
-        not have heard of it; the others of the ISR hold the same."""
+        """Those that become visible. The leader's disk may have failed since it had them, and its replica not
+        have heard of that; the others of the ISR hold the same."""
         logs = [self.simulation.nodes[member.worker].log for member in record.isr]
         for log in (node.log, *logs):
             with contextlib.suppress(StorageError, UsageError):
