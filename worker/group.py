@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from stretto.worker.storage import ReplicaStorage
     from stretto.worker.telemetry import Telemetry
 
+NO_BLOB = (Offset(-1), Offset(-1), b"")
 SOON_MS = 20
 """A deadline may be seen so much later, if there is an earlier one."""
 #: Frequent, and whatever they change beside offsets comes with a note.
@@ -194,7 +195,8 @@ class Group:
         #: Names of depots that the epoch's appends may create, by task.
         self._let_in: dict[TaskId, set[str]] = {}
         self._let_in_epoch = Epoch(0)
-        self._last_blob: tuple[Offset, Offset, bytes] | None = None
+        #: What a follower got last: start, end and bytes.
+        self._last_blob = NO_BLOB
         #: What followers get once it is in memory; and what is, for certain.
         self._fetching: dict[WorkerId, effects.SendEntries] = {}
         self._fetched: dict[WorkerId, effects.SendEntries] = {}
@@ -219,8 +221,7 @@ class Group:
         if type(event) not in BUSY:
             self.since.look(self.replica, self.host.loop.now)
             self.host.looked(self)
-        if not self._turn_end_awaited:
-            self._await_turn_end()
+        self._await_turn_end()
         if not self._running:
             if self._effects:
                 self._carry_out_all()
@@ -359,8 +360,7 @@ class Group:
     def _commit(self, then: events.Persisted) -> None:
         self._thens.append(then)
         self._to_commit = True
-        if not self._turn_end_awaited:
-            self._await_turn_end()
+        self._await_turn_end()
 
     def committed(self, end: Offset | StorageError) -> None:
         """The committer finished a round. Of what it covers, only the last need be told."""
@@ -391,7 +391,7 @@ class Group:
             return
         self._waits = False
         self._thens.clear()
-        self._last_blob = None
+        self._last_blob = NO_BLOB
         while self._unapplied and self._unapplied[-1].header.offset >= end:
             self._unapplied.pop()
         if self.log.durable_end_offset >= then.end:
@@ -413,15 +413,13 @@ class Group:
         if effect.start < self.log.start_offset:
             # Cut since the core last heard of it; it probes what was not sent, and finds so.
             return None
-        cached, log_end = self._last_blob, self.log.end_offset
+        log_end = self.log.end_offset
         is_fetched = self._fetched.pop(effect.to, None) is effect
-        is_same = cached is not None and cached[0] == effect.start and cached[1] == log_end
-        if cached is not None and is_same and effect.to not in self._fetching:
-            # What another follower got just now.
-            _, end, blob = cached
-        elif not is_fetched and self._waits_for_disk(effect):
-            return None
-        else:
+        start, end, blob = self._last_blob
+        if (start, end) != (effect.start, log_end) or effect.to in self._fetching:
+            # Not what another follower got just now.
+            if not is_fetched and self._waits_for_disk(effect):
+                return None
             chunk = self.log.read(effect.start, log_end, effect.max_bytes)
             end, blob = chunk.end, b"".join(chunk.buffers)
             self._last_blob = (effect.start, end, blob)
@@ -516,7 +514,7 @@ class Group:
         self._unapplied.clear()
         self._gathering.begin_at(self.state.applied)
         self._thens.clear()
-        self._last_blob = None
+        self._last_blob = NO_BLOB
         self._find_depots()
         end = self.state.applied
         producers = self.state.producers()

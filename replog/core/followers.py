@@ -235,7 +235,7 @@ class Followers(dict[WorkerId, Progress]):
                 if progress.pinned is not None and progress.pinned < lowest and not progress.gone:
                     lowest = progress.pinned
             needed = min(needed, lowest)
-        return needed if needed > 0 else Offset(0)
+        return max(needed, Offset(0))
 
     # Time.
 

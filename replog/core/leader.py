@@ -124,9 +124,7 @@ class Leader:
     def told_end(self) -> Offset:
         """Up to where followers may apply: what is applied here, or was acknowledged."""
         replica = self.replica
-        shown = replica.applied
-        shown = max(shown, self.promised_end)
-        return replica.guards.told_end(shown, replica.apply_offset)
+        return replica.guards.told_end(max(replica.applied, self.promised_end), replica.apply_offset)
 
     @property
     def handover_sent(self) -> bool:

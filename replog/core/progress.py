@@ -70,7 +70,7 @@ class Progress:
         replica = leader.replica
         return self.confirmed == replica.log_end and self.known_apply_offset >= leader.told_end
 
-    def pump(self, leader: Leader, *, probe: bool = False) -> None:
+    def pump(self, leader: Leader) -> None:
         """Send what it lacks, as far as the window allows."""
         replica = leader.replica
         if self.confirmed is None or self.sending:
@@ -79,12 +79,15 @@ class Progress:
             self._out_of_range(leader)
             return
         lacks_entries = self.next < replica.log_end
-        has_entries = lacks_entries and len(self.in_flight) < replica.settings.max_in_flight_messages
-        if not (has_entries or probe or (not lacks_entries and self._has_news(leader))):
+        if lacks_entries:
+            may_send = len(self.in_flight) < replica.settings.max_in_flight_messages
+        else:
+            may_send = self._has_news(leader)
+        if not may_send:
             return
-        message = self._entries(leader, probe=probe and not has_entries)
+        message = self._entries(leader, probe=False)
         self.told_apply_offset = message.apply_offset
-        if has_entries:
+        if lacks_entries:
             self.sending = True
             replica.emit(
                 effects.SendEntries(
@@ -108,10 +111,9 @@ class Progress:
 
     def _has_news(self, leader: Leader) -> bool:
         """Not at once, unless they are large: entries may come that tell it in passing."""
-        replica, due_at = leader.replica, leader.followers.news_at
-        is_due = due_at is not None and due_at <= replica.now
+        replica = leader.replica
         is_much = replica.applied - self._told_end >= replica.settings.news_entries
-        return (is_due or is_much) and self.lacks_news(leader)
+        return (is_much or leader.followers.news_are_due) and self.lacks_news(leader)
 
     def lacks_news(self, leader: Leader) -> bool:
         """It was not told all that is shown."""
@@ -119,8 +121,7 @@ class Progress:
 
     @property
     def _told_end(self) -> Offset:
-        told, known = self.told_apply_offset, self.known_apply_offset
-        return max(known, told)
+        return max(self.told_apply_offset, self.known_apply_offset)
 
     def _entries(self, leader: Leader, *, probe: bool) -> messages.Entries:
         replica = leader.replica

@@ -145,14 +145,11 @@ class Producer:
         if type(record) is not bytes or len(record) > RECORD_BYTES_MAX:
             raise _unfit(record)
         batch = Batch()
-        batch.body = pack(self._depot, [record])
-        batch.count = 1
-        batch.sealed_at = boot_time_ms()
         lent: Lent | None = None
         reply: wire.ToClient | None = None
         try:
             # An interrupt may come anywhere from here on.
-            lent = self._lend(task, batch) if self._ack == "append" else None
+            lent = self._lend(record, task, batch) if self._ack == "append" else None
             if lent is not None:
                 message = lent.message
                 reply = wire.Unknown(message.request)
@@ -214,7 +211,7 @@ class Producer:
 
     # A record by the caller's own hands, who has an idle lane to itself.
 
-    def _lend(self, task: int | None, batch: Batch) -> Lent | None:
+    def _lend(self, record: bytes, task: int | None, batch: Batch) -> Lent | None:
         """None if something is on its way, or has to be done first."""
         with self._lock:
             if self._closed:
@@ -228,6 +225,9 @@ class Producer:
                 return None
             if view.task_counts.get(self._module) != self._task_count:
                 return None
+            batch.body = pack(self._depot, [record])
+            batch.count = 1
+            batch.sealed_at = boot_time_ms()
             number, sequence = self._network.next_request(), lane.next_sequence
             self._current = (self._current + 1) % len(self._tasks)
             self._lent = Lent(
@@ -283,9 +283,12 @@ class Producer:
             if not batch.is_settled:
                 self._unsettled += 1
                 self._buffered_bytes += len(batch.body)
-        if not batch.is_settled and reply is None:
+        if batch.is_settled:
+            # Its caller was interrupted behind that.
+            pass
+        elif reply is None:
             lane.waiting.appendleft(batch)
-        elif not batch.is_settled:
+        else:
             batch.sequence, batch.request, batch.times_sent = message.sequence, message.request, 1
             lane.next_sequence = message.sequence + 1
             lane.in_flight.append(batch)
