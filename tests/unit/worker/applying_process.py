@@ -53,7 +53,7 @@ def main(folder: Path, seed: int) -> None:
     # The parent has recovered it, so all tasks are at the same offset or idle.
     at = next(index for index, frame in enumerate(log.frames) if frame.end_offset > state.applied)
     while at < len(log.frames):
-        # The first entry, an epoch's, changes nothing, so by itself nothing would be committed that a kill keeps.
+        # The first entry, an epoch's, changes nothing: by itself it is not committed, and a kill forgets it.
         group = log.frames[at : at + chance.randint(2 if at == 0 else 1, 8)]
         at += len(group)
         state.apply(group)
