@@ -118,6 +118,7 @@ def _followers(leader: Leader) -> tuple[admin.FollowerView, ...]:
     return tuple(
         admin.FollowerView(
             worker=worker,
+            incarnation=progress.incarnation,
             confirmed=progress.confirmed,
             in_isr=Member(worker, progress.storage) in committed,
         )

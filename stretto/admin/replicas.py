@@ -14,6 +14,8 @@ class FollowerView(msgspec.Struct, frozen=True, kw_only=True):
     """A follower as its leader knows it."""
 
     worker: WorkerId
+    incarnation: Incarnation
+    """That said Hello last; the worker may have another by now."""
     confirmed: Offset | None
     in_isr: bool
 

@@ -80,6 +80,9 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     osr: tuple[WorkerId, ...]
     min_isr: int | None
     replicas: tuple[ReplicaStatus, ...]
+    is_whole: bool
+    """It is led, and all its replicas are in the ISR and follow: not by the record, which still has those
+    that died a moment ago, but by their own word and the leader's."""
 
     def placed_on(self, nodes: Mapping[WorkerId, str]) -> GroupStatus:
         """With the nodes of its workers, as far as they are known."""
@@ -107,6 +110,7 @@ def judge(
         osr=tuple(worker for worker in view.replicas if worker not in group.isr),
         min_isr=group.min_isr,
         replicas=tuple(group.replica(worker) for worker in view.replicas),
+        is_whole=all(group.takes_part(worker) for worker in view.replicas),
     )
 
 
@@ -179,6 +183,13 @@ class _Evidence:
     def _runs(self, worker: WorkerId) -> bool:
         return worker in self.told and self.told[worker].role != "stopped"
 
+    def takes_part(self, worker: WorkerId) -> bool:
+        """As the leader, or in the ISR as a follower whose present incarnation the leader has heard of."""
+        if self.leading is None or worker not in self.isr or not self._runs(worker):
+            return False
+        confirmed = self._confirmed(self.leading, worker)
+        return worker == self.leading.worker or confirmed is not None
+
     def replica(self, worker: WorkerId) -> ReplicaStatus:
         told = self.told.get(worker)
         in_isr, lag = worker in self.isr, self._lag(worker)
@@ -205,9 +216,17 @@ class _Evidence:
             return None
         if worker == leading.worker:
             return 0
-        confirmed = {each.worker: each.confirmed for each in leading.followers}.get(worker)
+        confirmed = self._confirmed(leading, worker)
         end = confirmed if confirmed is not None else told.end if told is not None else None
         return None if end is None else max(0, leading.end - end)
+
+    def _confirmed(self, leading: admin.ReplicaView, worker: WorkerId) -> Offset | None:
+        """What an earlier incarnation confirmed says nothing of one that has answered."""
+        told = self.told.get(worker)
+        for each in leading.followers:
+            if each.worker == worker and (told is None or each.incarnation == told.incarnation):
+                return each.confirmed
+        return None
 
 
 def _listed(workers: Sequence[WorkerId], joint: str = "and") -> str:

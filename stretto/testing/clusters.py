@@ -427,14 +427,14 @@ class LaunchedModule:
         return len(told) == kinds.count("microbatch") and all(_has_taken(each, ends) for each in told)
 
     def wait_in_sync(self, timeout: float = READY_SECONDS) -> None:
-        """Wait until every group is led and has all its replicas in its ISR."""
+        """Wait until every group is led and all its replicas follow and are in its ISR."""
         eventually(self._is_in_sync, timeout=timeout, what=f"all replicas of {self.name} are in sync")
 
     def _is_in_sync(self) -> bool:
         [view] = self.cluster._asked.ask(admin.Modules(module=self.name))  # noqa: SLF001
         groups = self.groups()
         return view.state == ModuleState.RUNNING and all(
-            each.state is GroupState.RUNNING and not each.osr for each in groups
+            each.state is GroupState.RUNNING and each.is_whole for each in groups
         )
 
     # Looking.

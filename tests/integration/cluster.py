@@ -20,6 +20,7 @@ import sys
 import textwrap
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -27,9 +28,13 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
+from stretto import admin, wire
 from stretto.artifact.importing import manifest
 from stretto.client import Client, connect
+from stretto.client.calls import ask
+from stretto.client.status import judge
 from stretto.conductor.creation import create_groups, evenly, write_assignment
+from stretto.errors import StrettoError
 from stretto.keys import ClusterKey
 from stretto.options import CLUSTER
 from stretto.replog.core.record import GroupRecord
@@ -351,30 +356,44 @@ class Cluster:
         )
 
     def wait_healed(self) -> None:
-        """Until every group is led by a living incarnation and all its replicas are in the ISR."""
-        for number, plan in enumerate(self.plans):
-            wait_until(
-                f"group {number} is led and has all of {plan.replicas} in its ISR",
-                lambda number=number: self._is_healed(number),  # type: ignore[misc] # mypy: lambda defaults
-                DEADLINE_SECONDS,
-            )
+        """Until every group is led, and all its replicas follow and are in the ISR.
 
-    def _is_healed(self, group: int) -> bool:
-        record = self.record(group)
-        if record.leader is None or record.leader_incarnation is None:
+        The record still has those that died a moment ago, so the processes that run now are asked too.
+        """
+        key = ClusterKey.load(self.key) if self.key is not None else None
+        with connect(self.addresses(), key=key, timeout=DEADLINE_SECONDS) as client:
+            for number, plan in enumerate(self.plans):
+                wait_until(
+                    f"group {number} is led and has all of {plan.replicas} in its ISR",
+                    partial(self._is_whole, client, number),
+                    DEADLINE_SECONDS,
+                )
+
+    def _is_whole(self, client: Client, group: int) -> bool:
+        plan, record = self.plans[group], self.record(group)
+        isr = tuple(member.worker for member in record.isr)
+        if record.leader is None or set(isr) != set(plan.replicas):
             return False
-        registration = self.paths.registration(record.leader, record.leader_incarnation)
-        is_full = {member.worker for member in record.isr} == set(self.plans[group].replicas)
-        return is_full and self.operator.exists(registration) is not None
+        told: dict[WorkerId, admin.ReplicaView] = {}
+        for name in plan.replicas:
+            with contextlib.suppress(StrettoError):
+                views = ask(client._network, self.workers[name].address, admin.Replicas(), timeout=1.0)
+                told |= {view.worker: view for view in views if view.group == plan.key}
+        view = wire.GroupView(plan.key, plan.tasks, plan.replicas, record.epoch, record.leader, isr, 0)
+        return judge(view, told, frozenset(told)).is_whole
 
     def heal(self) -> None:
         """Resume and restart whatever needs it, and wait."""
+        self.revive()
+        self.wait_healed()
+
+    def revive(self) -> None:
+        """Resume and restart whatever needs it."""
         for worker in self.workers.values():
             if not worker.is_running:
                 worker.start()
             elif worker.is_paused:
                 worker.resume()
-        self.wait_healed()
 
     # After the end.
 
@@ -384,6 +403,7 @@ class Cluster:
         Every entry below it was decided, so each member of the ISR has it in its log: those that had not
         applied it yet do so here.
         """
+        self.wait_healed()
         self.kill_at_once()
         for number, plan in enumerate(self.plans):
             members = sorted(self.isr(number))

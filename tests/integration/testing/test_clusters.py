@@ -118,6 +118,22 @@ def test_followers_that_are_cut_from_their_leader_leave_the_isr_and_return(
 
 @pytest.mark.soak
 @pytest.mark.timeout(590)
+def test_a_healed_cluster_has_every_process_back_although_the_isr_never_lost_one(
+    stretto_cluster: ClusterUnderTest,
+) -> None:
+    """A follower that is back before its session has expired is in the ISR all the time."""
+    words = stretto_cluster.launch(WordCount, tasks=2, threads=1)
+    words.wait_in_sync()
+    follower = words.followers()[0]
+    stretto_cluster.kill_node(stretto_cluster.workers[follower])
+    stretto_cluster.heal()
+    [group] = words.groups()
+    assert group.is_whole
+    assert sorted(each.role for each in group.replicas) == ["follower", "follower", "leader"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(590)
 def test_money_is_neither_made_nor_lost_whatever_happens_to_workers_and_nodes(
     stretto_cluster: ClusterUnderTest,
 ) -> None:

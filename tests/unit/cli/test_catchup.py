@@ -33,6 +33,7 @@ def status(*replicas: ReplicaStatus) -> GroupStatus:
         osr=tuple(each.worker for each in replicas),
         min_isr=1,
         replicas=(ReplicaStatus(worker=WorkerId("a"), role="leader", in_isr=True), *replicas),
+        is_whole=not replicas,
     )
 
 

@@ -170,6 +170,7 @@ def status(**changes: object) -> GroupStatus:
                 since_ms=250,
             ),
         ),
+        "is_whole": True,
     }
     return GroupStatus(**(facts | changes))  # type: ignore[arg-type]
 

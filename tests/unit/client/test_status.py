@@ -42,6 +42,12 @@ def replica(worker: WorkerId, role: str = "follower", **known: Any) -> admin.Rep
     return admin.ReplicaView(**(facts | known))
 
 
+def follower(worker: WorkerId, confirmed: int, *, incarnation: str = "i", in_isr: bool = True) -> Any:
+    return admin.FollowerView(
+        worker=worker, incarnation=Incarnation(incarnation), confirmed=Offset(confirmed), in_isr=in_isr
+    )
+
+
 def judged(
     view: wire.GroupView, *told: admin.ReplicaView, registered: tuple[WorkerId, ...] = ALL
 ) -> GroupStatus:
@@ -53,10 +59,7 @@ def test_a_group_whose_leader_serves_and_whose_replicas_are_in_sync_runs() -> No
         W0,
         "leader",
         end=Offset(12),
-        followers=(
-            admin.FollowerView(worker=W1, confirmed=Offset(12), in_isr=True),
-            admin.FollowerView(worker=W2, confirmed=Offset(9), in_isr=True),
-        ),
+        followers=(follower(W1, 12), follower(W2, 9)),
     )
     status = judged(group(), leader, replica(W1), replica(W2))
 
@@ -67,6 +70,32 @@ def test_a_group_whose_leader_serves_and_whose_replicas_are_in_sync_runs() -> No
         (W1, "follower", 0),
         (W2, "follower", 3),
     ]
+    assert status.is_whole
+
+
+@pytest.mark.parametrize(
+    ("followers", "told", "lag"),
+    [
+        ((follower(W1, 10),), (replica(W1), replica(W2)), 0),
+        ((follower(W1, 10), follower(W2, 8, incarnation="before")), (replica(W1), replica(W2)), 0),
+        ((follower(W1, 10), follower(W2, 8)), (replica(W1),), 2),
+        ((follower(W1, 10), follower(W2, 8)), (replica(W1), replica(W2, "stopped")), 2),
+    ],
+    ids=["not heard of", "only its earlier incarnation heard of", "silent", "stopped"],
+)
+def test_a_group_is_not_whole_while_a_member_of_its_isr_does_not_follow(
+    followers: tuple[admin.FollowerView, ...], told: tuple[admin.ReplicaView, ...], lag: int
+) -> None:
+    status = judged(group(), replica(W0, "leader", followers=followers), *told)
+    assert (status.state, status.osr, status.is_whole) == (GroupState.RUNNING, (), False)
+    assert status.replicas[2].lag == lag
+
+
+def test_a_group_without_a_leader_or_with_a_replica_outside_its_isr_is_not_whole() -> None:
+    assert not judged(group(), replica(W1), replica(W2)).is_whole
+    isr = (W0, W1)
+    leader = replica(W0, "leader", isr=isr, followers=(follower(W1, 10), follower(W2, 10, in_isr=False)))
+    assert not judged(group(isr=isr), leader, replica(W1, isr=isr), replica(W2, "near", isr=isr)).is_whole
 
 
 def test_a_leader_that_is_registered_and_does_not_answer_is_not_shown_as_running() -> None:
@@ -109,9 +138,7 @@ def test_a_stalled_group_says_who_holds_it_up() -> None:
 
 def test_a_replica_on_its_way_into_the_isr_is_catching_up() -> None:
     isr = (W0, W1)
-    leader = replica(
-        W0, "leader", isr=isr, followers=(admin.FollowerView(worker=W2, confirmed=Offset(4), in_isr=False),)
-    )
+    leader = replica(W0, "leader", isr=isr, followers=(follower(W2, 4, in_isr=False),))
     far = replica(W2, "near", isr=isr, since_ms=300, end=Offset(5))
     status = judged(group(isr=isr), leader, replica(W1, isr=isr), far)
     assert (status.state, status.since_ms, status.osr) == (GroupState.CATCHING_UP, 300, (W2,))

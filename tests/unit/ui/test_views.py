@@ -43,6 +43,7 @@ def status(
         osr=tuple(WorkerId(each) for each in osr),
         min_isr=2,
         replicas=replicas,
+        is_whole=not osr,
     )
 
 

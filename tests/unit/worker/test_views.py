@@ -55,9 +55,11 @@ def test_a_leader_tells_what_it_knows_of_its_followers() -> None:
     assert (view.isr, view.osr, view.min_isr) == ((W0, W1), (W2,), 2)
     assert (view.start, view.end, view.apply, view.applied) == (0, 2, 1, 1)
     assert (view.serving, view.stalled, view.why) == (True, False, "")
-    assert [(each.worker, each.confirmed, each.in_isr) for each in view.followers] == [
-        (W1, 1, True),
-        (W2, None, False),
+    assert subject.replica.leading is not None
+    progress = subject.replica.leading.followers
+    assert [(each.worker, each.incarnation, each.confirmed, each.in_isr) for each in view.followers] == [
+        (W1, progress[W1].incarnation, 1, True),
+        (W2, progress[W2].incarnation, None, False),
     ]
 
 
