@@ -296,12 +296,13 @@ def _start_time(pid: int) -> int | None:
 
 
 def _pid_of(launch: str) -> int:
-    """Of the process that was started with this launch; 0 if there is none."""
-    needle = b"\0--launch\0" + launch.encode() + b"\0"
+    """Of the process that was started with this launch, whether it is a worker by now; 0 if there is none."""
+    needles = (f"\0--launch\0{launch}\0".encode(), f'"launch":"{launch}"'.encode())
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if needle in (entry / "cmdline").read_bytes():
+                words = (entry / "cmdline").read_bytes()
+                if any(needle in words for needle in needles):
                     return int(entry.name)
     return 0
 

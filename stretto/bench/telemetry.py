@@ -57,7 +57,7 @@ def per_batch(folder: Path) -> Result:
 def _worker() -> int:
     for pid in descendants(os.getpid()):
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"worker" in arguments and b"-S" not in arguments:
+        if b"stretto.worker" in arguments:
             return pid
     raise StrettoError("the worker of the bench is gone; its log tells why")
 

@@ -4,16 +4,13 @@ Each verb lives in its own module, which is imported only when that verb runs: `
 mistyped verb load nothing but this file. :data:`COMMANDS` is the one place that lists the verbs.
 
 Exit codes: 0 done, 1 refused or failed, 2 bad usage, 130 interrupted. A command may return its exit
-code; otherwise it returns ``None`` or raises. What a person can mend (:class:`StrettoError`, bad usage,
-a file that cannot be used) is told in one sentence on stderr; a traceback always means a bug.
+code; otherwise it returns ``None`` or raises. What a person can mend (a :class:`.StrettoError`, bad usage,
+a file that cannot be used) is told in one sentence on stderr (``stretto/endings.py``).
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +22,7 @@ from typer.main import get_command, get_group
 
 from stretto import __version__
 from stretto.cli import config
-from stretto.errors import ModuleError, QueryFailed, StrettoError, UpdateFailed, UsageError
+from stretto.endings import exit_code, refuse
 
 #: verb -> (where its function or its group of verbs is, one line of help). In the order of need: to begin, to
 #: use a module, to look, to tune, to keep, to run daemons, to look inside.
@@ -136,41 +133,17 @@ def _config_option() -> Any:
     return next(parameter for parameter in get_group(app).params if "--config" in parameter.opts)
 
 
-_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EPIPE})
-"""What may become of standard output, or of a disk; nobody who reads any more is no trouble."""
-
-
-def _refuse(sentence: str, code: int) -> int:
-    typer.echo(f"stretto: {' '.join(sentence.split())}", err=True)
-    return code
-
-
 def _run(args: Sequence[str]) -> int:
     try:
-        code = app(args=args or ["--help"], prog_name="stretto", standalone_mode=False)
-    except StrettoError as error:
-        if isinstance(error, ModuleError | QueryFailed | UpdateFailed) and error.traceback:
-            typer.echo(error.traceback, err=True)
-        return _refuse(str(error), 2 if isinstance(error, UsageError) else 1)
+        return exit_code(
+            lambda: app(args=args or ["--help"], prog_name="stretto", standalone_mode=False),
+        )
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         hint = config.origin(error) or (f" (see '{context.command_path} --help')" if context else "")
-        return _refuse(error.format_message().rstrip(".") + hint, error.exit_code)
+        return refuse(error.format_message().rstrip(".") + hint, error.exit_code)
     except typer.Abort:
-        return _refuse("aborted", 1)
-    except KeyboardInterrupt:
-        return 130
-    except OSError as error:
-        if error.filename is not None:
-            return _refuse(f"cannot use {error.filename}: {error.strerror}", 1)
-        if error.errno in _UNWRITABLE:
-            # What is still buffered must not fail again when the interpreter ends.
-            with contextlib.suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1 if error.errno == errno.EPIPE else _refuse(f"cannot write: {error.strerror}", 1)
-        # Without a file it is not the person's to mend: a bug, which needs its traceback.
-        raise
-    return code if isinstance(code, int) else 0
+        return refuse("aborted", 1)
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from stretto.cli.daemons import ZookeeperCredentials, run
+from stretto.cli.daemons import ZookeeperCredentials
 from stretto.conductor.process import Conductor, ConductorConfig
+from stretto.endings import run_daemon
 from stretto.endpoint import advertised
 from stretto.keys import ClusterKey
 from stretto.logs import configure
@@ -56,5 +57,5 @@ def conductor(
     )
     daemon.handle_signals()
     typer.echo(f"the conductor listens on {daemon.address}; Ctrl-C stops it")
-    run(daemon.run)
+    run_daemon(daemon.run)
     return 0

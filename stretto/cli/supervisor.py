@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from stretto.cli import config
-from stretto.cli.daemons import ZookeeperCredentials, run
+from stretto.cli.daemons import ZookeeperCredentials
+from stretto.endings import run_daemon
 from stretto.endpoint import advertised
 from stretto.errors import UsageError
 from stretto.logs import configure
@@ -73,7 +74,7 @@ def supervisor(
     )
     daemon.handle_signals()
     typer.echo(f"the supervisor of node {node} listens on {daemon.address}; Ctrl-C stops it and its workers")
-    run(daemon.run)
+    run_daemon(daemon.run)
     return 0
 
 

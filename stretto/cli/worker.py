@@ -1,29 +1,16 @@
-"""``stretto worker``: one worker process, in the foreground."""
+"""``stretto worker``: becomes a worker process, in the foreground (``stretto/worker/__main__.py``)."""
 
 from __future__ import annotations
 
-import signal
-import threading
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from stretto import lean  # noqa: F401 - before structlog is imported
-from stretto.admin import ModuleDescription, describe
-from stretto.allocator import keep_freed_memory
-from stretto.cli.daemons import ZookeeperCredentials, run
-from stretto.conductor.creation import await_module
-from stretto.endpoint import advertised
-from stretto.keys import ClusterKey, require_key
-from stretto.logs import configure
+from stretto.cli.daemons import ZookeeperCredentials
 from stretto.types import WorkerId
-from stretto.worker.hosting import hosted
-from stretto.worker.plan import plans_of
-from stretto.worker.process import Worker, WorkerConfig
-from stretto.zk.client import await_connection, close, new_client
-from stretto.zk.credentials import Credentials
-from stretto.zk.paths import Paths
+from stretto.worker.settings import WorkerSettings
 
 
 def worker(
@@ -58,63 +45,29 @@ def worker(
     node_dir: Annotated[
         Path | None, typer.Option(help="What the workers of its machine share.", show_default=False)
     ] = None,
-) -> int:
+) -> NoReturn:
     """Run one worker until SIGTERM or Ctrl-C; it hands its leaderships over first.
 
     While ZooKeeper does not answer it keeps trying, and says so.
 
     Example: stretto worker --id a --module counts --data-dir a --address 127.0.0.1:7001
     """
-    cluster_key = ClusterKey.load(key) if key is not None else None
-    credentials = Credentials.load(zookeeper_credentials) if zookeeper_credentials is not None else None
-    for each in (address, advertised(address, advertise)):
-        require_key(each, cluster_key)
-    configure()
-    keep_freed_memory()
-    paths = Paths(root)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    client = new_client(zookeeper, session_timeout_millis, credentials)
-    try:
-        found = None
-        if await_connection(client, zookeeper, stop):
-            found = await_module(client, paths, module, stop)
-    finally:
-        close(client)
-    if found is None:
-        return 0
-    assignment, spec = found
-    me = WorkerId(worker_id)
-    process = Worker(
-        WorkerConfig(
-            worker=me,
-            node=node,
-            launch=launch,
-            cluster=cluster,
-            zookeeper=zookeeper,
-            data_dir=data_dir,
-            module=module,
-            description=(
-                ModuleDescription(tasks=assignment.tasks, depots=None) if spec is None else describe(spec)
-            ),
-            artifact="" if spec is None else spec.artifact,
-            plans=hosted(data_dir, me, plans_of(module, assignment)),
-            entry="" if spec is None else spec.entry,
-            restored=None if spec is None else spec.restored,
-            artifacts=None if artifacts is None else artifacts.absolute(),
-            address=address,
-            advertise=advertise,
-            root=root,
-            key=cluster_key,
-            session_timeout_ms=session_timeout_millis,
-            credentials=credentials,
-            node_dir=node_dir,
-        )
+    settings = WorkerSettings(
+        worker=WorkerId(worker_id),
+        module=module,
+        data_dir=data_dir,
+        zookeeper=zookeeper,
+        address=address,
+        advertise=advertise,
+        node=node,
+        cluster=cluster,
+        root=root,
+        key=key,
+        credentials=zookeeper_credentials,
+        session_timeout_ms=session_timeout_millis,
+        artifacts=artifacts,
+        launch=launch,
+        node_dir=node_dir,
     )
-    process.handle_signals()
-    if stop.is_set():
-        process.loop.call_soon(process.stop)
-    typer.echo(f"worker {me} serves {len(process.config.plans)} groups of {module} at {process.address}")
-    run(process.run)
-    return 0
+    command = settings.command()
+    os.execv(command[0], command)  # noqa: S606 - a shell would only be in the way

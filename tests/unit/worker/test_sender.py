@@ -18,6 +18,7 @@ from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.worker.hasher import hashes_in
 from stretto.worker.sender import Part, Sender, Unread
 from stretto.zk.paths import GroupKey
+from tests.unit.worker.offspring import children
 
 DEADLINE_MS = 60_000
 CONTENT = os.urandom(300_000)
@@ -139,24 +140,18 @@ def test_what_is_in_memory_is_sent_from_there_unless_it_has_changed(tmp_path: Pa
 
 
 def test_a_sender_that_died_is_started_again_and_one_that_ended_is_gone(tmp_path: Path) -> None:
-    world = World(None, tmp_path)
+    world, others = World(None, tmp_path), children()
     try:
         for ask in (1, 2):
             world.sender.start()
             world.send(world.part(ask, (0, 100)))
             world.until(lambda ask=ask: len(world.heard) == ask)  # type: ignore[misc]
-            pids = _children()
+            [pid] = children() - others
             if ask == 1:
-                os.kill(pids.pop(), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
                 # Whoever is not ready is not there.
                 world.until(lambda: not world.sender.send(world.part(9, (0, 1)), world.spool))
         world.sender.end()
-        world.until(lambda: not _children())
+        world.until(lambda: children() <= others)
     finally:
         world.close()
-
-
-def _children() -> list[int]:
-    """Of this process."""
-    files = Path("/proc/self/task").glob("*/children")
-    return [int(pid) for file in files for pid in file.read_text().split()]

@@ -15,7 +15,7 @@ FAILING = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from stretto.cli.daemons import run
+from stretto.endings import run_daemon
 from stretto.invariants import InvariantViolation
 
 
@@ -26,7 +26,7 @@ def daemon():
     raise InvariantViolation("two leaders", {"epoch": 7})
 
 
-run(daemon)
+run_daemon(daemon)
 """
 
 
