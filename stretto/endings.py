@@ -19,8 +19,13 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EPIPE})
 
 
 def refuse(sentence: str, code: int) -> int:
-    print(f"stretto: {' '.join(sentence.split())}", file=sys.stderr)
+    _say(f"stretto: {' '.join(sentence.split())}")
     return code
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:  # print() would take standard output instead.
+        print(text, file=sys.stderr)
 
 
 def exit_code(program: Callable[[], object]) -> int:
@@ -29,7 +34,7 @@ def exit_code(program: Callable[[], object]) -> int:
         code = program()
     except StrettoError as error:
         if isinstance(error, ModuleError | QueryFailed | UpdateFailed) and error.traceback:
-            print(error.traceback, file=sys.stderr)
+            _say(error.traceback)
         return refuse(str(error), 2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
         return 130

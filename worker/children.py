@@ -296,7 +296,7 @@ def _start_time(pid: int) -> int | None:
 
 
 def _pid_of(launch: str) -> int:
-    """Of the process that was started with this launch, whether it is a worker by now; 0 if there is none."""
+    """Of the process that was started with this launch, whether or not it is a worker yet; 0 if none is."""
     needles = (f"\0--launch\0{launch}\0".encode(), f'"launch":"{launch}"'.encode())
     for entry in _PROC.iterdir():
         if entry.name.isdigit():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -30,15 +31,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_dir: Path | None
 
     def command(self) -> list[str]:
-        """Of the process that goes by these."""
-        return [
-            sys.executable,
-            "-P",
-            "-m",
-            "stretto.worker",
-            msgspec.json.encode(self, enc_hook=str).decode(),
-        ]
+        """Of the process that goes by these, and finds this package where this process found it."""
+        # ``python -m`` looks in the folder that it is started in, ``stretto`` does not.
+        path = [] if sys.path[0] == str(Path.cwd()) else ["-P"]
+        # Not msgspec's JSON: a file name is any bytes, of which those that are no UTF-8 are surrogates here.
+        words = json.dumps(msgspec.to_builtins(self, enc_hook=str), separators=(",", ":"))
+        return [sys.executable, *path, "-m", "stretto.worker", words]
 
     @classmethod
-    def decode(cls, text: str) -> WorkerSettings:
-        return msgspec.json.decode(text, type=cls, dec_hook=lambda kind, value: kind(value))
+    def decode(cls, words: str) -> WorkerSettings:
+        return msgspec.convert(json.loads(words), cls, dec_hook=lambda kind, value: kind(value))

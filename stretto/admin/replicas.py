@@ -15,7 +15,7 @@ class FollowerView(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: WorkerId
     incarnation: Incarnation
-    """That said Hello last; the worker may have another by now."""
+    """The one that counts in this epoch; the worker may have another by now."""
     confirmed: Offset | None
     in_isr: bool
 

@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from stretto.cli.daemons import ZookeeperCredentials
+from stretto.errors import StrettoError
 from stretto.types import WorkerId
 from stretto.worker.settings import WorkerSettings
 
@@ -70,4 +71,7 @@ def worker(
         node_dir=node_dir,
     )
     command = settings.command()
-    os.execv(command[0], command)  # noqa: S606 - a shell would only be in the way
+    try:
+        os.execv(command[0], command)  # noqa: S606 - a shell would only be in the way
+    except OSError as error:
+        raise StrettoError(f"cannot run {command[0]}: {error.strerror}") from None

@@ -81,8 +81,8 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     min_isr: int | None
     replicas: tuple[ReplicaStatus, ...]
     is_whole: bool
-    """It is led, and all its replicas are in the ISR and follow: not by the record, which still has those
-    that died a moment ago, but by their own word and the leader's."""
+    """It is led, and all its replicas are in the ISR: not only by the record, which still has those that died
+    a moment ago, but by their own word, and by the leader's of these very processes."""
 
     def placed_on(self, nodes: Mapping[WorkerId, str]) -> GroupStatus:
         """With the nodes of its workers, as far as they are known."""
@@ -184,11 +184,14 @@ class _Evidence:
         return worker in self.told and self.told[worker].role != "stopped"
 
     def takes_part(self, worker: WorkerId) -> bool:
-        """As the leader, or in the ISR as a follower whose present incarnation the leader has heard of."""
-        if self.leading is None or worker not in self.isr or not self._runs(worker):
+        """As the leader, or as a follower in the ISR that has confirmed its log in this epoch."""
+        if self.leading is None or worker not in self.told:
             return False
-        confirmed = self._confirmed(self.leading, worker)
-        return worker == self.leading.worker or confirmed is not None
+        if worker == self.leading.worker:
+            return True
+        known = self._known(self.leading, worker)
+        confirmed = known is not None and known.in_isr and known.confirmed is not None
+        return confirmed and self.told[worker].role == "follower"
 
     def replica(self, worker: WorkerId) -> ReplicaStatus:
         told = self.told.get(worker)
@@ -216,16 +219,17 @@ class _Evidence:
             return None
         if worker == leading.worker:
             return 0
-        confirmed = self._confirmed(leading, worker)
+        known = self._known(leading, worker)
+        confirmed = known.confirmed if known is not None else None
         end = confirmed if confirmed is not None else told.end if told is not None else None
         return None if end is None else max(0, leading.end - end)
 
-    def _confirmed(self, leading: admin.ReplicaView, worker: WorkerId) -> Offset | None:
-        """What an earlier incarnation confirmed says nothing of one that has answered."""
+    def _known(self, leading: admin.ReplicaView, worker: WorkerId) -> admin.FollowerView | None:
+        """What the leader knows of an earlier incarnation says nothing of one that has answered."""
         told = self.told.get(worker)
         for each in leading.followers:
             if each.worker == worker and (told is None or each.incarnation == told.incarnation):
-                return each.confirmed
+                return each
         return None
 
 

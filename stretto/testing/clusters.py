@@ -427,7 +427,7 @@ class LaunchedModule:
         return len(told) == kinds.count("microbatch") and all(_has_taken(each, ends) for each in told)
 
     def wait_in_sync(self, timeout: float = READY_SECONDS) -> None:
-        """Wait until every group is led and all its replicas follow and are in its ISR."""
+        """Wait until every group is led and all its replicas are there and in its ISR."""
         eventually(self._is_in_sync, timeout=timeout, what=f"all replicas of {self.name} are in sync")
 
     def _is_in_sync(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import random
 import secrets
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import textwrap
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -356,7 +357,7 @@ class Cluster:
         )
 
     def wait_healed(self) -> None:
-        """Until every group is led, and all its replicas follow and are in the ISR.
+        """Until every group is led, and all its replicas are in the ISR.
 
         The record still has those that died a moment ago, so the processes that run now are asked too.
         """
@@ -364,7 +365,7 @@ class Cluster:
         with connect(self.addresses(), key=key, timeout=DEADLINE_SECONDS) as client:
             for number, plan in enumerate(self.plans):
                 wait_until(
-                    f"group {number} is led and has all of {plan.replicas} in its ISR",
+                    f"group {number} is led, and all of {plan.replicas} say that they are in its ISR",
                     partial(self._is_whole, client, number),
                     DEADLINE_SECONDS,
                 )
@@ -456,10 +457,21 @@ def bring_to(state: AppliedState, log: Replog, end: Offset) -> None:
         state.apply(decode(b"".join(chunk.buffers)))
 
 
+def _ports() -> Iterator[int]:
+    """Each of 2,500 in turn, before any comes again: those that were given out are not always in use."""
+    place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    begin = random.SystemRandom().randrange(_PORTS)
+    return (12_000 + place % 8 * _PORTS + (begin + number) % _PORTS for number in itertools.count())
+
+
+_PORTS = 2_500
+_NEXT_PORTS = _ports()
+
+
 def free_port() -> int:
     """Below the range of outgoing connections, so that nobody takes it while its worker is down."""
     while True:
-        port = random.SystemRandom().randrange(12_000, 32_000)
+        port = next(_NEXT_PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

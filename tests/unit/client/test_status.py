@@ -42,9 +42,12 @@ def replica(worker: WorkerId, role: str = "follower", **known: Any) -> admin.Rep
     return admin.ReplicaView(**(facts | known))
 
 
-def follower(worker: WorkerId, confirmed: int, *, incarnation: str = "i", in_isr: bool = True) -> Any:
+def follower(
+    worker: WorkerId, confirmed: int | None, *, incarnation: str = "i", in_isr: bool = True
+) -> admin.FollowerView:
+    end = None if confirmed is None else Offset(confirmed)
     return admin.FollowerView(
-        worker=worker, incarnation=Incarnation(incarnation), confirmed=Offset(confirmed), in_isr=in_isr
+        worker=worker, incarnation=Incarnation(incarnation), confirmed=end, in_isr=in_isr
     )
 
 
@@ -80,8 +83,11 @@ def test_a_group_whose_leader_serves_and_whose_replicas_are_in_sync_runs() -> No
         ((follower(W1, 10), follower(W2, 8, incarnation="before")), (replica(W1), replica(W2)), 0),
         ((follower(W1, 10), follower(W2, 8)), (replica(W1),), 2),
         ((follower(W1, 10), follower(W2, 8)), (replica(W1), replica(W2, "stopped")), 2),
+        ((follower(W1, 10), follower(W2, 8, in_isr=False)), (replica(W1), replica(W2)), 2),
+        ((follower(W1, 10), follower(W2, 8)), (replica(W1), replica(W2, "near")), 2),
+        ((follower(W1, 10), follower(W2, None)), (replica(W1), replica(W2)), 0),
     ],
-    ids=["not heard of", "only its earlier incarnation heard of", "silent", "stopped"],
+    ids=["not heard of", "only an earlier one", "silent", "stopped", "another disk", "near", "only a Hello"],
 )
 def test_a_group_is_not_whole_while_a_member_of_its_isr_does_not_follow(
     followers: tuple[admin.FollowerView, ...], told: tuple[admin.ReplicaView, ...], lag: int

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stretto.types import WorkerId
 from stretto.worker.children import _pid_of
 from stretto.worker.settings import WorkerSettings
 
-LAUNCH = "0123456789abcdef"
 SETTINGS = WorkerSettings(
     worker=WorkerId("counts-0"),
     module="counts",
-    data_dir=Path("data/ü 'n' \"m\""),
+    data_dir=Path("data/ü 'n' \"m\" \udcff"),
     zookeeper="127.0.0.1:2181",
     address="127.0.0.1:0",
     advertise=None,
@@ -27,24 +28,27 @@ SETTINGS = WorkerSettings(
     credentials=None,
     session_timeout_ms=10_000,
     artifacts=None,
-    launch=LAUNCH,
+    launch="0123",
     node_dir=Path("/data"),
 )
 
 
 def test_settings_pass_a_command_line_unchanged() -> None:
     *program, words = SETTINGS.command()
-    assert program == [sys.executable, "-P", "-m", "stretto.worker"]
-    assert WorkerSettings.decode(words) == SETTINGS
+    assert (program[0], program[-2:]) == (sys.executable, ["-m", "stretto.worker"])
+    code = "import sys; from stretto.worker.settings import *; print(WorkerSettings.decode(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", code, words], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{SETTINGS}\n"
 
 
-@pytest.mark.parametrize(
-    "arguments", [["worker", "--launch", LAUNCH, "--id", "a"], SETTINGS.command()[-1:]], ids=["typed", "run"]
-)
-def test_a_process_is_found_by_its_launch(arguments: list[str]) -> None:
-    waits = [sys.executable, "-c", "input()", *arguments]
+@pytest.mark.parametrize("is_worker", [False, True])
+def test_a_process_is_found_by_its_launch(is_worker: bool) -> None:
+    launch = secrets.token_hex(8)
+    run = msgspec.structs.replace(SETTINGS, launch=launch).command()[-1:]
+    typed = ["worker", "--launch", launch, "--id", "counts-0"]
+    waits = [sys.executable, "-c", "input()", *(run if is_worker else typed)]
     with subprocess.Popen(waits, stdin=subprocess.PIPE) as process:
-        assert _pid_of(LAUNCH) == process.pid
-        assert _pid_of(LAUNCH[:-1]) == 0
+        assert _pid_of(launch) == process.pid
+        assert _pid_of(launch[:-1]) == 0
         process.communicate(b"\n")
-    assert _pid_of(LAUNCH) == 0
+    assert _pid_of(launch) == 0
