@@ -46,8 +46,10 @@ def test_a_process_is_found_by_its_launch(is_worker: bool) -> None:
     launch = secrets.token_hex(8)
     run = msgspec.structs.replace(SETTINGS, launch=launch).command()[-1:]
     typed = ["worker", "--launch", launch, "--id", "counts-0"]
-    waits = [sys.executable, "-c", "input()", *(run if is_worker else typed)]
-    with subprocess.Popen(waits, stdin=subprocess.PIPE) as process:
+    waits = [sys.executable, "-c", "print(flush=True); input()", *(run if is_worker else typed)]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # before that the kernel may not tell its command line yet
         assert _pid_of(launch) == process.pid
         assert _pid_of(launch[:-1]) == 0
         process.communicate(b"\n")
