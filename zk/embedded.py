@@ -12,6 +12,7 @@ import errno
 import fcntl
 import importlib.util
 import os
+import random
 import shutil
 import signal
 import socket
@@ -341,15 +342,18 @@ def _find_jars() -> list[Path]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports that were free a moment ago, all different.
+
+    None that systems give to outgoing connections: they are to be free when their daemon is started, and when
+    it is started again.
+    """
+    dice = random.SystemRandom()
+    found: list[int] = []
+    while len(found) < count:
+        port = dice.randrange(20_000, 32_768)
+        if port not in found and is_free(port):
+            found.append(port)
+    return found
 
 
 def is_free(port: int) -> bool:

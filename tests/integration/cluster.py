@@ -458,13 +458,13 @@ def bring_to(state: AppliedState, log: Replog, end: Offset) -> None:
 
 
 def _ports() -> Iterator[int]:
-    """Each of 2,500 in turn, before any comes again: those that were given out are not always in use."""
+    """Each of 1,000 in turn, before any comes again: those that were given out are not always in use."""
     place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     begin = random.SystemRandom().randrange(_PORTS)
     return (12_000 + place % 8 * _PORTS + (begin + number) % _PORTS for number in itertools.count())
 
 
-_PORTS = 2_500
+_PORTS = 1_000
 _NEXT_PORTS = _ports()
 
 

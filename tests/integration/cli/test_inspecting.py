@@ -159,7 +159,7 @@ def test_a_killed_worker_is_missed_at_once_and_shown_again_when_it_is_back(
             assert after.launch != before.launch
 
     def whole() -> bool:
-        return all(status["state"] == "running" and len(status["isr"]) == 3 for status in groups(run))
+        return all(status["state"] == "running" and status["is_whole"] for status in groups(run))
 
     wait_until("every group is whole again", whole, DEADLINE_SECONDS)
 
@@ -172,7 +172,7 @@ def test_an_option_that_is_set_for_a_module_is_in_force_in_its_groups(run: Run) 
     assert run("options", "get", name, "--module", MODULE).out == "factor - 1\n"
     done = run("options", "set", name, "1", "--module", MODULE)
     assert (done.code, done.out) == (0, f"{name} is 1 for module {MODULE}\n")
-    wait_until("it is in force", lambda: {each["min_isr"] for each in groups(run)} == {1}, 10)
+    wait_until("it is in force", lambda: {each["min_isr"] for each in groups(run)} == {1}, DEADLINE_SECONDS)
     listed = told(run("options", "list", "--module", MODULE, "--json"))
     [view] = [each for each in listed if each["name"] == name]
     assert (view["value"], view["origin"], view["default"]) == (1, f"module {MODULE}", "factor - 1")
@@ -180,7 +180,9 @@ def test_an_option_that_is_set_for_a_module_is_in_force_in_its_groups(run: Run) 
 
     done = run("options", "unset", name, "--module", MODULE)
     assert (done.code, done.out) == (0, f"{name} is factor - 1 for module {MODULE}, its default\n")
-    wait_until("it is the default again", lambda: {each["min_isr"] for each in groups(run)} == {2}, 10)
+    wait_until(
+        "it is the default again", lambda: {each["min_isr"] for each in groups(run)} == {2}, DEADLINE_SECONDS
+    )
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def homes(cluster: LocalCluster) -> dict[str, str]:
 
 
 def data_of(cluster: LocalCluster, worker: str) -> list[Path]:
-    return list(cluster.folder.glob(f"**/workers/{worker}"))
+    return list(cluster.folder.glob(f"node-*/workers/{worker}"))
 
 
 def wait_for_more(load: Load, records: int = 200) -> None:
@@ -82,7 +82,7 @@ def test_replicas_come_move_and_go_under_load(whole_cluster: LocalCluster, count
         )
         assert raised.lines[-1] == "counts has 3 replicas of 2 groups, 3 workers on 3 nodes"
         fresh = homes(cluster).keys() - {first}
-        logs = [next(iter(cluster.folder.glob(f"**/logs/{worker}.log"))).read_text() for worker in fresh]
+        logs = [next(iter(cluster.folder.glob(f"node-*/logs/{worker}.log"))).read_text() for worker in fresh]
         assert all("far_horizon_ends" in log for log in logs)
         verified = stretto("verify", "counts", *on(cluster))
         assert verified.code == 0, verified

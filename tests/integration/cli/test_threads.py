@@ -93,7 +93,8 @@ def wait_for_more(load: Load, records: int = 200) -> None:
 
 
 def replica_folders(cluster: LocalCluster) -> list[str]:
-    return sorted({path.name for path in cluster.folder.glob("node-*/workers/*/groups/*")})
+    """Of the module ``counts``; what of others is about to be deleted is not looked at."""
+    return sorted({path.name for path in cluster.folder.glob("node-*/workers/counts-*/groups/*")})
 
 
 class Topologies:

@@ -168,6 +168,11 @@ class Scene:
     def stop_worker(self, worker: WorkerId) -> None:
         self.zk.delete(self.paths.registration(worker, incarnation_of(worker)))
 
+    def has_registered(self, conductor: Conductor, worker: WorkerId, module: str = "m") -> bool:
+        """As far as the conductor knows."""
+        [view] = self.ask(conductor, admin.Modules(module=module))
+        return any(each.worker == worker and each.address is not None for each in view.processes)
+
     def record(self, number: int, module: str = "m") -> tuple[GroupRecord, int] | None:
         path = self.paths.group(GroupKey(module, self.assignment(module).generation, number))
         try:

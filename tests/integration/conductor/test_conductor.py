@@ -259,9 +259,11 @@ def test_a_person_moves_a_leader(scene: Scene) -> None:
     assert scene.requests()[0].target == target
     with pytest.raises(StrettoError, match="leads group 0"):
         scene.ask(conductor, admin.ResignLeader(module="m", group=0, to=scene.assignment().replicas[0][0]))
-    scene.stop_worker(scene.assignment().replicas[1][1])
+    gone = scene.assignment().replicas[1][1]
+    scene.stop_worker(gone)
+    wait_until("it is known to be gone", lambda: not scene.has_registered(conductor, gone))
     with pytest.raises(StrettoError, match="not in sync"):
-        scene.ask(conductor, admin.ResignLeader(module="m", group=1, to=scene.assignment().replicas[1][1]))
+        scene.ask(conductor, admin.ResignLeader(module="m", group=1, to=gone))
 
 
 def test_nobody_hands_over_to_a_node_that_is_drained(scene: Scene) -> None:

@@ -114,6 +114,12 @@ def test_what_only_a_dead_node_has_is_given_up_by_force_only(scene: Scene) -> No
     scene.nodes(conductor, "n4")
     [alone] = [worker for worker, node in scene.assignment().nodes.items() if node == "n2"]
     leave_alone(scene, alone)
+
+    def leads_all() -> bool:
+        nodes = scene.ask(conductor, admin.Leadership(module=MODULE)).nodes
+        return {each.node for each in nodes if each.leaders} == {"n2"}
+
+    wait_until("that is known", leads_all)
     with pytest.raises(StrettoError, match="nothing is lost as long as the node lives"):
         scene.ask(conductor, admin.Reassign(module=MODULE, node="n2"))
     scene.stop_worker(alone)

@@ -67,7 +67,7 @@ def workers_of(cluster: LocalCluster, module: str) -> dict[str, int]:
 
 def is_whole(bank: Bank) -> bool:
     groups = json.loads(bank.run("task-groups-status", bank.name, "--json").out)
-    return all(len(group["isr"]) == 3 and group["state"] == "running" for group in groups)
+    return all(group["is_whole"] and group["state"] == "running" for group in groups)
 
 
 def check_snapshot(folder: Path) -> None:

@@ -323,16 +323,16 @@ def test_a_part_that_is_read_again_is_the_same_and_a_lost_pin_is_named(cluster: 
 @pytest.mark.soak
 def test_pins_that_wait_for_their_turn_last_while_other_parts_are_read(start: Callable[..., Cluster]) -> None:
     specs = (PStateSpec(name="counts", type=describe(SHAPES["counts"])),)
-    idle_ms = 1_000
+    idle_ms = 3_000
     options = {"pin.idle.timeout.millis": idle_ms}
     slow = start(
         workers=3, tasks=TASKS, groups=2, depots=(DepotSpec(name="events"),), pstates=specs, options=options
     )
     put(slow, "counts", SHAPES["counts"], COUNTS)
+    network = slow.connect()._network
     reader = reader_of(source_of(slow, pstate="counts"))
     first, *others = parts = reader.partitions()
     assert [part.where.group for part in parts] == [parts[0].where.group, parts[1].where.group] * 2  # type: ignore[attr-defined]
-    network = slow.connect()._network
 
     def pins() -> list[admin.PinView]:
         return [
@@ -343,7 +343,7 @@ def test_pins_that_wait_for_their_turn_last_while_other_parts_are_read(start: Ca
     begun = next(reading)
     wait_until(
         "the pins are older than an idle one gets",
-        lambda: all(pin.age_ms > 3 * idle_ms for pin in pins()),
+        lambda: all(pin.age_ms > 2 * idle_ms for pin in pins()),
         DEADLINE_SECONDS,
     )
     rows = [row for batch in [begun, *reading] for row in batch.to_pylist()]

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tests.integration.clusters import whole_cluster
-from tests.integration.ui.serving import served
+from tests.integration.ui.serving import by_hand, served
 
-__all__ = ["served", "whole_cluster"]
+__all__ = ["by_hand", "served", "whole_cluster"]

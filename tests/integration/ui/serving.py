@@ -116,6 +116,21 @@ def served(whole_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
             cluster.ask(admin.Destroy(module=MODULE))
 
 
+@pytest.fixture
+def by_hand(served: Served) -> Iterator[None]:
+    """The conductor moves no leader by itself."""
+
+    def is_balanced() -> bool:
+        view = served.get(f"/modules/{MODULE}/leadership")
+        return bool(view["state"] == "running" and not view["switches"])
+
+    wait_until("nothing is left to balance", is_balanced, DEADLINE_SECONDS)
+    threshold = f"/options/leadership.balance.threshold?module={MODULE}"
+    served.send("PUT", threshold, {"value": 10}).raise_for_status()
+    yield
+    served.send("DELETE", threshold).raise_for_status()
+
+
 def _answers(served: Served, process: subprocess.Popen[bytes], log: Path) -> bool:
     assert process.poll() is None, log.read_text()
     try:

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        expect.set_options(timeout=PATIENCE_MS)
         yield browser
         browser.close()
 
@@ -80,7 +81,7 @@ def go(page: Page, served: Served, where: str) -> None:
 
 
 def test_a_healthy_cluster_is_told_in_one_line(page: Page) -> None:
-    expect(page.locator("#health")).to_contain_text("all replicas in sync", timeout=PATIENCE_MS)
+    expect(page.locator("#health")).to_contain_text("all replicas in sync")
     expect(page.locator("#health")).to_have_attribute("data-health", "good")
     expect(page.get_by_role("link", name=MODULE)).to_be_visible()
     for node in ("node-1", "node-2", "node-3"):
@@ -120,7 +121,7 @@ def test_without_a_conductor_charts_and_map_go_on(page: Page, served: Served, re
     expect(chart(page, "ISR count").locator("canvas")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.locator("#freshness")).to_contain_text("no conductor")
     go(page, served, f"/modules/{MODULE}/leadership")
-    expect(page.locator("a.cell.leader")).to_have_count(GROUPS, timeout=PATIENCE_MS)
+    expect(page.locator("a.cell.leader")).to_have_count(GROUPS)
     expect(page.get_by_text("How it would be balanced is not known now.")).to_be_visible()
 
 
@@ -133,33 +134,32 @@ def test_a_log_that_cannot_be_read_says_so(page: Page, served: Served, refusals:
         "**/api/v1/conductor/log*", lambda route: route.fulfill(status=503, json={"detail": "gone away"})
     )
     page.get_by_label("Least level").select_option("debug")
-    expect(page.locator("main .error")).to_have_text("gone away", timeout=PATIENCE_MS)
+    expect(page.locator("main .error")).to_have_text("gone away")
 
 
+@pytest.mark.usefixtures("by_hand")
 def test_a_killed_leader_shows_its_successor_and_the_dip_of_the_isr(page: Page, served: Served) -> None:
     go(page, served, f"/modules/{MODULE}/leadership")
     leading = page.locator("a.cell.leader")
-    expect(leading).to_have_count(GROUPS, timeout=PATIENCE_MS)
+    expect(leading).to_have_count(GROUPS)
     picture(page, "leadership")
     victim = served.get(f"/modules/{MODULE}/groups/0")["leader"]
     go(page, served, f"/modules/{MODULE}/groups/0")
-    expect(page.get_by_text(f"{GROUPS - 1} of {GROUPS - 1} replicas; min-ISR 2")).to_be_visible(
-        timeout=PATIENCE_MS
-    )
+    expect(page.get_by_text(f"{GROUPS - 1} of {GROUPS - 1} replicas; min-ISR 2")).to_be_visible()
     expect(page.get_by_role("heading", name="Epochs")).to_be_visible()
     page.evaluate("window.stayed = true")
     with served.killed(victim):
         expect(page.get_by_text("2 of 3 replicas; min-ISR 2")).to_be_visible(timeout=PATIENCE_MS)
         leader = page.locator("dl dt:text-is('Leader') + dd")
-        expect(leader).not_to_have_text(victim, timeout=PATIENCE_MS)
+        expect(leader).not_to_have_text(victim)
         successor = leader.inner_text()
         assert successor in served.get(f"/modules/{MODULE}/groups/0")["isr"]
-        expect(page.locator("tr", has_text=successor).first).to_contain_text("leader", timeout=PATIENCE_MS)
-        expect(page.locator("tr", has_text=victim).first).to_contain_text("○ out", timeout=PATIENCE_MS)
-        expect(page.locator("#health")).to_have_attribute("data-health", "degraded", timeout=PATIENCE_MS)
+        expect(page.locator("tr", has_text=successor).first).to_contain_text("leader")
+        expect(page.locator("tr", has_text=victim).first).to_contain_text("○ out")
+        expect(page.locator("#health")).to_have_attribute("data-health", "degraded")
         story = page.locator("ol.story li", has_text=successor)
         expect(story.filter(has_text="leads").first).to_be_visible(timeout=PATIENCE_MS)
-        expect(latest(page, "ISR count", "ISR members")).to_have_text("2", timeout=PATIENCE_MS)
+        expect(latest(page, "ISR count", "ISR members")).to_have_text("2")
         expect(latest(page, "ISR count", "min-ISR")).to_have_text("2")
         picture(page, "group")
     # The supervisor brings it back, and it returns to the ISR.
@@ -167,10 +167,11 @@ def test_a_killed_leader_shows_its_successor_and_the_dip_of_the_isr(page: Page, 
     assert page.evaluate("window.stayed"), "the page was loaded again"
 
 
+@pytest.mark.usefixtures("by_hand")
 def test_leadership_is_handed_over_from_the_map(page: Page, served: Served) -> None:
     go(page, served, f"/modules/{MODULE}/leadership")
-    expect(page.locator("a.cell.leader")).to_have_count(GROUPS, timeout=PATIENCE_MS)
-    # From who leads most to who leads least, or the conductor would take it back at once.
+    expect(page.locator("a.cell.leader")).to_have_count(GROUPS)
+    # From who leads most to who leads least, so that the conductor leaves it there when the test is over.
     groups = [served.get(f"/modules/{MODULE}/groups/{number}") for number in range(GROUPS)]
     leads = Counter(group["leader"] for group in groups)
     number, group = max(enumerate(groups), key=lambda each: leads[each[1]["leader"]])
@@ -178,23 +179,23 @@ def test_leadership_is_handed_over_from_the_map(page: Page, served: Served) -> N
     successor = min(others, key=lambda each: leads[each["worker"]])
     page.get_by_label("Group to hand over").select_option(str(number))
     target = page.get_by_label("Hand over to")
-    expect(target.locator("option")).to_have_count(2, timeout=PATIENCE_MS)
+    expect(target.locator("option")).to_have_count(2)
     target.select_option(successor["worker"])
     page.get_by_role("button", name="Resign").click()
-    expect(page.locator("form [role=status]")).to_contain_text("asked to go to", timeout=PATIENCE_MS)
+    expect(page.locator("form [role=status]")).to_contain_text("asked to go to")
     column = page.locator(".map section", has=page.get_by_role("link", name=successor["node"]))
     expect(column.get_by_role("link", name=f"group {number}, leads")).to_be_visible(timeout=PATIENCE_MS)
 
 
 def test_a_server_that_is_gone_leaves_no_good_health_on_the_page(page: Page, refusals: set[int]) -> None:
     refusals.add(503)
-    expect(page.locator("#health")).to_have_attribute("data-health", KNOWN, timeout=PATIENCE_MS)
+    expect(page.locator("#health")).to_have_attribute("data-health", KNOWN)
     page.route("**/api/v1/**", lambda route: route.fulfill(status=503, json={"detail": "gone away"}))
-    expect(page.locator("#health")).to_have_attribute("data-health", "unknown", timeout=PATIENCE_MS)
+    expect(page.locator("#health")).to_have_attribute("data-health", "unknown")
     expect(page.locator("#health")).to_contain_text("what is below is as old")
     expect(page.locator("#freshness")).to_contain_text("Not refreshed: gone away")
     page.unroute("**/api/v1/**")
-    expect(page.locator("#health")).to_have_attribute("data-health", KNOWN, timeout=PATIENCE_MS)
+    expect(page.locator("#health")).to_have_attribute("data-health", KNOWN)
 
 
 SOMETHING = re.compile(r"[1-9]")
@@ -217,7 +218,7 @@ def test_charts_have_data(page: Page, served: Served) -> None:
         go(page, served, where)
         for name, line in LINES:
             expect(chart(page, name).locator("canvas")).to_be_visible(timeout=PATIENCE_MS)
-            expect(latest(page, name, line)).to_have_text(SOMETHING, timeout=PATIENCE_MS)
+            expect(latest(page, name, line)).to_have_text(SOMETHING)
         expect(chart(page, "Replicate failures").get_by_label("Kind of entry")).to_be_visible()
         entries = chart(page, "Replog entries")
         entries.get_by_label("Of:").select_option("isr_followers")
@@ -225,7 +226,7 @@ def test_charts_have_data(page: Page, served: Served) -> None:
         expect(entries.locator("canvas")).to_be_visible()
         durations = chart(page, "Replicate duration")
         durations.get_by_label("Kind of entry").select_option("depot")
-        expect(latest(page, "Replicate duration", "maximum")).to_have_text(SOMETHING, timeout=PATIENCE_MS)
+        expect(latest(page, "Replicate duration", "maximum")).to_have_text(SOMETHING)
         if "modules" in where:
             picture(page, "module")
 
@@ -234,17 +235,17 @@ def test_an_option_of_a_topology_is_edited(page: Page, served: Served) -> None:
     name = "topology.failures.max"
     go(page, served, f"/modules/{MODULE}/options")
     of = page.get_by_label("Options of")
-    expect(of.locator("option")).to_have_count(5, timeout=PATIENCE_MS)
+    expect(of.locator("option")).to_have_count(5)
     of.select_option("topology:count")
     row = page.locator("tr", has=page.get_by_label(name))
-    expect(row).to_contain_text("default 1000 records", timeout=PATIENCE_MS)
+    expect(row).to_contain_text("default 1000 records")
     page.get_by_label(name).fill("77")
     row.get_by_role("button", name="Set", exact=True).click()
-    expect(row).to_contain_text("topology count of module Shown", timeout=PATIENCE_MS)
+    expect(row).to_contain_text("topology count of module Shown")
     told = served.get(f"/options?module={MODULE}&topology=count")
     assert next(each for each in told if each["name"] == name)["value"] == 77
     row.get_by_role("button", name="Unset").click()
-    expect(row).to_contain_text("default;", timeout=PATIENCE_MS)
+    expect(row).to_contain_text("default;")
 
 
 def test_an_option_is_edited(page: Page, served: Served, refusals: set[int]) -> None:
@@ -255,18 +256,18 @@ def test_an_option_is_edited(page: Page, served: Served, refusals: set[int]) -> 
     row = page.locator("tr", has=field)
     field.fill("4321")
     row.get_by_role("button", name="Set", exact=True).click()
-    expect(row).to_contain_text("module Shown", timeout=PATIENCE_MS)
+    expect(row).to_contain_text("module Shown")
     told = next(each for each in served.get(f"/options?module={MODULE}") if each["name"] == name)
     assert told["value"] == 4321
     field.fill("-1")
     row.get_by_role("button", name="Set", exact=True).click()
-    expect(row.locator(".error")).to_contain_text(name, timeout=PATIENCE_MS)
+    expect(row.locator(".error")).to_contain_text(name)
     row.get_by_role("button", name="Unset").click()
-    expect(row).to_contain_text("default", timeout=PATIENCE_MS)
+    expect(row).to_contain_text("default")
 
 
 def test_refreshing_can_be_paused(page: Page) -> None:
-    expect(page.locator("#freshness")).to_contain_text("As of", timeout=PATIENCE_MS)
+    expect(page.locator("#freshness")).to_contain_text("As of")
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("button", name="Paused")).to_have_attribute("aria-pressed", "true")
     asked: list[str] = []
@@ -285,7 +286,7 @@ def test_records_are_browsed_on_a_narrow_screen(page: Page, served: Served) -> N
     assert served.send("POST", f"/modules/{MODULE}/depots/events/records", body).status_code == 201
     go(page, served, f"/modules/{MODULE}/data")
     expect(page.get_by_label("Depot or PState")).to_be_visible()
-    expect(page.locator("main")).to_contain_text("offsets", timeout=PATIENCE_MS)
+    expect(page.locator("main")).to_contain_text("offsets")
     expect(page.get_by_text("From offset")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
@@ -298,7 +299,7 @@ def test_a_pstate_is_paged_without_a_key_twice(page: Page, served: Served) -> No
     wait_until("all are counted", lambda: served.get(query)["answer"] > 0, 60)
     go(page, served, f"/modules/{MODULE}/data")
     page.get_by_label("Depot or PState").select_option("pstate:counts")
-    expect(page.locator("main")).to_contain_text("Type dict[str, int]", timeout=PATIENCE_MS)
+    expect(page.locator("main")).to_contain_text("Type dict[str, int]")
     seen: list[str] = []
     rows = page.locator("tbody tr td:first-child")
     while True:
@@ -309,7 +310,7 @@ def test_a_pstate_is_paged_without_a_key_twice(page: Page, served: Served) -> No
         if not following.count():
             break
         following.click()
-        expect(rows.first).not_to_have_text(shown[0], timeout=PATIENCE_MS)
+        expect(rows.first).not_to_have_text(shown[0])
     assert len(seen) == len(set(seen))
     assert {json.dumps(each["user"]) for each in records} <= set(seen)
 
@@ -327,17 +328,17 @@ def test_keys_with_slashes_and_numbers_beyond_those_of_javascript_are_browsed(
     page.get_by_label("Depot or PState").select_option("pstate:notes")
     page.get_by_role("button", name=user).click()
     rows = page.locator("tbody tr td:first-child")
-    expect(rows.first).to_have_text(str(big), timeout=PATIENCE_MS)
+    expect(rows.first).to_have_text(str(big))
     shown = rows.all_inner_texts()
     page.get_by_role("button", name="Next page").click()
-    expect(rows.first).to_have_text(str(big + 50), timeout=PATIENCE_MS)
+    expect(rows.first).to_have_text(str(big + 50))
     shown += rows.all_inner_texts()
     assert shown == [str(big + each) for each in range(60)]
     typed = page.get_by_label("Key, or a JSON list of keys")
     assert typed.input_value() == user
     typed.fill(json.dumps([user, big + 7]))
     page.get_by_role("button", name="Show").click()
-    expect(page.locator("main pre")).to_have_text('"note 7"', timeout=PATIENCE_MS)
+    expect(page.locator("main pre")).to_have_text('"note 7"')
 
 
 def test_a_parked_record_that_was_opened_stays_open(page: Page, served: Served) -> None:
@@ -351,16 +352,16 @@ def test_a_parked_record_that_was_opened_stays_open(page: Page, served: Served) 
     parked.first.locator("summary").click()
     expect(parked.first.locator("pre")).to_contain_text("no luck")
     assert served.send("POST", where, body).status_code == 201
-    expect(parked).to_have_count(before + 1, timeout=PATIENCE_MS)
+    expect(parked).to_have_count(before + 1)
     expect(page.locator("details[open]")).to_have_count(1)
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY", "the focus was lost"
     go(page, served, "/")
     problem = page.locator("ul.problems li", has_text=f"of count of {MODULE}")
-    expect(problem).to_contain_text("parked", timeout=PATIENCE_MS)
+    expect(problem).to_contain_text("parked")
     problem.get_by_role("link").click()
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Forget all").click()
-    expect(page.locator("main")).to_contain_text("None.", timeout=PATIENCE_MS)
+    expect(page.locator("main")).to_contain_text("None.")
 
 
 def test_the_log_of_a_worker_is_read_page_by_page_and_by_level(page: Page, served: Served) -> None:
@@ -368,6 +369,6 @@ def test_the_log_of_a_worker_is_read_page_by_page_and_by_level(page: Page, serve
     go(page, served, f"/workers/{worker}")
     page.get_by_role("link", name="Its log").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Log of worker {worker}")
-    expect(page.locator("ol.log")).to_contain_text("worker_started", timeout=PATIENCE_MS)
+    expect(page.locator("ol.log")).to_contain_text("worker_started")
     page.get_by_label("Least level").select_option("critical")
-    expect(page.locator("ol.log li.info")).to_have_count(0, timeout=PATIENCE_MS)
+    expect(page.locator("ol.log li.info")).to_have_count(0)

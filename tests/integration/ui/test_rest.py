@@ -16,7 +16,7 @@ from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from stretto.ui.api import HANDLERS
-from tests.integration.ui.serving import GROUPS, MODULE, Served
+from tests.integration.ui.serving import GROUPS, MODULE, REQUEST_SECONDS, Served
 from tests.integration.zk.waiting import wait_until
 
 
@@ -207,6 +207,7 @@ def test_pages_of_other_sites_see_and_change_nothing(served: Served) -> None:
     assert served.send("POST", path, headers={"Origin": served.url}).status_code == 202
 
 
+@pytest.mark.usefixtures("by_hand")
 def test_a_leader_hands_over_when_it_is_asked_to(served: Served) -> None:
     group = served.get(f"/modules/{MODULE}/groups/0")
     successor = next(worker for worker in group["isr"] if worker != group["leader"])
@@ -219,7 +220,7 @@ def test_a_leader_hands_over_when_it_is_asked_to(served: Served) -> None:
 
 def test_metrics_are_in_the_format_of_prometheus(served: Served) -> None:
     def exposition() -> str | None:
-        answer = httpx.get(f"{served.url}/metrics")
+        answer = httpx.get(f"{served.url}/metrics", timeout=REQUEST_SECONDS)
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         return answer.text if f'stretto_isr_members{{module="{MODULE}"' in answer.text else None
 
@@ -279,7 +280,7 @@ def test_progress_and_failures_of_topologies_are_in_charts_and_metrics(served: S
     assert any(told["topology_records"]["count"])
     assert any(told["function_duration"]["count"]["p99"])
     assert any(told["lease_left"])
-    text = httpx.get(f"{served.url}/metrics").text
+    text = httpx.get(f"{served.url}/metrics", timeout=REQUEST_SECONDS).text
     assert 'stretto_topology_parked_records{module="Shown"' in text
     assert "stretto_function_duration_seconds_bucket" in text
     where = f"/modules/{MODULE}/failures"

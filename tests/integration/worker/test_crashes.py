@@ -6,7 +6,9 @@ import resource
 import time
 from collections.abc import Callable
 
-from tests.integration.cluster import DEPOT, MODULE, Cluster, WorkerProcess
+import pytest
+
+from tests.integration.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster, WorkerProcess
 from tests.integration.load import Load, check_history
 from tests.integration.zk.waiting import wait_until
 
@@ -125,10 +127,11 @@ def test_a_full_disk_of_the_leader_is_told_and_overcome(cluster: Cluster) -> Non
 
 
 def test_a_client_finds_the_next_leader_without_waiting_for_a_time_out(
-    start: Callable[..., Cluster],
+    start: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A supervisor that proves a worker dead deletes its registration, so no session has to expire."""
-    cluster = start(session_timeout_ms=30_000)
+    monkeypatch.setattr("stretto.client.producer.REQUEST_TIMEOUT_MS", 30_000)
+    cluster = start(session_timeout_ms=40_000)
     producer = cluster.connect().producer(MODULE, DEPOT, linger_ms=0)
     producer.append(b"before", task=0).result(30)
     record, leader = cluster.record(), cluster.leader()
@@ -137,5 +140,5 @@ def test_a_client_finds_the_next_leader_without_waiting_for_a_time_out(
     leader.kill()
     killed = time.monotonic()
     cluster.operator.delete(cluster.paths.registration(record.leader, record.leader_incarnation))
-    producer.append(b"after", task=0).result(30)
-    assert time.monotonic() - killed < 4.0, "it waited for the answer of a dead worker"
+    producer.append(b"after", task=0).result(DEADLINE_SECONDS)
+    assert time.monotonic() - killed < 20.0, "it waited for the answer of a dead worker"

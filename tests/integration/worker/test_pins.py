@@ -197,7 +197,7 @@ def test_with_a_cluster_key_and_without_followers_the_leader_serves(
     key = tmp_path / "key"
     ClusterKey.generate().save(key)
     code = Code(tmp_path / "code", SUMS, "Sums")
-    options = {"pin.idle.timeout.millis": 1_000}
+    options = {"pin.idle.timeout.millis": 3_000}
     with Cluster(
         tmp_path,
         zookeeper.address,

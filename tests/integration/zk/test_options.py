@@ -17,7 +17,7 @@ from stretto.zk.paths import Paths
 from stretto.zk.records import ZnodeDamaged
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder, Specified, Started, Tuned
-from tests.integration.zk.servers import Workers
+from tests.integration.zk.servers import LONG_SESSION_TIMEOUT_MS, Workers
 from tests.integration.zk.waiting import wait_until
 
 COUNTS = Level.of("counts")
@@ -187,7 +187,9 @@ def test_a_worker_does_not_hear_of_other_modules(
 def test_options_changed_while_cut_off_are_told_after_reconnecting_in_one(
     proxy: Proxy, workers: Workers, operator: KazooClient
 ) -> None:
-    _, recorder = workers.open(proxy.address, "a", options_of="counts")
+    _, recorder = workers.open(
+        proxy.address, "a", options_of="counts", session_timeout_ms=LONG_SESSION_TIMEOUT_MS
+    )
     proxy.cut()
     for value in range(1_000, 1_020):
         set_option(operator, workers.paths, COUNTS, LAG, value)

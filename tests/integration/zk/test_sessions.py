@@ -19,7 +19,7 @@ from stretto.zk.paths import Paths
 from stretto.zk.records import WorkerRegistration, decode
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Expired, Recorder, Renewed, Started
-from tests.integration.zk.servers import GROUP, SESSION_TIMEOUT_MS, Workers
+from tests.integration.zk.servers import GROUP, LONG_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS, Workers
 from tests.integration.zk.waiting import wait_until
 
 
@@ -86,7 +86,7 @@ def test_the_lease_is_renewed_again_and_again(zookeeper: EmbeddedZooKeeper, work
 
 
 def test_back_in_time_the_incarnation_lives_on(proxy: Proxy, workers: Workers) -> None:
-    metastore, recorder = workers.open(proxy.address, "a")
+    metastore, recorder = workers.open(proxy.address, "a", session_timeout_ms=LONG_SESSION_TIMEOUT_MS)
     incarnation = metastore.incarnation
     proxy.cut()
     wait_until(
@@ -155,7 +155,8 @@ def _suspended(recorder: Recorder, cut_at: int) -> bool:
 
 def test_silence_is_noticed_however_much_is_asked(proxy: Proxy, workers: Workers) -> None:
     """What is sent proves nothing: only answers do."""
-    metastore, recorder = workers.open(proxy.address, "a")
+    session_timeout_ms = 3 * SESSION_TIMEOUT_MS
+    metastore, recorder = workers.open(proxy.address, "a", session_timeout_ms=session_timeout_ms)
     session = metastore._session
     assert session is not None
     renewed_after(recorder, boot_time_ms())
@@ -169,7 +170,7 @@ def test_silence_is_noticed_however_much_is_asked(proxy: Proxy, workers: Workers
         return not session.is_connected
 
     wait_until("it is suspended", is_suspended)
-    assert boot_time_ms() - cut_at < 1.5 * SESSION_TIMEOUT_MS
+    assert boot_time_ms() - cut_at < 1.5 * session_timeout_ms
 
 
 def test_a_deleted_registration_ends_the_session(
@@ -209,7 +210,7 @@ def test_a_changed_registration_is_written_also_over_a_lost_connection(
         proxy.address,
         paths=paths,
         worker=WorkerId("a"),
-        session_timeout_ms=SESSION_TIMEOUT_MS,
+        session_timeout_ms=LONG_SESSION_TIMEOUT_MS,
         registration=lambda incarnation: WorkerRegistration(
             worker=WorkerId("a"),
             incarnation=incarnation,
