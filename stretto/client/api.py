@@ -24,6 +24,7 @@ from stretto.keys import ClusterKey
 from stretto.wire import GroupView
 
 RUN = 1_000
+AGAIN_SECONDS = 0.05
 
 T = TypeVar("T")
 
@@ -55,10 +56,18 @@ class Client:
         self._look_for(module)
         return NamedWriter(self._network, module, depot, name, part, lasting=lasting)
 
-    def describe(self, module: str) -> ModuleDescription:
+    def describe(self, module: str, *, timeout: float = 30.0) -> ModuleDescription:
         """Its tasks, and what is declared in it."""
+        deadline = time.monotonic() + timeout
         self._look_for(module)
-        return describe(self._network, module)
+        while True:
+            try:
+                return describe(self._network, module)
+            except RetriableError:
+                if time.monotonic() > deadline:
+                    raise
+            # Its workers may have been started again, at other addresses.
+            self._refresh_by(deadline)
 
     def reader(self, module: str, depot: str, **options: Any) -> Reader:
         """See :class:`Reader` for the options."""
@@ -80,8 +89,7 @@ class Client:
         With ``max_staleness``, in seconds, followers answer too, with what is at most so old. A reader never
         sees less than it has seen before, nor less than the one whose ``token`` it is given.
         """
-        self._look_for(module)
-        description = describe(self._network, module)
+        description = self.describe(module, timeout=timeout)
         spec = find_pstate(module, description, pstate)
         self._await_tasks(module, description.tasks, timeout)
         return PStateReader(
@@ -109,7 +117,7 @@ class Client:
         tasks = self._network.view.task_counts.get(module)
         names = () if description is None else [query.name for query in description.queries]
         if description is None or description.tasks != tasks or name not in names:
-            description = self._described[module] = describe(self._network, module)
+            description = self._described[module] = self.describe(module, timeout=timeout)
         self._await_tasks(module, description.tasks, timeout)
         return Asking(self._network, module, description, name, args=args, named=named, timeout=timeout)
 
@@ -118,7 +126,7 @@ class Client:
         while len(self._network.view.tasks.get(module, ())) < tasks:
             if time.monotonic() > deadline:
                 raise RetriableError(f"not all tasks of module {module} can be found; try again")
-            self.refresh()
+            self._refresh_by(deadline)
 
     def _look_for(self, module: str) -> None:
         """It may have been launched since we looked."""
@@ -136,6 +144,11 @@ class Client:
             refusal = self._network.refusal
             reason = f" ({refusal})" if refusal is not None else ""
             raise RetriableError(f"no worker answered{reason}; check the addresses given to connect()")
+
+    def _refresh_by(self, deadline: float) -> None:
+        """To try again, but not at once: workers that have just begun know nobody yet."""
+        time.sleep(AGAIN_SECONDS)
+        self.refresh(max(AGAIN_SECONDS, deadline - time.monotonic()))
 
     def close(self) -> None:
         for producer in self._producers:
