@@ -20,6 +20,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ log = structlog.get_logger()
 
 PATIENCE_MS = 20_000
 """From SIGTERM to SIGKILL."""
+STARTING_SECONDS = 1.0
+"""From a fork to a command line, with room for a machine that is busy."""
 UNBURIED_MAX = 64
 LOG_BYTES_MAX = 64 * 1024 * 1024
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -296,15 +299,23 @@ def _start_time(pid: int) -> int | None:
 
 
 def _pid_of(launch: str) -> int:
-    """Of the process that was started with this launch, whether or not it is a worker yet; 0 if none is."""
+    """Of the process that was started with this launch, whether or not it is a worker yet; 0 if none is.
+
+    It is looked for until it must show its command line: a process whose supervisor was killed while it was
+    being started still has that of the supervisor, or for a moment none.
+    """
     needles = (f"\0--launch\0{launch}\0".encode(), f'"launch":"{launch}"'.encode())
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes()
-                if any(needle in words for needle in needles):
-                    return int(entry.name)
-    return 0
+    deadline = time.monotonic() + STARTING_SECONDS
+    while True:
+        for entry in _PROC.iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    words = (entry / "cmdline").read_bytes()
+                    if any(needle in words for needle in needles):
+                        return int(entry.name)
+        if time.monotonic() > deadline:
+            return 0
+        time.sleep(STARTING_SECONDS / 50)
 
 
 def _how(status: int | None) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -42,7 +45,8 @@ def test_settings_pass_a_command_line_unchanged() -> None:
 
 
 @pytest.mark.parametrize("is_worker", [False, True])
-def test_a_process_is_found_by_its_launch(is_worker: bool) -> None:
+def test_a_process_is_found_by_its_launch(is_worker: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stretto.worker.children.STARTING_SECONDS", 0.0)
     launch = secrets.token_hex(8)
     run = msgspec.structs.replace(SETTINGS, launch=launch).command()[-1:]
     typed = ["worker", "--launch", launch, "--id", "counts-0"]
@@ -54,3 +58,30 @@ def test_a_process_is_found_by_its_launch(is_worker: bool) -> None:
         assert _pid_of(launch[:-1]) == 0
         process.communicate(b"\n")
     assert _pid_of(launch) == 0
+
+
+def test_a_process_that_is_being_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its supervisor was killed before it had its command line."""
+    monkeypatch.setattr("stretto.worker.children.STARTING_SECONDS", 60.0)
+    launch = secrets.token_hex(8)
+    becomes = f"read line; exec {sys.executable} -c 'input()' worker --launch {launch} --id counts-0"
+    with subprocess.Popen(["/bin/sh", "-c", becomes], stdin=subprocess.PIPE) as process:
+        looked, sleep = threading.Event(), time.sleep
+
+        def look_again(_: float) -> None:
+            looked.set()
+            sleep(0.01)
+
+        monkeypatch.setattr("stretto.worker.children.time.sleep", look_again)
+
+        def go_on() -> None:
+            assert looked.wait(60)
+            assert process.stdin is not None
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+
+        with ThreadPoolExecutor(1) as pool:
+            going = pool.submit(go_on)
+            assert _pid_of(launch) == process.pid
+            going.result(60)
+        process.communicate(b"\n")
