@@ -99,6 +99,8 @@ class Hops:
         self._source = f"{worker.worker}/{secrets.token_hex(8)}"
         self._numbers = itertools.count(1)
         self._network: Network | None = None
+        #: Those that wait until it is known who leads their tasks, as when a worker has just begun.
+        self._unplaced: deque[Hop] = deque()
         #: Of others, by source and number.
         self._taken: dict[tuple[str, int], _Taken] = {}
         #: Those that were answered, oldest first.
@@ -108,17 +110,33 @@ class Hops:
 
     def send(self, topology: str, task: TaskId, calls: Buffer, then: Callable[[Failures], None]) -> Hop:
         hop = Hop(next(self._numbers), topology, task, calls, then)
-        self._try(hop)
+        self._queue(hop)
         return hop
+
+    def _queue(self, hop: Hop) -> None:
+        self._unplaced.append(hop)
+        if len(self._unplaced) == 1:
+            self._try_unplaced()
+
+    def _try_unplaced(self) -> None:
+        """In the order in which they were sent: what one task sends to another arrives in that order."""
+        while self._unplaced:
+            hop = self._unplaced[0]
+            if self._group_of(hop) is None and not hop.is_over:
+                hop.attempts += 1
+                wait_ms = patience_ms(hop.attempts - 1)
+                self._worker.loop.call_after(wait_ms, self.network.refresh, self._try_unplaced)
+                return
+            self._try(hop)
+            self._unplaced.popleft()
 
     def _try(self, hop: Hop) -> None:
         if hop.is_over:
             return
         network = self.network
-        group = network.view.of_task.get((self._worker.config.module, hop.task))
+        group = self._group_of(hop)
         if group is None:
-            self._worker.loop.call_after(patience_ms(hop.attempts), network.refresh, lambda: self._try(hop))
-            hop.attempts += 1
+            self._queue(hop)
             return
         epoch = network.view.epoch(group)
 
@@ -144,6 +162,9 @@ class Hops:
             group, request, message, (hop.calls,), heard, timeout_ms=TIMEOUT_MS, wait_ms=TIMEOUT_MS
         ):
             self._again(hop, group, epoch)
+
+    def _group_of(self, hop: Hop) -> GroupKey | None:
+        return self.network.view.of_task.get((self._worker.config.module, hop.task))
 
     def _again(self, hop: Hop, group: GroupKey, epoch: Epoch) -> None:
         hop.attempts += 1

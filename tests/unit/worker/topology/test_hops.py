@@ -1,4 +1,4 @@
-"""Steps that others send: recognized when they come again, and forgotten in time."""
+"""Steps for other tasks: in order, recognized when they come again, and forgotten in time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from stretto import wire
 from stretto.replog.frame import Buffer
-from stretto.types import TaskId, WorkerId
+from stretto.types import Epoch, TaskId, WorkerId
 from stretto.worker.topology import hops
 from stretto.worker.topology.hops import Failures, Hops
 from stretto.zk.paths import GroupKey
@@ -79,3 +79,35 @@ def test_calls_of_other_code_are_refused_until_both_go_by_the_same() -> None:
     worker.artifact = "of an update"
     desk.received(cast(Any, "sender"), message, [memoryview(msgspec.msgpack.encode([]))])
     assert taken == [0]
+
+
+def test_hops_go_out_in_the_order_of_sending_also_while_nobody_knows_where_to() -> None:
+    taken: list[bytes] = []
+    later: list[Callable[[], None]] = []
+    of_task: dict[tuple[str, TaskId], GroupKey] = {}
+
+    def take(_group: GroupKey, task: TaskId, _topology: str, calls: Buffer, _tell: Tell) -> bool:
+        if calls == b"first":
+            # What is sent meanwhile waits for its turn too.
+            desk.send("t", TaskId(0), b"from within", lambda _: None)
+        taken.append(bytes(calls))
+        return True
+
+    worker = SimpleNamespace(
+        config=SimpleNamespace(module="m"),
+        worker=WorkerId("w0"),
+        loop=SimpleNamespace(call_after=lambda _ms, refresh, then: later.append(lambda: refresh(then))),
+    )
+    desk = Hops(cast(Any, worker), take)
+    view = SimpleNamespace(of_task=of_task, epoch=lambda _: Epoch(1))
+    desk._network = cast(Any, SimpleNamespace(view=view, refresh=lambda then: then()))
+    desk.send("t", TaskId(0), b"first", lambda _: None)
+    later.pop()()
+    assert (taken, len(later)) == ([], 1)
+    of_task["m", TaskId(0)] = GROUP
+    desk.send("t", TaskId(0), b"second", lambda _: None)
+    assert taken == []
+    later.pop()()
+    assert (taken, later) == ([b"first", b"second", b"from within"], [])
+    desk.send("t", TaskId(0), b"third", lambda _: None)
+    assert taken[-1] == b"third"
