@@ -21,6 +21,7 @@ from stretto.artifact import load
 from stretto.client.calls import ask
 from stretto.client.network import Network
 from stretto.client.upload import upload
+from stretto.errors import RetriableError
 from stretto.worker.children import RunFile
 from tests.integration.zk.waiting import wait_until
 
@@ -133,7 +134,14 @@ def launch(conductor: str, folder: Path, factor: int = 3) -> None:
     network = Network([conductor], None)
     try:
         artifact, manifest = load(f"{source}:Counts", folder)
-        nodes = [node.address for node in ask(network, conductor, admin.Nodes()) if node.address]
+
+        def known() -> list[str]:
+            # A conductor whose ZooKeeper is slow to answer says so, and is asked again.
+            with contextlib.suppress(RetriableError):
+                return [node.address for node in ask(network, conductor, admin.Nodes()) if node.address]
+            return []
+
+        nodes = wait_until("the nodes are known", known, READY_SECONDS)
         upload(network, nodes, artifact, copies=factor)
         call = admin.Launch(
             module="Counts",
