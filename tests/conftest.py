@@ -7,14 +7,14 @@ import os
 import secrets
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.zk.waiting import wait_until
+
 RUN = "STRETTO_TEST_RUN"
-GONE_SECONDS = 30.0
 
 
 def pytest_configure() -> None:
@@ -27,10 +27,10 @@ def no_process_left() -> Iterator[None]:
     """Whatever a test starts has this in its environment. ZooKeepers go with the process that has them."""
     os.environ[RUN] = secrets.token_hex(8)
     yield
-    deadline = time.monotonic() + GONE_SECONDS
-    while left := _left(f"{RUN}={os.environ[RUN]}\0".encode()):
-        assert time.monotonic() < deadline, f"left behind: {left}"
-        time.sleep(0.1)
+    mark = f"{RUN}={os.environ[RUN]}\0".encode()
+    with contextlib.suppress(AssertionError):
+        wait_until("all are gone", lambda: not _left(mark))
+    assert _left(mark) == {}
 
 
 def _left(mark: bytes) -> dict[int, str]:

@@ -135,9 +135,7 @@ def _config_option() -> Any:
 
 def _run(args: Sequence[str]) -> int:
     try:
-        return exit_code(
-            lambda: app(args=args or ["--help"], prog_name="stretto", standalone_mode=False),
-        )
+        return exit_code(lambda: app(args=args or ["--help"], prog_name="stretto", standalone_mode=False))
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         hint = config.origin(error) or (f" (see '{context.command_path} --help')" if context else "")

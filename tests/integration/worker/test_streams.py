@@ -197,8 +197,8 @@ def test_a_function_that_holds_the_interpreter_costs_no_membership_and_no_lease(
         producer.append(b"99").result(DEADLINE_SECONDS)
         reads = 0
         while leader.said("executor_killed") == 0:
-            # Appends and reads go on at their leader, lease and all.
-            producer.append(b"1").result(DEADLINE_SECONDS)
+            # Appends and reads go on at their leader, lease and all: none waits until the function is ended.
+            producer.append(b"1").result(5.0)
             reads += len(reader.read(0, 0).records) > 0
         assert reads > 20
     wait_until("the record is parked", lambda: len(parked(cluster)) == 1, DEADLINE_SECONDS)
