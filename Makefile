@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test soak lint format sim bench demo lock clean java
+.PHONY: help setup test soak mutants lint format sim bench demo lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,6 +23,14 @@ test: setup ## Run the test suite
 
 soak: setup ## Run the tests that take long
 	@$(PYTEST) -m soak --timeout 600 $(PYTEST_ARGS)
+
+# One edit at a time meets the tests that belong to its file, until SECONDS are over; SEED draws the same ones
+# again, FILES='zk/*,worker/reads.py' draws from some, ONLY=NAME tries one, QUICK=1 starts no cluster.
+SECONDS ?= 600
+
+mutants: setup ## Count which slips of the hand the tests notice, in a sample of edits
+	@$(BIN)/python -m tests.mutants --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FILES),--files '$(FILES)') $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
 lint: setup ## Check style, formatting and types
 	@$(BIN)/ruff check .
