@@ -1,9 +1,13 @@
 """Reading in batch: a plan made in the driver, and its parts, read by Spark's Python processes.
 
 Planning pins every task group once; all parts of the plan, and every attempt at one, read under these pins.
-So a task that Spark tries again reads the same, and a pin that is lost fails the read with a sentence that
-names it. There is a part for each task, and several for one that is large. Parts of all groups come in turn:
-Spark reads them in this order, and so all pins are read from early on until the end.
+Spark keeps the plan for all queries of a ``load()``: each of them reads the same parts at a moment of its own
+(:mod:`~pyspark_stretto.moments`). So a part says what to read at any moment: ranges of keys, or of offsets,
+that leave nothing out whatever there is by then. A task that Spark tries again reads the same, and a pin that
+is lost fails the read with a sentence that names it.
+
+There is a part for each task, and several for one that is large. Parts of all groups come in turn: Spark
+reads them in this order, and so all pins are read from early on until the end.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from pyspark_stretto import states
 from pyspark_stretto.columns import Columns
 from pyspark_stretto.errors import plainly
 from pyspark_stretto.filters import DepotFilters, KeyFilters
+from pyspark_stretto.moments import Plan, moment_of, pinned_of, query_of_task
 from pyspark_stretto.options import Options, check_tasks
 from pyspark_stretto.records import Records, check_schema
 from pyspark_stretto.renewing import Pins, renewed
@@ -78,31 +83,36 @@ class _Pushing:
 class Part(InputPartition):
     """Of what is read in one place: number ``part`` of ``parts``."""
 
-    def __init__(self, where: Where, task: int) -> None:
+    def __init__(self, where: Where, task: int, offset: int) -> None:
         super().__init__(task)
         self.where = where
         self.task = task
+        self.offset = offset
         self.part = 0
         self.parts = 1
         #: Of the whole plan.
         self.pins = Pins()
+        #: Which each query carries out at a moment of its own; None: it is only ever read under these pins.
+        self.plan: Plan | None = None
 
 
 class RowsPart(Part):
     """Rows of one task, with keys in these ranges."""
 
     def __init__(self, where: Where, task: int, offset: int, ranges: list[Range]) -> None:
-        super().__init__(where, task)
-        self.offset = offset
+        super().__init__(where, task, offset)
         self.ranges = ranges
 
 
 class RecordsPart(Part):
-    """Records ``[start, end)`` of one task."""
+    """Records ``[start, end)`` of one task, of those that are asked for.
 
-    def __init__(self, where: Where, task: int, offset: int, start: int, end: int) -> None:
-        super().__init__(where, task)
-        self.offset = offset
+    The first part of a task has none before it, and the last part none behind it, also of records that came
+    after the plan was made, or were trimmed away since: None says so.
+    """
+
+    def __init__(self, where: Where, task: int, offset: int, start: int | None, end: int | None) -> None:
+        super().__init__(where, task, offset)
         self.start = start
         self.end = end
 
@@ -138,12 +148,24 @@ class BatchReader(DataSourceReader):
             planned = [self._planned(piece, key) for piece in pieces]
             parts = [part for turn in zip_longest(*planned) for part in turn if part is not None]
             wheres = [each[0].where for each in planned if each]
-            pins = Pins.of(where for where in wheres if isinstance(where, PinnedGroup))
+            pinned = tuple(where for where in wheres if isinstance(where, PinnedGroup))
+            pins = Pins.of(pinned)
             for part in parts:
                 part.pins = pins
+            if self._options.replans and parts:
+                # A group of which nothing is read was let go: then these are not the pins of a moment, which
+                # another plan of the same name may ask for that group too.
+                first = Plan.of(self._described.load, pinned if all(planned) else ())
+                for part in parts:
+                    part.plan = first.of_others
+                parts[0].plan = first
             if self._options.report is not None:
-                self._report(Path(self._options.report), pieces, parts)
+                self._report(Path(self._options.report), pieces)
             return [*parts]
+
+    def _records(self) -> dict[int, tuple[int, int]] | None:
+        """Of a depot, those that are read of each task."""
+        return None
 
     def _planned(self, piece: Piece, key: ClusterKey | None) -> list[Part]:
         with opened(piece.where, key) as scan:
@@ -155,12 +177,19 @@ class BatchReader(DataSourceReader):
         return planned
 
     @contextmanager
-    def _opened(self, part: Part) -> Iterator[Scan]:
+    def _opened(self, part: Part) -> Iterator[tuple[Scan, int]]:
+        """What the part is read of, and its apply offset: as of the moment of this task's query."""
         key = self._options.cluster_key()
-        with renewed(part.pins, key), opened(part.where, key) as scan:
-            yield scan
+        where, offset, pins = part.where, part.offset, part.pins
+        query = query_of_task() if part.plan is not None else None
+        if part.plan is not None and query is not None:
+            moment = moment_of(self._options, self._described, part.plan, query)
+            where = pinned_of(moment, part.task)
+            offset, pins = where.offset, Pins.of(moment.pinned)
+        with renewed(pins, key), opened(where, key) as scan:
+            yield scan, offset
 
-    def _report(self, path: Path, pieces: list[Piece], parts: list[Part]) -> None:
+    def _report(self, path: Path, pieces: list[Piece]) -> None:
         """What is about to be read. It appears whole, in place of the one before."""
         told: dict[str, object] = {
             "module": self._described.module,
@@ -170,7 +199,7 @@ class BatchReader(DataSourceReader):
             "depot": self._options.depot,
             "snapshot": self._described.folder,
             "groups": [piece.told() for piece in pieces],
-            "records": _records(parts),
+            "records": self._records(),
         }
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
@@ -206,9 +235,9 @@ class PStateReader(BatchReader):
         for task in piece.tasks:
             ranges = self._filters.ranges(task, self._described.tasks)
             size = sizes[task].pstates.get(name) if task in sizes else None
-            if not ranges or size is None:
+            if not ranges or (size is None and not self._options.replans):
                 continue
-            pieces = min(-(-size.bytes // self._options.split_bytes), PARTS_MAX)
+            pieces = min(-(-size.bytes // self._options.split_bytes), PARTS_MAX) if size is not None else 1
             if pieces > 1 and len(ranges) == 1:
                 cuts = self._cuts(scan.splits(task, name, pieces, *ranges[0]))
                 parts += [
@@ -233,12 +262,12 @@ class PStateReader(BatchReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RowsPart):
             return
-        with plainly(), self._opened(partition) as scan:
+        with plainly(), self._opened(partition) as (scan, offset):
             states.check_task(scan, partition.task)
             columns = Columns(self._type, self._schema, self._options.nested)
             for start, end in partition.ranges:
                 pages = scan.rows(partition.task, self._options.pstate or "", start, end)
-                yield from columns.batches(pages, task=partition.task, apply_offset=partition.offset)
+                yield from columns.batches(pages, task=partition.task, apply_offset=offset)
             states.part_read(scan, partition.part, partition.parts)
 
 
@@ -248,6 +277,8 @@ class DepotReader(BatchReader):
         check_schema(options.object, schema)
         check_tasks(options, described.module, described.tasks)
         self._filters = DepotFilters()
+        #: By task, those of the plan.
+        self._planned_records: dict[int, tuple[int, int]] = {}
 
     def push(self, filters: list[Filter]) -> list[Filter]:
         return self._filters.push(filters)
@@ -257,19 +288,27 @@ class DepotReader(BatchReader):
         sizes = scan.sizes()
         parts: list[Part] = []
         for task in piece.tasks:
+            if not self._filters.fits(task):
+                continue
             size = sizes[task].depots.get(name) if task in sizes else None
-            if size is None or not self._filters.fits(task):
+            start, end, count = 0, 0, 1
+            if size is not None:
+                first, beyond = scan.bounds(task, name)
+                start, end = self._range(scan, task, first, beyond)
+                # Of that many bytes, as records of a depot are about of a size.
+                share = size.bytes * max(0, end - start) // max(1, beyond - first)
+                count = max(1, min(-(-share // self._options.split_bytes), PARTS_MAX, end - start))
+            if start < end:
+                self._planned_records[task] = (start, end)
+            elif not self._options.replans:
                 continue
-            first, beyond = scan.bounds(task, name)
-            start, end = self._range(scan, task, first, beyond)
-            if start >= end:
-                continue
-            # Of that many bytes, as records of a depot are about of a size.
-            share = size.bytes * (end - start) // (beyond - first)
-            count = max(1, min(-(-share // self._options.split_bytes), PARTS_MAX, end - start))
-            edges = [start + (end - start) * number // count for number in range(count + 1)]
-            parts += [RecordsPart(piece.where, task, piece.offset, *edge) for edge in pairwise(edges)]
+            cuts = [start + (end - start) * number // count for number in range(1, count)]
+            edges = pairwise([None, *cuts, None])
+            parts += [RecordsPart(piece.where, task, piece.offset, *edge) for edge in edges]
         return parts
+
+    def _records(self) -> dict[int, tuple[int, int]] | None:
+        return self._planned_records or None
 
     def _range(self, scan: Scan, task: int, first: int, beyond: int) -> tuple[int, int]:
         """Which of the records ``[first, beyond)`` that there are."""
@@ -297,12 +336,16 @@ class DepotReader(BatchReader):
         if not isinstance(partition, RecordsPart):
             return
         depot = self._options.depot or ""
-        with plainly(), self._opened(partition) as scan:
-            task, start, end = partition.task, partition.start, partition.end
+        with plainly(), self._opened(partition) as (scan, offset):
+            task = partition.task
             states.check_task(scan, task)
-            stored = scan.batches(task, depot, start, end)
-            records = Records(self._schema, partition.offset)
-            yield from records.batches(stored, task=task, start=start, end=end)
+            start, end = self._range(scan, task, *scan.bounds(task, depot))
+            start = start if partition.start is None else max(start, partition.start)
+            end = end if partition.end is None else min(end, partition.end)
+            if start < end:
+                stored = scan.batches(task, depot, start, end)
+                records = Records(self._schema, offset)
+                yield from records.batches(stored, task=task, start=start, end=end)
             states.part_read(scan, partition.part, partition.parts)
 
 
@@ -314,13 +357,3 @@ def _between(range_: Range, cuts: list[bytes]) -> list[Range]:
 
 def _of_task(offsets: dict[int, int] | int | None, task: int) -> int | None:
     return offsets.get(task) if isinstance(offsets, dict) else offsets
-
-
-def _records(parts: list[Part]) -> dict[int, tuple[int, int]] | None:
-    """Of a depot, those that are read of each task."""
-    found: dict[int, tuple[int, int]] = {}
-    for part in parts:
-        if isinstance(part, RecordsPart):
-            start, end = found.get(part.task, (part.start, part.end))
-            found[part.task] = min(start, part.start), max(end, part.end)
-    return found or None

@@ -34,6 +34,8 @@ OPTIONS: Final = {
     "end": "one beyond the last offset, in the same way",
     "start.time": "records from this time on: ISO 8601 with a zone, or milliseconds since 1970",
     "end.time": "records before this time",
+    "moment": "query: each query reads the present; load: all read what the first one planned",
+    "hold.seconds": "queries read at the same moment for so long, before the next one reads the present",
     "split.bytes": "a task with more than this is read in several partitions",
     "filters": "spark, or pushed: only ranges of keys are read, and every query needs its own load()",
     "report": "file of the driver that is to tell what was read, at which offsets",
@@ -43,19 +45,26 @@ OPTIONS: Final = {
 Use: TypeAlias = Literal["a PState", "a depot", "a snapshot", "a stream", "a write", "a stream's write"]
 
 _REACH = frozenset({"bootstrap", "key", "module"})
-_READ = _REACH | {"from", "at", "path", "split.bytes", "filters", "report"}
+_READ = _REACH | {"from", "at", "path", "moment", "hold.seconds", "split.bytes", "filters", "report"}
 _OFFSETS = frozenset({"start", "end", "start.time", "end.time"})
 #: What has an effect on what. Whoever gives another option expects something that does not come.
 APPLIES: Final[Mapping[Use, frozenset[str]]] = {
     "a PState": _READ | {"pstate", "nested"},
     "a depot": _READ | {"depot"} | _OFFSETS,
-    "a snapshot": (_READ | {"pstate", "depot", "nested"} | _OFFSETS) - {"from"},
+    "a snapshot": (_READ | {"pstate", "depot", "nested"} | _OFFSETS) - {"from", "moment", "hold.seconds"},
     "a stream": _REACH | {"depot", "from", "start", "start.time", "records.max.per.trigger"},
     "a write": _REACH | {"depot", "write.id"},
     "a stream's write": _REACH | {"depot"},
 }
 #: What Spark itself adds to the options of a stream.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
+#: What Spark adds to the options when a CREATE TABLE asks for the columns.
+_TABLE_PROPERTY = "provider"
+_NO_TABLES = (
+    "Spark 4.3 passes no options to it when a table that was made by CREATE TABLE ... USING stretto is read. "
+    "Say CREATE TEMPORARY VIEW name USING stretto OPTIONS (bootstrap 'host:port', module 'WordCount', pstate "
+    "'counts'), or spark.read.format(\"stretto\").option(...).load()"
+)
 SPLIT_BYTES = 64 * 1024 * 1024
 
 
@@ -74,6 +83,8 @@ class Options:
     end: dict[int, int] | int | None = None
     start_ms: int | None = None
     end_ms: int | None = None
+    moment: Literal["query", "load"] = "query"
+    hold_ms: int = 0
     split_bytes: int = SPLIT_BYTES
     filters: Literal["spark", "pushed"] = "spark"
     report: str | None = None
@@ -87,19 +98,30 @@ class Options:
         """For sentences."""
         return f"PState {self.pstate}" if self.pstate is not None else f"depot {self.depot}"
 
+    @property
+    def replans(self) -> bool:
+        """Whether each query reads the present. What tells in a report what it reads is planned once."""
+        is_live = self.path is None and self.at is None
+        return is_live and self.moment == "query" and self.report is None
+
     def cluster_key(self) -> ClusterKey | None:
         """From its file, which may be one that Spark has brought along (``--files``)."""
         if self.key is None:
             return None
         path = Path(self.key)
-        if not path.is_absolute() and not path.exists() and SparkFiles._root_directory is not None:  # noqa: SLF001
+        brought = SparkFiles._root_directory  # noqa: SLF001
+        if not path.is_absolute() and not path.exists() and brought is not None:
             path = Path(SparkFiles.get(self.key))
-        return ClusterKey.load(path)
+        # What a job brings has the mode that Spark gives it: its folder is for the administrator to close.
+        is_brought = brought is not None and path.resolve().parent == Path(brought).resolve()
+        return ClusterKey.load(path, private=not is_brought)
 
 
 def parse(given: Mapping[str, str]) -> Options:
     """Raises UsageError."""
     options = {name.lower(): value for name, value in given.items()}
+    if _TABLE_PROPERTY in options:
+        raise UsageError(f"there are no tables of the stretto data source: {_NO_TABLES}")
     for name in options:
         if name not in OPTIONS and name not in _OF_SPARK:
             raise UsageError(f"the stretto data source has no option {name}; {did_you_mean(name, OPTIONS)}")
@@ -117,6 +139,8 @@ def parse(given: Mapping[str, str]) -> Options:
         end=_offsets(options, "end"),
         start_ms=_time(options, "start.time"),
         end_ms=_time(options, "end.time"),
+        moment=cast(Literal["query", "load"], _choice(options, "moment", "query", "load")),
+        hold_ms=(_positive(options, "hold.seconds") or 0) * 1_000,
         split_bytes=_positive(options, "split.bytes") or SPLIT_BYTES,
         filters=cast(Literal["spark", "pushed"], _choice(options, "filters", "spark", "pushed")),
         report=options.get("report"),
@@ -142,6 +166,8 @@ def check_applies(options: Options, use: Use) -> None:
 
 def check_reads(options: Options) -> None:
     """Whether it is clear what to read. Raises UsageError."""
+    if not options.given:
+        raise UsageError(f"the stretto data source was given no options; {_NO_TABLES}")
     if options.path is None and not options.bootstrap:
         raise UsageError(
             'say where the cluster is, as .option("bootstrap", "host:port"), or load(PATH) a snapshot'
@@ -159,6 +185,8 @@ def check_reads(options: Options) -> None:
         raise UsageError(
             "start and end choose records of a depot; a PState has none, filter its keys instead"
         )
+    if options.report is not None and options.moment == "query" and "moment" in options.given:
+        raise UsageError("a report tells of one plan; take it away, or say moment=load")
     for side in ("start", "end"):
         if getattr(options, side) is not None and getattr(options, f"{side}_ms") is not None:
             raise UsageError(f"{side} and {side}.time exclude each other; give one of them")

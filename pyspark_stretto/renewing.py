@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stretto.client.scan import PinnedGroup, Scanner
@@ -45,11 +45,16 @@ class Pins:
         idle_ms = min((first.idle_ms for first, _ in self.through), default=0)
         return idle_ms / 1_000 / TIMES if idle_ms else None
 
-    def renew(self, key: ClusterKey | None) -> None:
-        """One that cannot be is not told here, but to who reads it."""
+    def renew(self, key: ClusterKey | None) -> bool:
+        """Whether all of them are there. One that is not is named to whoever reads it, not here."""
+        are_there = True
         for first, names in self.through:
-            with suppress(StrettoError), Scanner(first, key, timeout=ANSWER_SECONDS) as scanner:
-                scanner.renew(names)
+            try:
+                with Scanner(first, key, timeout=ANSWER_SECONDS) as scanner:
+                    are_there = not scanner.renew(names) and are_there
+            except StrettoError:
+                are_there = False
+        return are_there
 
 
 @contextmanager

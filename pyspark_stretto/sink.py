@@ -18,7 +18,18 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, IntegralType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CalendarIntervalType,
+    DataType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from pyspark_stretto.connecting import client_of
 from pyspark_stretto.errors import plainly
@@ -28,7 +39,7 @@ from stretto.client.modules import find_depot
 from stretto.client.rounds import RoundClaimed
 from stretto.decoding import MALFORMED
 from stretto.errors import StrettoError, UsageError
-from stretto.partition import Partitioner
+from stretto.partition import Partitioner, task_of_bytes
 from stretto.zk.records import DepotSpec
 
 LIFE_SECONDS = 3 * 24 * 3600
@@ -83,6 +94,13 @@ class Target:
         types = {field.name: field.dataType for field in schema.fields}
         if not types.keys() - {TASK}:
             raise UsageError("there are no columns to write but _task")
+        for name, type_ in types.items():
+            strange = _no_json(type_)
+            if strange is not None:
+                raise UsageError(
+                    f"column {name} has {strange.simpleString()}, which JSON has nothing for; write it as "
+                    f"text, by CAST({name} AS STRING), or leave it out"
+                )
         if self.is_plain and not isinstance(types[VALUE], StringType | BinaryType):
             raise UsageError(
                 f"the column value is the record when it is alone, as text or bytes; it is "
@@ -133,8 +151,10 @@ class Target:
         if value is None:
             raise UsageError("value is null in a row, and no record is; leave such rows out")
         record = value.encode() if isinstance(value, str) else value
-        if is_chosen or (self.depot.partition_by is None and self.depot.rule != "global"):
+        if is_chosen:
             return record, None
+        if self.depot.partition_by is None and self.depot.rule != "custom":
+            return record, task_of_bytes(self.depot)
         try:
             decoded = _from_json(record)
         except MALFORMED as error:
@@ -194,6 +214,23 @@ class StreamSink(DataSourceStreamArrowWriter):
                     "Spark did not tell which query and batch this is, so it cannot be written once"
                 )
             return self._target.write(iterator, name=f"query {query}", round_=int(batch), lasting=True)
+
+
+def _no_json(type_: DataType) -> DataType | None:
+    """What of a type cannot be written as JSON, at any depth."""
+    inner: tuple[DataType, ...] = ()
+    match type_:
+        case YearMonthIntervalType() | CalendarIntervalType() | VariantType():
+            return type_
+        case ArrayType():
+            inner = (type_.elementType,)
+        case MapType():
+            inner = (type_.keyType, type_.valueType)
+        case StructType():
+            inner = tuple(field.dataType for field in type_.fields)
+        case _:
+            return None
+    return next((found for found in map(_no_json, inner) if found is not None), None)
 
 
 def _plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:

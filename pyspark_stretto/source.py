@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from dataclasses import replace
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -13,7 +14,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_stretto import states
+from pyspark_stretto import moments, states
 from pyspark_stretto.errors import plainly
 from pyspark_stretto.options import check_batch, check_reads, parse
 from pyspark_stretto.schema import DEPOT_SCHEMA, pstate_schema
@@ -36,6 +37,8 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         with plainly():
             described = self._known()
+            # Asked once for a load(), before anything is planned: what it is called is kept with it.
+            self._described = replace(described, load=described.load or moments.new_name())
             if described.type is None:
                 return DEPOT_SCHEMA
             return pstate_schema(described.type, self._parsed.nested)
@@ -47,6 +50,7 @@ class DefaultSource(DataSource):
 
         with plainly():
             described = self._known()
+            described = replace(described, load=described.load or moments.name_of(self.options))
             check_batch(self._parsed)
             if described.type is None:
                 return DepotReader(self._parsed, described, schema)

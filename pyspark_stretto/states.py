@@ -35,6 +35,9 @@ Where: TypeAlias = PinnedGroup | str
 HASHED_BYTES_MAX = 1 << 30
 """Files of a snapshot that have more than this together are not hashed where the read is planned, but by who
 reads them, side by side: each process of Spark hashes a file once, before it reads of it."""
+QUERY_IDLE_MS = 60_000
+"""A pin of one query lasts for so long when nobody reads it: each query pins anew, and one that reads only
+the first rows does not say that it is done."""
 #: Files that were hashed by this process, as they were then.
 _whole: set[tuple[str, int, int, int]] = set()
 
@@ -52,6 +55,8 @@ class Described:
     """Of the module; offsets mean something within one only."""
     folder: str | None = None
     """Of the snapshot, if it is one."""
+    load: str = ""
+    """The name of the ``load()`` that it is of; see :mod:`pyspark_stretto.moments`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +83,7 @@ def describe(options: Options) -> Described:
     # Executors have other working directories than the driver.
     folder = None if options.path is None else str(Path(options.path).absolute())
     if folder is None:
-        with _reached(options) as cluster:
+        with reached(options) as cluster:
             if options.at is None:
                 module = options.module or ""
                 return _described(options, module, _ask(cluster, module))
@@ -106,17 +111,8 @@ def find(options: Options, described: Described) -> list[Piece]:
     """Pins every group, or checks the snapshot. Raises UsageError if the module is not what it was."""
     if described.folder is not None:
         return _in_snapshot(described.folder)
-    with _reached(options) as cluster:
-        pinned = pin_module(
-            cluster, described.module, source=options.source, holder=f"Spark on {socket.gethostname()}"
-        )
-    for group in pinned:
-        if group.version != described.version:
-            release(pinned, options.cluster_key())
-            raise UsageError(
-                f"module {described.module} was updated from version {described.version} to {group.version} "
-                "after this DataFrame was made; make it anew with spark.read"
-            )
+    with reached(options) as cluster:
+        pinned = pin(cluster, options, described)
     return [
         Piece(
             where=group,
@@ -129,6 +125,38 @@ def find(options: Options, described: Described) -> list[Piece]:
         )
         for group in pinned
     ]
+
+
+def pin(cluster: Cluster, options: Options, described: Described) -> tuple[PinnedGroup, ...]:
+    """Pins of all groups, as of now. Raises UsageError if the module is not what it was."""
+    pinned = pin_module(
+        cluster,
+        described.module,
+        source=options.source,
+        holder=f"Spark on {socket.gethostname()}",
+        idle_ms=QUERY_IDLE_MS if options.replans and not options.hold_ms else None,
+        hold_ms=options.hold_ms,
+    )
+    try:
+        for group in pinned:
+            _check_pinned(group, options, described)
+    except UsageError:
+        release(pinned, options.cluster_key())
+        raise
+    return pinned
+
+
+def _check_pinned(group: PinnedGroup, options: Options, described: Described) -> None:
+    if group.version != described.version:
+        raise UsageError(
+            f"module {described.module} was updated from version {described.version} to {group.version} "
+            "after this DataFrame was made; make it anew with spark.read"
+        )
+    if options.hold_ms > group.max_age_ms:
+        raise UsageError(
+            f"option hold.seconds is {options.hold_ms // 1_000}, and a pin lasts at most "
+            f"{group.max_age_ms // 1_000} s here: ask for less, or raise pin.max.age.millis"
+        )
 
 
 def _in_snapshot(folder: str) -> list[Piece]:
@@ -195,7 +223,8 @@ def let_go(scan: Scan) -> None:
 
 
 @contextmanager
-def _reached(options: Options) -> Iterator[Cluster]:
+def reached(options: Options) -> Iterator[Cluster]:
+    """A connection to the cluster. Raises RetriableError if nobody answers."""
     network = Network(options.bootstrap, options.cluster_key())
     try:
         cluster = Cluster(network, options.bootstrap)

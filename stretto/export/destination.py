@@ -1,10 +1,13 @@
 """The folder of an export, which changes as a whole or not at all.
 
 A new export is built beside the folder, in ``.NAME.exporting``, as the whole tree that is to be seen: what is
-kept of the old one by hard links, what is new, and the manifest. Then the two trees change places, in one
-system call where the file system has it (``renameat2`` with RENAME_EXCHANGE). Where it has not, the old tree
-is moved aside first; who is killed between the two steps leaves it there, and the next export moves it back.
-So whoever reads the folder finds the old export or the new one, and a failed one leaves nothing.
+kept of the old one by hard links, and what is new. Then the two trees change places, in one system call where
+the file system has it (``renameat2`` with RENAME_EXCHANGE). Where it has not, the old tree is moved aside
+first; who is killed between the two steps leaves it there, and the next export moves it back. So whoever
+reads the folder finds the old export or the new one, and a failed one leaves nothing.
+
+The manifest takes its place right after that. It lies ready before, in ``.NAME.exporting`` too; it names all
+files of the export, so whoever comes after one that was killed in between sees to which tree it belongs.
 
 A lock lasts as long as the process that exports: what is left of one that was killed is nobody's.
 """
@@ -21,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stretto.errors import StrettoError, UsageError
-from stretto.export.manifest import MANIFEST, Manifest, decode, encode
+from stretto.export.manifest import INSIDE, SUFFIX, Manifest, decode, encode
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -47,8 +50,18 @@ class Destination:
         return self._beside / "report.json"
 
     @property
+    def manifest(self) -> Path:
+        """Where the manifest of the export that is there lies."""
+        return self.folder.parent / f"{self.folder.name}{SUFFIX}"
+
+    @property
     def _aside(self) -> Path:
         return self._beside / "aside"
+
+    @property
+    def _next_manifest(self) -> Path:
+        """That of the tree which is about to take the place of the export that is there."""
+        return self._beside / "manifest.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -59,16 +72,18 @@ class Destination:
             yield
         finally:
             # While it is locked, so that nobody else's is deleted.
+            if self._next_manifest.exists():
+                self._finish_manifest()
             if self.folder.exists() or not self._aside.exists():
                 shutil.rmtree(self._beside, ignore_errors=True)
             os.close(lock)
 
     def _take_lock(self) -> int:
         while True:
-            self._beside.mkdir(exist_ok=True)
+            self._beside.mkdir(mode=0o700, exist_ok=True)
             path = self._beside / "lock"
             try:
-                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:
                 continue
             try:
@@ -89,10 +104,20 @@ class Destination:
     def _recover(self) -> None:
         if self._aside.exists() and not self.folder.exists():
             self._aside.rename(self.folder)
+        if self._next_manifest.exists():
+            self._finish_manifest()
         self.report.unlink(missing_ok=True)
         for left in (self.tree, self._aside):
             if left.exists():
                 shutil.rmtree(left)
+
+    def _finish_manifest(self) -> None:
+        """Put the manifest of the tree that has taken its place there, if it has; else it is of no use."""
+        files = decode(self._next_manifest.read_bytes(), str(self._next_manifest)).files
+        if self.folder.exists() and files_in(self.folder) == files:
+            os.replace(self._next_manifest, self.manifest)
+        else:
+            self._next_manifest.unlink()
 
     # What is there.
 
@@ -102,12 +127,16 @@ class Destination:
             return None
         if not self.folder.is_dir():
             raise UsageError(f"{self.folder} is a file; name a folder")
-        path = self.folder / MANIFEST
-        if not path.exists():
+        manifest = self._told()
+        if manifest is None:
             if any(self.folder.iterdir()):
-                raise UsageError(f"{self.folder} holds files and is no export; name a new or an empty folder")
+                raise UsageError(
+                    f"{self.folder} holds files and is no export, or {self.manifest.name} was not taken "
+                    "along with it; name a new or an empty folder"
+                )
             return None
-        manifest = decode(path.read_bytes(), str(path))
+        if manifest.files and not any(self.folder.iterdir()):
+            return None
         strange = sorted(files_in(self.folder) - manifest.files)
         if strange:
             raise UsageError(
@@ -121,19 +150,32 @@ class Destination:
             )
         return manifest
 
+    def _told(self) -> Manifest | None:
+        """The manifest of what is there: beside the folder, or in it if an earlier release wrote it last."""
+        paths = [path for path in (self.manifest, self.folder / INSIDE) if path.exists()]
+        found = [decode(path.read_bytes(), str(path)) for path in paths]
+        fitting = [manifest for manifest in found if manifest.files == files_in(self.folder)]
+        return next(iter(fitting or found), None)
+
     # Publication.
 
     def publish(self, manifest: Manifest, kept: Manifest | None = None) -> None:
         """What is in :attr:`tree`, and what is ``kept`` of the export that is there, is the export now."""
         for file in sorted(kept.files if kept is not None else ()):
             _link(self.folder / file, self.tree / file)
-        (self.tree / MANIFEST).write_bytes(encode(manifest))
+        self.tree.mkdir(exist_ok=True)
         _sync_tree(self.tree)
+        draft = self._next_manifest.with_suffix(".draft")
+        draft.write_bytes(encode(manifest))
+        _sync(draft)
+        os.replace(draft, self._next_manifest)
+        _sync(self._beside)
         if not self.folder.exists() or not any(self.folder.iterdir()):
             self.tree.rename(self.folder)
         elif not _exchange(self.tree, self.folder):
             self.folder.rename(self._aside)
             self.tree.rename(self.folder)
+        os.replace(self._next_manifest, self.manifest)
         _sync(self.folder.parent)
 
 

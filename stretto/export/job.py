@@ -15,14 +15,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from stretto.errors import PinLost, StrettoError, UsageError
+from stretto.export.columns import WRITE_OPTIONS, WRITE_SETTINGS, Shaped, nested, shaped_for
 from stretto.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -34,12 +35,6 @@ LOOK_SECONDS = 0.25
 END_SECONDS = 10.0
 ATTEMPTS = 3
 _PIN_LOST = f"{PinLost.__module__}.{PinLost.__qualname__}: "
-#: What a format cannot hold becomes JSON text.
-FLAT_FORMATS = ("csv",)
-WRITE_OPTIONS = {
-    # As RFC 4180 has it: a quote within quotes is doubled. An empty text is quoted, nothing at all is not.
-    "csv": {"header": "true", "escape": '"'},
-}
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +66,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     rows: int
     schema: dict[str, Any]
     as_json: tuple[str, ...]
+    as_microseconds: tuple[str, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -154,10 +150,14 @@ def _others_of_group() -> list[int]:
 def _session(order: Order) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - it takes a second, which who only waits can spare
 
+    from pyspark_stretto import register  # noqa: PLC0415
+
     builder = SparkSession.builder.master(order.master).appName("stretto export")
     for name, value in order.settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    register(session)
+    return session
 
 
 def run_to_the_end(order: Order, spark: SparkSession, tell: Tell) -> Done:
@@ -183,28 +183,43 @@ def run(order: Order, spark: SparkSession, tell: Tell) -> Done:
     reader = spark.read.format(order.source).options(**order.options)
     if order.schema is not None:
         reader = reader.schema(order.schema)
-    rows, as_json = shaped(order, reader.load())
-    counted = Observation("export")
-    written = rows.observe(counted, sql.count(sql.lit(1)).alias("rows"))
-    writer = written.write.format(order.format).options(**WRITE_OPTIONS.get(order.format, {}))
-    if order.partition_by:
-        writer = writer.partitionBy(*order.partition_by)
-    watching = _Watching(spark, tell)
-    with watching:
-        writer.save(f"file://{order.into}")
-    return Done(int(counted.get["rows"]), rows.schema.jsonValue(), as_json)
+    with _set(spark, {name: value for name, value in WRITE_SETTINGS.items() if name not in order.settings}):
+        shape = shaped(order, reader.load())
+        counted = Observation("export")
+        written = shape.rows.observe(counted, sql.count(sql.lit(1)).alias("rows"))
+        writer = written.write.format(order.format).options(**WRITE_OPTIONS.get(order.format, {}))
+        if order.partition_by:
+            writer = writer.partitionBy(*order.partition_by)
+        with _Watching(spark, tell):
+            writer.save(f"file://{order.into}")
+    return Done(int(counted.get["rows"]), shape.schema.jsonValue(), shape.as_json, shape.as_microseconds)
 
 
-def shaped(order: Order, rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-    """What is to be written, and which columns became JSON."""
+@contextmanager
+def _set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """Settings of the session, as long as the block lasts."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, was in before.items():
+            if was is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, was)
+
+
+def shaped(order: Order, rows: DataFrame) -> Shaped:
+    """What is to be written, as the format can hold it."""
     if order.where is not None:
         rows = rows.where(order.where)
     if order.columns:
         _check_columns("--columns", order.columns, rows.schema)
         rows = rows.select(*(f"`{column}`" for column in order.columns))
     _check_partitions(order, rows.schema)
-    nested = _nested(rows.schema) if order.format in FLAT_FORMATS else ()
-    return _flat(rows, nested), nested
+    return shaped_for(rows, order.format, order.partition_by)
 
 
 def _check_columns(flag: str, names: tuple[str, ...], schema: StructType) -> None:
@@ -219,29 +234,10 @@ def _check_partitions(order: Order, schema: StructType) -> None:
     _check_columns("--partition-by", order.partition_by, schema)
     if order.partition_by and len(set(order.partition_by)) == len(schema.names):
         raise UsageError("--partition-by leaves no column for the files; name fewer")
-    nested = set(_nested(schema)) & set(order.partition_by)
-    if nested:
-        kind = schema[min(nested)].dataType.simpleString()
-        raise UsageError(f"--partition-by takes plain columns, and {min(nested)} is {kind}")
-
-
-def _nested(schema: StructType) -> tuple[str, ...]:
-    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType  # noqa: PLC0415
-
-    kinds = (ArrayType, MapType, StructType, BinaryType, VariantType)
-    return tuple(field.name for field in schema.fields if isinstance(field.dataType, kinds))
-
-
-def _flat(rows: DataFrame, nested: tuple[str, ...]) -> DataFrame:
-    from pyspark.sql import functions as sql  # noqa: PLC0415
-    from pyspark.sql.types import BinaryType  # noqa: PLC0415
-
-    columns = {}
-    for name in nested:
-        column = rows[f"`{name}`"]
-        is_binary = isinstance(rows.schema[name].dataType, BinaryType)
-        columns[name] = sql.base64(column) if is_binary else sql.to_json(column)
-    return rows.withColumns(columns) if columns else rows
+    inside = set(nested(schema)) & set(order.partition_by)
+    if inside:
+        kind = schema[min(inside)].dataType.simpleString()
+        raise UsageError(f"--partition-by takes plain columns, and {min(inside)} is {kind}")
 
 
 class _Watching:

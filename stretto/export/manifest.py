@@ -1,6 +1,10 @@
-"""What an export tells of itself: ``_manifest.json`` in its folder.
+"""What an export tells of itself: ``NAME.manifest.json``, beside its folder ``NAME``.
 
-Spark and Arrow pass over names that begin with an underscore, so the folder is read as if it were not there.
+In the folder there are files of data and nothing else, because there is no name that all tools pass over:
+Spark and Arrow do so if it begins with an underscore, DuckDB and Polars take whatever fits a pattern, and
+Polars refuses a folder that has anything else. Exports of before have theirs in the folder, as
+``_manifest.json``; it is understood, and goes out of there with the next export.
+
 An export has one part for every time that it was written to: one, unless a depot was exported on with
 ``--since``. The offsets of parts join: each begins where the one before it ended.
 """
@@ -15,7 +19,9 @@ from stretto.admin import is_same_module
 from stretto.decoding import MALFORMED
 from stretto.errors import StrettoError, UsageError
 
-MANIFEST = "_manifest.json"
+SUFFIX = ".manifest.json"
+INSIDE = "_manifest.json"
+"""In the folder, as exports of before have it."""
 VERSION = 1
 
 
@@ -42,6 +48,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     files: tuple[str, ...]
     """Relative to the folder."""
+    sizes: dict[str, int] = {}
+    """Bytes of each file. Exports of before do not tell."""
     tasks: tuple[TaskRead, ...]
     at: str | None = None
     """The snapshot that was read, if it was not the state of then."""
@@ -61,6 +69,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     partition_by: tuple[str, ...] = ()
     as_json: tuple[str, ...] = ()
     """Columns that are JSON text, because the format has no nested ones."""
+    as_microseconds: tuple[str, ...] = ()
+    """Columns with durations, which are whole numbers of microseconds."""
     schema: dict[str, Any]
     """Of the rows, as Spark writes it."""
     rows: int

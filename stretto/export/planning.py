@@ -196,23 +196,44 @@ def manifest_of(
             "export to a folder that all of them share"
         )
     tree.mkdir(exist_ok=True)
-    for checksum in tree.rglob(".*.crc"):
-        checksum.unlink()
+    for unseen in [*tree.rglob(".*.crc"), *tree.rglob("_SUCCESS")]:
+        unseen.unlink()
     expected = sum(each.end - each.start for each in tasks if each.end is not None and each.start is not None)
     if plan.kind == "depot" and plan.where is None and done.rows != expected:
         raise StrettoError(
             f"{done.rows:,} rows were written of {expected:,} records; nothing is published, report this"
         )
     files = tuple(sorted(files_in(tree)))
+    sizes = {file: (tree / file).stat().st_size for file in files}
     part = Part(
         id=secrets.token_hex(8),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         rows=done.rows,
-        bytes=sum((tree / file).stat().st_size for file in files),
+        bytes=sum(sizes.values()),
         files=files,
+        sizes=sizes,
         tasks=tasks,
         at=at,
     )
     return msgspec.structs.replace(
-        plan, origin=origin, as_json=done.as_json, schema=done.schema, rows=done.rows, parts=(part,)
+        plan,
+        origin=origin,
+        as_json=done.as_json,
+        as_microseconds=done.as_microseconds,
+        schema=done.schema,
+        rows=done.rows,
+        parts=(part,),
     )
+
+
+def is_nothing_new(made: Manifest) -> bool:
+    """Whether a part of a depot ends where it begins, on all tasks."""
+    return all(each.start == each.end for each in made.parts[0].tasks)
+
+
+def without_files(made: Manifest, tree: Path) -> Manifest:
+    """The part without its files, which have no rows: it only tells how far the depot was looked through."""
+    [part] = made.parts
+    for file in part.files:
+        (tree / file).unlink()
+    return msgspec.structs.replace(made, parts=(msgspec.structs.replace(part, files=(), sizes={}, bytes=0),))

@@ -37,7 +37,9 @@ def run_job(order: Order, tell: Callable[[Progress], None]) -> Done:
         order_file = scratch / "order.json"
         local = {
             "spark.local.dir": str(scratch),
-            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
+            # ORC files keep times by the zone of the process that writes them.
+            "spark.driver.extraJavaOptions": f"{_quoted(f'-Djava.io.tmpdir={scratch}')} -Duser.timezone=UTC",
+            "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         }
         order = msgspec.structs.replace(order, settings=local | order.settings)
         order_file.write_bytes(msgspec.json.encode(order))
@@ -53,6 +55,12 @@ def run_job(order: Order, tell: Callable[[Progress], None]) -> Done:
             case _:
                 how = f"ended with exit code {process.returncode}"
                 raise JobFailed(f"the Spark job {how} before it was done; its log is {_kept(log)}")
+
+
+def _quoted(option: str) -> str:
+    """Quote an option of Java as Spark takes it apart: at spaces, but for those in quotes."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 @contextmanager
