@@ -238,6 +238,7 @@ class Life:
             f"{self._paths.module(module.name)}/groups",
             self._paths.remains(module.name),
             self._paths.trials(module.name),
+            self._paths.reads_of(module.name),
         ):
             with contextlib.suppress(NoNodeError):
                 self._client.delete(below, recursive=True)

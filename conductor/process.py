@@ -341,8 +341,8 @@ class Conductor:
                 self._life.update(found, artifact=call.artifact, manifest=call.manifest, delete=call.delete)
             case admin.BeginSnapshot(module=module, name=name, folder=folder):
                 self._snapshots.begin(now.module(module), name, folder)
-            case admin.ForgetSnapshot(module=module, name=name):
-                self._snapshots.forget(module, name)
+            case admin.ForgetSnapshot(module=module, name=name, failed=failed):
+                self._snapshots.forget(module, name, failed)
             case admin.Pause(module=module):
                 self._life.pause(now.module(module))
             case admin.Resume(module=module):

@@ -65,16 +65,21 @@ class SnapshotRegister:
             self._client.set(self._paths.snapshot(module, name), encode(whole), version)
         except (BadVersionError, NoNodeError):
             raise RetriableError(f"snapshot {name} of {module} changed meanwhile; try again") from None
-        self._operations.note(f"snapshot create {name} in {record.folder}", module)
+        self._operations.note(_creation(name, record), module)
 
-    def forget(self, module: str, name: str) -> None:
+    def forget(self, module: str, name: str, failed: str = "") -> None:
+        """Strike a snapshot off the list: it was deleted, or ``failed`` says why it could not be made."""
         known = self._children(self._paths.snapshots_of(module))
         named(f"snapshot of {module}", name, known)
+        found = self._read(module, name) if failed else None
         try:
             self._client.delete(self._paths.snapshot(module, name))
         except NoNodeError:
             return
-        self._operations.note(f"snapshot delete {name}", module)
+        if found is not None:
+            self._operations.note(_creation(name, found[0]), module, f"failed: {failed}")
+        else:
+            self._operations.note(f"snapshot delete {name}", module)
 
     def _children(self, path: str) -> list[str]:
         try:
@@ -89,6 +94,10 @@ class SnapshotRegister:
         except NoNodeError:
             return None
         return decode(data, SnapshotRecord, path), stat.version
+
+
+def _creation(name: str, record: SnapshotRecord) -> str:
+    return f"snapshot create {name} in {record.folder}"
 
 
 def _view(module: str, name: str, record: SnapshotRecord) -> SnapshotView:

@@ -25,7 +25,7 @@ from kazoo.exceptions import BadVersionError, NoNodeError
 from stretto.admin import ModuleManifest
 from stretto.conductor.compatibility import check_update, depots_of, objects, writers_of
 from stretto.conductor.operations import Operations
-from stretto.conductor.view import Module, View
+from stretto.conductor.view import GroupState, Module, View
 from stretto.errors import RetriableError, UsageError
 from stretto.options import Level
 from stretto.zk.options import forget_level
@@ -78,12 +78,18 @@ def going_by_other_code(view: View, module: Module) -> tuple[str, ...]:
 
 
 def carried_out(view: View, module: Module) -> set[str]:
-    """Objects whose deletion is decided in every group: some replica of it has carried it out."""
-    in_groups = [
-        max((view.workers[each].dropped for each in group.plan.replicas if each in view.workers), default=0)
-        for group in module.groups
-    ]
-    done = min(in_groups, default=0)
+    """Objects whose deletion is decided in every group: some replica of it has carried it out.
+
+    A worker that is assigned to a group tells nothing of it before it has registered a replica: what it says
+    is of those that it had until then.
+    """
+
+    def done_in(group: GroupState) -> int:
+        registered = (view.workers.get(worker) for worker in group.plan.replicas)
+        holding = [each for each in registered if each is not None and each.storage_of(group.plan.key)]
+        return max((each.dropped for each in holding), default=0)
+
+    done = min(map(done_in, module.groups), default=0)
     return {name for name, version in module.spec.deleted.items() if version <= done}
 
 

@@ -92,7 +92,7 @@ class OsFolder:
         flags = os.O_CLOEXEC | (os.O_RDONLY if self._read_only else os.O_RDWR)
         if create and not self._read_only:
             flags |= os.O_CREAT
-        return OsFile(os.open(self.path / name, flags, 0o644))
+        return OsFile(os.open(self.path / name, flags, 0o600))
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self.path / old, self.path / new)

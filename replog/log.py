@@ -408,7 +408,6 @@ class Replog:
         """Seal a full segment and begin the next."""
         if not self._synced:
             full.file.fdatasync()
-            self._synced = True
         full.store_index(self._folder)
         return Segment.create(self._folder, full.end, full.last_epoch, self._index_interval_bytes)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stretto.client import connect, connect_async
     from stretto.module import Depot, Module, PState
-    from stretto.partition import GLOBAL, RANDOM, hash_by
+    from stretto.partition import GLOBAL, RANDOM, Partitioner, hash_by
     from stretto.topology.functions import microbatch, query, step, stream
 
 __version__ = "0.1.0"
@@ -18,6 +18,7 @@ __all__ = [
     "Depot",
     "Module",
     "PState",
+    "Partitioner",
     "__version__",
     "connect",
     "connect_async",
@@ -35,6 +36,7 @@ _HOME = {
     "Depot": "stretto.module",
     "Module": "stretto.module",
     "PState": "stretto.module",
+    "Partitioner": "stretto.partition",
     "connect": "stretto.client",
     "connect_async": "stretto.client",
     "hash_by": "stretto.partition",

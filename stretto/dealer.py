@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from stretto import wire
-from stretto.endpoint import configure, receive, send
+from stretto.endpoint import receive, send
 from stretto.keys import ClusterKey, require_key
+from stretto.listener import configure
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
 

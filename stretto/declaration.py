@@ -25,6 +25,8 @@ class Declaration:
 
     #: Of the attribute that it was first bound to; empty before that.
     name = ""
+    #: The class whose attribute that is; None before it is bound.
+    owner: type | None = None
 
     def __init__(self, place: Place | None = None) -> None:
         self.place = place or place_outside()
@@ -32,6 +34,7 @@ class Declaration:
     def __set_name__(self, owner: type, name: str) -> None:
         if not self.name:
             self.name = name
+            self.owner = owner
 
 
 def place_outside() -> Place:

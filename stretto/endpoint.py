@@ -15,19 +15,17 @@ import zmq
 from zmq.backend import Socket as SocketBase
 
 from stretto import wire
-from stretto.errors import PeerError, UsageError
-from stretto.keys import ClusterKey, require_key
+from stretto.errors import PeerError, StrettoError, UsageError
+from stretto.keys import ClusterKey
+from stretto.listener import Listener
+from stretto.logs import Sparing
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
 from stretto.types import WorkerId
 
-MESSAGE_BYTES_MAX = 80 * 1024 * 1024
-HIGH_WATER_MARK = 1_000
 GREETED_MAX = 10_000
 COPIED_BYTES = 8 * 1024
 """What is larger is not copied when it is received: it has, more or less, a buffer to itself."""
-HEARTBEAT_MS = 2_000
-HEARTBEAT_TIMEOUT_MS = 8_000
 
 # Plain numbers: pyzmq's enums take longer to combine than a small message to send.
 _NO_WAIT = int(zmq.NOBLOCK)
@@ -65,16 +63,6 @@ def advertised(listening: str, advertise: str | None) -> str:
     return f"{host}:{port}"
 
 
-def configure(socket: zmq.Socket[bytes]) -> None:
-    """Explicit bounds, and heartbeats that notice a peer that is gone without a word."""
-    socket.linger = 0
-    socket.sndhwm = socket.rcvhwm = HIGH_WATER_MARK
-    socket.maxmsgsize = MESSAGE_BYTES_MAX
-    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-
-
 def send(socket: zmq.Socket[bytes], parts: Sequence[Buffer]) -> None:
     """All parts or nothing. Raises ZMQError if the queue is full or nobody is there.
 
@@ -86,7 +74,12 @@ def send(socket: zmq.Socket[bytes], parts: Sequence[Buffer]) -> None:
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[Buffer]:
-    """All parts of one message, or what is left of it. Raises Again if there is none.
+    """All parts of one message, or what is left of it. Raises Again if there is none."""
+    return received(socket, socket.recv(_NO_WAIT, copy=False))
+
+
+def received(socket: zmq.Socket[bytes], frame: zmq.Frame) -> list[Buffer]:
+    """All parts of a message whose first frame this is.
 
     What is small is copied: ZeroMQ reads many messages into one buffer, which a view of any of them would
     keep for as long as a replog keeps an entry in memory. A frame knows whether it is the last: to ask the
@@ -94,10 +87,10 @@ def receive(socket: zmq.Socket[bytes]) -> list[Buffer]:
     """
     parts: list[Buffer] = []
     while True:
-        frame = socket.recv(_NO_WAIT, copy=False)
         parts.append(frame.bytes if len(frame) < COPIED_BYTES else frame.buffer)
         if not frame.more:
             return parts
+        frame = socket.recv(_NO_WAIT, copy=False)
 
 
 class Endpoint:
@@ -112,33 +105,56 @@ class Endpoint:
         name: str,
         key: ClusterKey | None,
         on_message: OnMessage,
+        on_gone: Callable[[Connection], None] = lambda _: None,
     ) -> None:
-        require_key(address, key)
+        """``on_gone``: somebody who was heard is no longer connected, which is noticed some moments later."""
         self._loop = loop
         self._cluster = cluster
         self._name = name
         self._on_message = on_message
+        self._on_gone = on_gone
+        self._sparing = Sparing(log)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._authenticator = key.authenticator(self.context) if key is not None else None
-        self._router = self.context.socket(zmq.ROUTER)
-        configure(self._router)
-        self._router.router_mandatory = True
-        if key is not None:
-            key.serve_with(self._router)
+        try:
+            self._listener = Listener(self.context, address, key, loop.now, self._forget)
+        except BaseException:
+            self.context.destroy(0)
+            raise
+        self._router = self._listener.router
+        self._heard = self._listener.heard
+        self.address = self._listener.address
         #: Who said hello: a worker, or a client (None).
         self._greeted: dict[Connection, WorkerId | None] = {}
         self.dropped = 0
-        self.address = self._bind(address)
+        self._is_closed = False
+        self._is_looking = False
         loop.register(self._router, self._receive)
+        loop.register(self._listener.zap, self._admit)
+        loop.register(self._listener.monitor, self._accepted)
 
-    def _bind(self, address: str) -> str:
-        try:
-            self._router.bind(f"tcp://{address}")
-        except zmq.ZMQError as error:
-            self.close()
-            raise UsageError(f"cannot listen on {address}: {error.strerror}; choose another") from None
-        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        return endpoint.rstrip("\0").removeprefix("tcp://")
+    def _admit(self) -> bool:
+        is_answered = self._listener.admit()
+        self._loop.used(self._listener.zap)
+        return is_answered
+
+    def _accepted(self) -> bool:
+        is_somebody = self._listener.accepted()
+        if not self._is_looking:
+            self._is_looking = True
+            self._look()
+        return is_somebody
+
+    def _look(self) -> None:
+        """As long as somebody is connected."""
+        if self._is_closed:
+            return
+        again_ms = self._listener.look(self._loop.now)
+        self._is_looking = again_ms is not None
+        # What was looked at may have messages that nobody will tell of again.
+        self._loop.used(self._router)
+        self._loop.used(self._listener.monitor)
+        if again_ms is not None:
+            self._loop.call_after(again_ms, self._look)
 
     def _receive(self) -> bool:
         try:
@@ -146,7 +162,17 @@ class Endpoint:
             sender = self._router.recv(_NO_WAIT)
         except zmq.Again:
             return False
-        parts = receive(self._router)
+        first = self._router.recv(_NO_WAIT, copy=False)
+        parts = received(self._router, first)
+        if sender in self._greeted or self._listener.is_peer(sender, first):
+            self._heard.add(sender)
+            self._hear(sender, parts)
+        return True
+
+    def _hear(self, sender: Connection, parts: list[Buffer]) -> None:
+        """Whatever a message raises is answered or dropped: no peer can end the process by one. A broken
+        invariant does."""
+        message: wire.ToWorker | None = None
         try:
             message = wire.decode_to_worker(parts[0])
             bodies = [memoryview(part) for part in parts[1:]] if len(parts) > 1 else []
@@ -156,8 +182,17 @@ class Endpoint:
                 self._begin(sender, message)
         except PeerError as error:
             self._greeted.pop(sender, None)
-            log.warning("malformed_message", why=str(error))
-        return True
+            self._sparing.warning("malformed_message", why=str(error))
+        except StrettoError as error:
+            self._refuse(sender, message, str(error), wire.Fault.of(error))
+        except Exception:  # noqa: BLE001 - whatever it is, the next message is somebody else's
+            self._sparing.exception("message_failed", message=type(message).__name__)
+            self._refuse(sender, message, f"{self._name} failed at this; see its log", wire.Fault.OTHER)
+
+    def _refuse(self, sender: Connection, message: wire.ToWorker | None, why: str, fault: wire.Fault) -> None:
+        request = getattr(message, "request", None)
+        if request is not None:
+            self.reply(sender, wire.Failed(request, why, fault))
 
     def _begin(self, sender: Connection, message: wire.ToWorker) -> None:
         if isinstance(message, wire.Hello):
@@ -175,9 +210,13 @@ class Endpoint:
         else:
             self._greeted[sender] = hello.worker or None
             if len(self._greeted) > GREETED_MAX:
-                # Nobody tells which are gone. Whoever is not says hello again when it is told to.
+                # Whoever that is says hello again when it is told to.
                 del self._greeted[next(iter(self._greeted))]
             self.reply(sender, wire.Welcome(self._cluster, self._name))
+
+    def _forget(self, sender: Connection) -> None:
+        self._greeted.pop(sender, None)
+        self._on_gone(sender)
 
     def reply(self, to: Connection, message: wire.ToClient, bodies: Sequence[Buffer] = ()) -> bool:
         """False if nobody is there who would hear it."""
@@ -193,8 +232,8 @@ class Endpoint:
         return True
 
     def close(self) -> None:
-        self._loop.unregister(self._router)
-        self._router.close(0)
-        if self._authenticator is not None:
-            self._authenticator.stop()
+        self._is_closed = True
+        for each in self._listener.sockets:
+            self._loop.unregister(each)
+        self._listener.close()
         self.context.destroy(0)

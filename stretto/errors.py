@@ -25,12 +25,16 @@ class NotLeader(RetriableError):
         self.epoch = epoch
 
 
-class NotEnoughReplicas(RetriableError):
-    """The group is stalled: fewer than min-ISR replicas can take an entry."""
+class NotAppended(RetriableError):
+    """The record is certainly not appended, and will not be; appending it again later may succeed."""
+
+
+class NotEnoughReplicas(NotAppended):
+    """The record is certainly not appended: fewer than min-ISR replicas of its group can take an entry."""
 
 
 class OutcomeUnknown(RetriableError):
-    """The append may or may not be applied later; retrying it with the same sequence is safe."""
+    """The append may or may not be applied, now or later: whoever appends it again may append it twice."""
 
 
 class ModulePaused(StrettoError):
@@ -44,6 +48,11 @@ class ModulePaused(StrettoError):
 
 class ProcessingFailed(StrettoError):
     """The record is appended, but a function of the module failed on it."""
+
+
+class ResultUnknown(StrettoError):
+    """The record is appended and processed, but what its topologies made of it is not known: it may have
+    failed, or something was returned. Look at the state, and do not append it again."""
 
 
 class OffsetTrimmed(StrettoError):

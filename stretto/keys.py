@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
 from stretto.decoding import MALFORMED
 from stretto.errors import UsageError
+from stretto.private import require_private
 
-_DOMAIN = "stretto"
 PORT_MAX = 65_535
 
 
@@ -40,7 +40,9 @@ class ClusterKey:
         return cls(*zmq.curve_keypair())
 
     @classmethod
-    def load(cls, path: Path) -> ClusterKey:
+    def load(cls, path: Path, *, private: bool = True) -> ClusterKey:
+        """Raises UsageError for what is no key and, if it has to be ``private``, for one that others can
+        read."""
         try:
             key = msgspec.json.decode(path.read_bytes(), type=_KeyFile)
         except OSError as error:
@@ -49,7 +51,7 @@ class ClusterKey:
             ) from None
         except MALFORMED:
             raise UsageError(
-                f"{path} is not a cluster key; make one with 'stretto keys generate {path}'"
+                f"{path} is not a cluster key; make one with: stretto keys generate {shlex.quote(str(path))}"
             ) from None
         if len(key.public) != 40 or len(key.secret) != 40:
             raise UsageError(f"{path} is not a cluster key: a key has 40 characters")
@@ -60,6 +62,8 @@ class ClusterKey:
             is_pair = False
         if not is_pair:
             raise UsageError(f"{path} is not a cluster key: its halves do not belong together; copy it again")
+        if private:
+            require_private(path)
         return found
 
     def save(self, path: Path) -> None:
@@ -73,33 +77,15 @@ class ClusterKey:
             file.write(content + b"\n")
 
     def serve_with(self, socket: zmq.Socket[bytes]) -> None:
-        """Let in only who holds the key; needs an :func:`authenticator` in the socket's context."""
+        """Speak only to who has a key. Which keys are let in is for the listener to say."""
         socket.curve_server = True
         socket.curve_publickey = self.public
         socket.curve_secretkey = self.secret
-        socket.zap_domain = _DOMAIN.encode()
 
     def connect_with(self, socket: zmq.Socket[bytes]) -> None:
         socket.curve_publickey = self.public
         socket.curve_secretkey = self.secret
         socket.curve_serverkey = self.public
-
-    def authenticator(self, context: zmq.Context[zmq.Socket[bytes]]) -> ThreadAuthenticator:
-        """Started; the caller stops it before the context ends."""
-        authenticator = ThreadAuthenticator(context)
-        authenticator.start()
-        authenticator.configure_curve_callback(_DOMAIN, credentials_provider=_Only(self.public))
-        return authenticator
-
-
-class _Only:
-    """Admits one public key."""
-
-    def __init__(self, public: bytes) -> None:
-        self._public = public
-
-    def callback(self, _domain: str, key: bytes) -> bool:
-        return key == self._public
 
 
 def require_key(address: str, key: ClusterKey | None) -> None:

@@ -26,8 +26,10 @@ from stretto.client.calls import ask
 from stretto.client.network import Network
 from stretto.decoding import MALFORMED
 from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.java import require_java
 from stretto.keys import ClusterKey
 from stretto.loop import Loop
+from stretto.private import open_private
 from stretto.types import WorkerId
 from stretto.worker.children import Child, Children
 from stretto.worker.storage import lock_folder
@@ -39,11 +41,15 @@ log = structlog.get_logger()
 HOST = "127.0.0.1"
 CONDUCTOR_PORT = 7400
 UI_PORT = 8888
+PORTS_FILE = "cluster.json"
 READY_SECONDS = 60.0
 RESTART_MS = 500
 RESTART_MS_MAX = 30_000
 CALM_MS = 60_000
 """After so long a life, a death is an accident and not a habit."""
+LAST_WORDS_BYTES = 4_096
+REFUSAL = "stretto: "
+"""How the sentence begins that a command says instead of a traceback."""
 POLL_SECONDS = 0.1
 """Daemons that start cannot be asked to tell when they have."""
 
@@ -55,6 +61,8 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     zookeeper: int
     conductor: int
     supervisors: tuple[int, ...]
+    ui: int | None = None
+    """Of the Cluster UI, once there was one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,20 +92,22 @@ class LocalCluster:
         port: int | None = None,
         key: Path | None = None,
         credentials: Path | None = None,
+        has_ui: bool = False,
         ui_port: int | None = None,
         place: Callable[[str, Ports], NodePlace] | None = None,
         session_timeout_ms: int | None = None,
     ) -> None:
         """``port`` is where the conductor listens; 0 takes a free one, None the one it had before.
 
-        ``key`` is the cluster key's file, ``credentials`` the one for the metastore. ``ui_port`` is where the
-        UI listens; there is none without it. ``place`` puts each node somewhere else than all others;
-        ``session_timeout_ms`` is of every daemon.
+        ``key`` is the cluster key's file, ``credentials`` the one for the metastore. ``has_ui`` runs the UI
+        too; ``ui_port`` says where, as ``port`` does. ``place`` puts each node somewhere else than all
+        others; ``session_timeout_ms`` is of every daemon.
         """
         if nodes < 1:
             raise UsageError(f"a cluster cannot have {nodes} nodes; ask for at least 1")
+        require_java()
         self.folder = folder
-        self._key_file = key
+        self.key_file = key
         self._credentials_file = credentials
         self.key = ClusterKey.load(key) if key is not None else None
         try:
@@ -106,16 +116,16 @@ class LocalCluster:
             raise UsageError(
                 f"a cluster runs in {folder} already; use it, stop it, or choose another --data-dir"
             ) from None
-        #: The conductor that runs there listens elsewhere.
-        self._has_moved = False
-        self.ports = self._remembered(nodes, port)
+        #: Daemons that are to listen elsewhere than they do, if they still run.
+        self._moved: set[str] = set()
+        self._has_ui = has_ui
+        self.ports = self._remembered(nodes, port, ui_port)
         everywhere = NodePlace(host=HOST, advertised=HOST, zookeeper=self.zookeeper)
         self._places = {
             f"node-{number}": everywhere if place is None else place(f"node-{number}", self.ports)
             for number in range(1, nodes + 1)
         }
         self._session_timeout_ms = session_timeout_ms
-        self._ui_port = free_ports(1)[0] if ui_port == 0 else ui_port
         self._loop = Loop()
         self._children = Children(self._loop, folder / "run", self._exited)
         self._daemons = {daemon.name: daemon for daemon in self._commands()}
@@ -137,14 +147,15 @@ class LocalCluster:
 
     @property
     def ui(self) -> str | None:
-        """The address of its pages."""
-        return None if self._ui_port is None else f"http://{HOST}:{self._ui_port}"
+        """The address of its pages, if it has any."""
+        return f"http://{HOST}:{self.ports.ui}" if self._has_ui else None
 
     def log_of(self, daemon: str) -> Path:
         return self.folder / "logs" / f"{daemon}.log"
 
-    def _remembered(self, nodes: int, port: int | None) -> Ports:
-        path = self.folder / "cluster.json"
+    def _remembered(self, nodes: int, port: int | None, ui_port: int | None) -> Ports:
+        """Return the ports of last time, but for those that are asked for now."""
+        path = self.folder / PORTS_FILE
         if path.exists():
             try:
                 ports = msgspec.json.decode(path.read_bytes(), type=Ports)
@@ -156,26 +167,35 @@ class LocalCluster:
                 raise UsageError(
                     f"the cluster in {self.folder} has {ports.nodes} nodes; ask for as many or more"
                 )
-            self._has_moved = bool(port) and port != ports.conductor
+            if port and port != ports.conductor:
+                self._moved.add("conductor")
             ports = msgspec.structs.replace(ports, conductor=port or ports.conductor)
         else:
             zookeeper, conductor = free_ports(2)
             conductor = CONDUCTOR_PORT if port is None else port or conductor
             ports = Ports(nodes=0, zookeeper=zookeeper, conductor=conductor, supervisors=())
+        if self._has_ui:
+            if ui_port and ui_port != ports.ui:
+                self._moved.add("ui")
+            before = ports.ui or (UI_PORT if ui_port is None else free_ports(1)[0])
+            ports = msgspec.structs.replace(ports, ui=ui_port or before)
         more = free_ports(nodes - ports.nodes)
-        ports = msgspec.structs.replace(ports, nodes=nodes, supervisors=(*ports.supervisors, *more))
+        return msgspec.structs.replace(ports, nodes=nodes, supervisors=(*ports.supervisors, *more))
+
+    def _remember(self) -> None:
+        path = self.folder / PORTS_FILE
         draft = path.with_suffix(".tmp")
-        draft.write_bytes(msgspec.json.encode(ports))
+        with open_private(draft, "wb") as file:
+            file.write(msgspec.json.encode(self.ports))
         draft.rename(path)
-        return ports
 
     def _commands(self) -> list[_Daemon]:
         """In the order in which they are started."""
         this = [sys.executable, "-m", "stretto"]
         folder = self.folder
         shared = []
-        if self._key_file is not None:
-            shared += ["--key", str(self._key_file.absolute())]
+        if self.key_file is not None:
+            shared += ["--key", str(self.key_file.absolute())]
         if self._credentials_file is not None:
             shared += ["--zookeeper-credentials", str(self._credentials_file.absolute())]
         if self._session_timeout_ms is not None:
@@ -211,9 +231,9 @@ class LocalCluster:
             if place.advertised != place.host:
                 own += ["--advertise", place.advertised]
             daemons.append(_Daemon(node, [*this, "supervisor", *shared, *own]))
-        if self._ui_port is not None:
-            key = ["--key", str(self._key_file.absolute())] if self._key_file is not None else []
-            own = ["--port", str(self._ui_port), "--data-dir", str(folder / "ui")]
+        if self._has_ui:
+            key = ["--key", str(self.key_file.absolute())] if self.key_file is not None else []
+            own = ["--port", str(self.ports.ui), "--data-dir", str(folder / "ui")]
             daemons.append(_Daemon("ui", [*this, "ui", "--bootstrap", ",".join(self.bootstrap), *own, *key]))
         return daemons
 
@@ -235,12 +255,14 @@ class LocalCluster:
         adopted, dead = self._children.recover()
         for each in dead:
             self._children.buried(each.worker, each.launch)
+        self._check_ports()
+        # Not before: daemons that run listen where they did when others are refused.
+        self._remember()
         for child in adopted:
-            if child.worker not in self._daemons or (child.worker == "conductor" and self._has_moved):
+            if child.worker not in self._daemons or child.worker in self._moved:
                 self._children.stop(child)
             else:
                 self.tell(f"{child.worker} still runs (pid {child.pid})")
-        self._check_ports()
         for name in self._daemons:
             self._start(name)
 
@@ -248,11 +270,12 @@ class LocalCluster:
         """A daemon that cannot listen would be started again and again."""
         listening = {"zookeeper": self.ports.zookeeper, "conductor": self.ports.conductor}
         listening |= {f"node-{number}": port for number, port in enumerate(self.ports.supervisors, start=1)}
-        if self._ui_port is not None:
-            listening["ui"] = self._ui_port
+        if self._has_ui and self.ports.ui is not None:
+            listening["ui"] = self.ports.ui
+        there = self._children.alive.keys() - self._moved
         for name, port in listening.items():
-            if WorkerId(name) not in self._children.alive and not is_free(port):
-                advice = f"stop who has it, or delete {self.folder / 'cluster.json'} to have others chosen"
+            if name not in there and not is_free(port):
+                advice = f"stop who has it, or delete {self.folder / PORTS_FILE} to have others chosen"
                 if name in ("conductor", "ui"):
                     advice = f"choose another with {'--port' if name == 'conductor' else '--ui-port'}"
                 raise UsageError(f"port {port}, where {name} is to listen, is in use; {advice}")
@@ -274,7 +297,7 @@ class LocalCluster:
             return
         lived_ms = self._loop.now - child.started_ms
         daemon.restarts = 0 if lived_ms > CALM_MS else daemon.restarts + 1
-        self._start_later(daemon, f"ended with {how}")
+        self._start_later(daemon, f"ended with {how}{_refusal_in(self.log_of(daemon.name))}")
 
     def _start_later(self, daemon: _Daemon, why: str) -> None:
         delay_ms = min(RESTART_MS_MAX, RESTART_MS * 2 ** (daemon.restarts - 1)) if daemon.restarts else 0
@@ -370,3 +393,15 @@ class LocalCluster:
             if module.state in states and module.led < module.groups
         ]
         return f"leaders of {', '.join(modules)}" if modules else ""
+
+
+def _refusal_in(log_file: Path) -> str:
+    """The sentence with which a daemon refused to run, if its log ends with one."""
+    try:
+        with log_file.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    last = lines[-1] if lines else ""
+    return f" ({last.removeprefix(REFUSAL)})" if last.startswith(REFUSAL) else ""

@@ -10,12 +10,14 @@ import contextlib
 import logging
 import sys
 import threading
+import time
 from collections import deque
 from typing import TextIO
 
 import structlog
 
 RECENT_BYTES = 256 * 1024
+SPARING_SECONDS = 5.0
 
 
 class Recent:
@@ -49,6 +51,40 @@ class Recent:
 
 
 RECENT = Recent()
+
+
+class Sparing:
+    """Logs each event at most once in some seconds: for what peers can bring about as often as they like.
+
+    What was left out is told with the next line, as ``times``. From one thread.
+    """
+
+    def __init__(
+        self, logger: structlog.typing.FilteringBoundLogger, seconds: float = SPARING_SECONDS
+    ) -> None:
+        self._logger = logger
+        self._seconds = seconds
+        #: When it was last written, and how often it has happened since.
+        self._events: dict[str, tuple[float, int]] = {}
+
+    def warning(self, event: str, **values: object) -> None:
+        times = self._due(event)
+        if times:
+            self._logger.warning(event, times=times, **values)
+
+    def exception(self, event: str, **values: object) -> None:
+        """With the traceback of the exception that is being handled."""
+        times = self._due(event)
+        if times:
+            self._logger.error(event, times=times, exc_info=True, **values)  # noqa: LOG014 - its caller's
+
+    def _due(self, event: str) -> int:
+        """How often it has happened since it was written; 0 if it is not to be written now."""
+        now = time.monotonic()
+        at, times = self._events.get(event, (-self._seconds, 0))
+        is_due = now - at >= self._seconds
+        self._events[event] = (now, 0) if is_due else (at, times + 1)
+        return times + 1 if is_due else 0
 
 
 class _Lossy:

@@ -25,10 +25,11 @@ import builtins
 import inspect
 import re
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar, overload
+from types import MappingProxyType, UnionType
+from typing import Any, ClassVar, Generic, NoReturn, TypeAlias, TypeVar, overload
 
 from stretto.declaration import Declaration, Place, class_statement, place_outside
 from stretto.errors import DeclarationError, UsageError
@@ -39,10 +40,15 @@ from stretto.pstate.types import Type, describe
 from stretto.topology.bound import run_of
 from stretto.topology.checks import RESERVED, Functions, check_functions
 from stretto.topology.functions import Function
+from stretto.topology.signatures import check_decodable
 from stretto.types import TaskId
 from stretto.zk.records import DepotSpec
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+By: TypeAlias = str | HashBy | Global | Random | Custom | None
+"""What chooses the task of a record."""
 
 OBJECTS_MAX = 1_000
 """Depots and PStates: every task keeps each of them as a database of its LMDB file."""
@@ -54,18 +60,35 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*", re.ASCII)
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 
 
-class Depot(Declaration):
+class Depot(Declaration, Generic[R]):
     """An append-only, partitioned log of records: what goes into a module.
 
-    ``partition_by`` names the field of a record whose value chooses the task, so that records that agree in
-    it stay in order. It may also be ``hash_by("one", "more")``, ``GLOBAL`` (task 0 has them all, in one
-    order), or a function of a record and the number of tasks; see :mod:`stretto.partition`. Without it, or
-    with ``RANDOM``, any task will do: batches go to the tasks in turn.
+    ``Depot(Order, partition_by="customer")`` says what a record is, which type checkers then hold who appends
+    to; without a type it is anything that JSON can say. ``partition_by`` names the field of a record whose
+    value chooses the task, so that records that agree in it stay in order. It may also be ``hash_by("one",
+    "more")``, ``GLOBAL`` (task 0 has them all, in one order), or a function of a record and the number of
+    tasks; see :mod:`stretto.partition`. Without it, or with ``RANDOM``, any task will do: batches go to the
+    tasks in turn.
     """
 
-    def __init__(self, *, partition_by: str | HashBy | Global | Random | Custom | None = None) -> None:
+    @overload
+    def __init__(self: Depot[Any], /, *, partition_by: By = None) -> None: ...
+    @overload
+    def __init__(self, annotation: builtins.type[R], /, *, partition_by: By = None) -> None: ...
+    @overload
+    def __init__(self: Depot[Any], annotation: UnionType, /, *, partition_by: By = None) -> None: ...
+    def __init__(self, annotation: Any = Any, /, *, partition_by: By = None) -> None:
         super().__init__()
+        self.annotation = annotation
         self.partition_by = partition_by
+
+    def __get__(self, instance: object | None, owner: builtins.type) -> Depot[R]:
+        """The depot of the class that is asked: one that inherits it has a depot of its own by that name."""
+        if self.owner is None or owner is self.owner or instance is not None:
+            return self
+        inherited = copy(self)
+        inherited.owner = owner
+        return inherited
 
     @property
     def custom(self) -> Custom | None:
@@ -88,7 +111,8 @@ class Depot(Declaration):
                 return DepotSpec(name=self.name, rule="custom")
 
     def __repr__(self) -> str:
-        return f"Depot(partition_by={self.partition_by!r})"
+        of = "" if self.annotation is Any else f"{getattr(self.annotation, '__name__', self.annotation)}, "
+        return f"Depot({of}partition_by={self.partition_by!r})"
 
 
 class PState(Declaration, Generic[T]):
@@ -132,7 +156,7 @@ class Declarations:
     """All that a module declares, checked."""
 
     name: str
-    depots: Mapping[str, Depot]
+    depots: Mapping[str, Depot[Any]]
     pstates: Mapping[str, PState[Any]]
     functions: Functions
 
@@ -192,7 +216,7 @@ def _declare(module: type[Module], name: str) -> Declarations:
     for base in reversed(module.__mro__):
         for attribute, value in vars(base).items():
             if isinstance(value, Declaration):
-                _check(module, attribute, value, declared)
+                _check(module, attribute, value, declared, here)
                 declared[attribute] = value
             else:
                 declared.pop(attribute, None)
@@ -226,6 +250,7 @@ def _check(
     attribute: str,
     declared: Declaration,
     others: Mapping[str, Declaration],
+    here: Place,
 ) -> None:
     def refuse(why: str) -> DeclarationError:
         return DeclarationError(f"{declared.place}: {module.__name__}.{attribute}: {why}")
@@ -245,7 +270,16 @@ def _check(
         if other is declared and name != attribute:
             own = "a function" if is_function else f"a {kind}(...)"
             raise refuse(f"this is the same {kind} as {name!r}; give each {own} of its own")
+    owner = declared.owner
+    if not is_function and owner is not None and (owner not in module.__mro__ or declared.name != attribute):
+        raise DeclarationError(
+            f"{here}: {module.__name__}.{attribute}: this is {kind} {declared.name} of {owner.__name__}, "
+            f"whose data stays there; here it would be another one, with nothing in it: declare a "
+            f"{kind}(...) of this module's own, or use that of {owner.__name__} from outside, with a client"
+        )
     try:
+        if isinstance(declared, Depot):
+            _check_annotation(declared.annotation)
         if isinstance(declared, PState):
             declared.type  # noqa: B018 - raises
     except UsageError as error:
@@ -255,6 +289,13 @@ def _check(
             "partition_by names a field of the records, as text, or is hash_by(...), GLOBAL, RANDOM, a "
             f"function that takes a record and the number of tasks, or None; it is {declared.partition_by!r}"
         )
+
+
+def _check_annotation(annotation: object) -> None:
+    if isinstance(annotation, str):
+        raise UsageError(f"{annotation!r} is no type of its records; say partition_by={annotation!r}")
+    if annotation is not bytes:
+        check_decodable([annotation])
 
 
 def _is_partitioning(by: object) -> bool:

@@ -40,6 +40,8 @@ class PinnedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The group's leader serves it."""
     idle_ms: int = 0
     """How long it lasts when nobody reads or renews it; 0 if that is not known."""
+    max_age_ms: int = 0
+    """How long it lasts at most; 0 if that is not known."""
 
 
 class Size(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -112,8 +114,8 @@ class FindBounds(msgspec.Struct, frozen=True, tag="find_bounds", gc=False):
 
 
 class Renew(msgspec.Struct, frozen=True, tag="renew", gc=False):
-    """These pins are read, or will be: they last on. Answered with Released; one that is gone is passed over,
-    whoever reads it is told."""
+    """These pins are read, or will be: they last on. Answered with Released, which names those that are
+    gone."""
 
     request: int
     pins: tuple[str, ...]
@@ -175,6 +177,8 @@ class BoundsFound(msgspec.Struct, frozen=True, tag="bounds_found", gc=False):
 
 class Released(msgspec.Struct, frozen=True, tag="released", gc=False):
     request: int
+    gone: tuple[str, ...] = ()
+    """Of the pins that were to be renewed, those that are not there any more."""
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost", gc=False):

@@ -1,5 +1,8 @@
 """How a daemon answers calls: each on a thread of a pool, so that it may wait for a disk or the metastore.
 
+Calls wait for a thread in a :class:`~stretto.callqueue.CallQueue`, where connections take turns; whoever has
+too many there is told at once to try again.
+
 A handler returns the result of the call, or raises a StrettoError whose sentence the asker reads. Pieces of
 files travel beside calls and answers as bodies.
 """
@@ -14,10 +17,12 @@ from typing import TypeAlias
 import structlog
 
 from stretto import admin, wire
+from stretto.callqueue import CallQueue, WaitingCall
 from stretto.decoding import MALFORMED
 from stretto.endpoint import Connection, Endpoint
 from stretto.errors import StrettoError
 from stretto.keys import ClusterKey
+from stretto.logs import Sparing
 from stretto.loop import Loop
 from stretto.replog.frame import Buffer
 from stretto.types import WorkerId
@@ -61,10 +66,23 @@ class Service:
         self._handle = handle
         self._metadata = metadata
         self._pool = ThreadPoolExecutor(THREADS, "call")
+        self._queue = CallQueue(THREADS)
+        self._sparing = Sparing(log)
         self._endpoint = Endpoint(
-            loop, address=address, cluster=cluster, name=name, key=key, on_message=self._received
+            loop,
+            address=address,
+            cluster=cluster,
+            name=name,
+            key=key,
+            on_message=self._received,
+            on_gone=self._queue.forget,
         )
         self.address = self._endpoint.address
+
+    @property
+    def waiting(self) -> int:
+        """Calls that no thread has begun yet."""
+        return len(self._queue)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -82,20 +100,28 @@ class Service:
                         sender, wire.Failed(request, f"{self._name}: no such call ({error})")
                     )
                     return
-                self._pool.submit(self._answer, sender, request, call, bodies)
+                why = self._queue.put(WaitingCall(sender, request, call, bodies))
+                if why is not None:
+                    busy = f"{self._name} is busy: {why}; try again"
+                    self._endpoint.reply(sender, wire.Failed(request, busy, wire.Fault.PASSING))
+                self._begin_next()
             case wire.GetMetadata(request=request, module=module) if self._metadata is not None:
                 self._endpoint.reply(sender, self._metadata(request, module))
             case wire.Hello() | wire.Replicate() | wire.Catchup():
-                log.warning("not_for_us", message=type(message).__name__)
+                self._sparing.warning("not_for_us", message=type(message).__name__)
             case _:
                 why = f"{self._name} holds no data; ask a worker"
                 self._endpoint.reply(sender, wire.Failed(message.request, why))
 
-    def _answer(
-        self, sender: Connection, request: int, call: admin.AnyCall, bodies: list[memoryview]
-    ) -> None:
+    def _begin_next(self) -> None:
+        while (waiting := self._queue.take()) is not None:
+            self._pool.submit(self._answer, waiting)
+
+    def _answer(self, waiting: WaitingCall) -> None:
+        """On a thread of the pool."""
+        request, call = waiting.request, waiting.call
         try:
-            result = self._handle(call, bodies)
+            result = self._handle(call, waiting.bodies)
             if not isinstance(result, WithBody):
                 result = WithBody(result)
             reply: wire.ToClient = wire.Answer(request, admin.encode(result.result))
@@ -105,7 +131,12 @@ class Service:
         except Exception:
             log.exception("call_failed", call=type(call).__name__)
             reply, beside = wire.Failed(request, f"{self._name} failed at this; see its log"), ()
-        self._loop.call_soon(self._reply, sender, reply, beside)
+        except BaseException as error:  # noqa: BLE001 - a broken invariant ends the process, not this thread
+            self._loop.end_with(error)
+            return
+        self._loop.call_soon(self._answered, waiting.sender, reply, beside)
 
-    def _reply(self, to: Connection, reply: wire.ToClient, bodies: Sequence[Buffer]) -> None:
+    def _answered(self, to: Connection, reply: wire.ToClient, bodies: Sequence[Buffer]) -> None:
+        self._queue.done(to)
         self._endpoint.reply(to, reply, bodies)
+        self._begin_next()

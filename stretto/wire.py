@@ -84,20 +84,28 @@ class AppendBatch(msgspec.Struct, frozen=True, tag="append", gc=False):
     count: int
     awaits_streams: bool = False
     """The answer waits until every stream of the depot has processed the records."""
+    awaits_microbatches: bool = False
+    """The answer waits until every microbatch topology of the depot has processed the records, too."""
 
 
 class RunSteps(msgspec.Struct, frozen=True, tag="run_steps", gc=False):
     """A hop, from worker to worker: the body is calls of steps of a topology, to run on a task.
 
-    ``source`` and ``number`` tell it from all others: it is run once, however often it is sent to a leader.
+    ``source`` is the task that sends it. It and ``number`` tell it from all others: it is run once, however
+    often it is sent and whoever leads. It is run behind the one whose number is ``after``. Hops below
+    ``settled`` are not sent again.
     """
 
     request: int
     group: GroupKey
     task: TaskId
     topology: str
-    source: str
+    source: TaskId
+    epoch: Epoch
+    """In which the sender leads."""
     number: int
+    after: int
+    settled: int
     code: str
     """Digest of the module's code that made the calls; a leader that goes by another refuses them for now."""
 
@@ -236,19 +244,21 @@ class Metadata(msgspec.Struct, frozen=True, tag="metadata", gc=False):
 
 
 class StreamResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a stream made of the records of a batch, by their position in it."""
+    """What a topology made of the records of a batch, by their position in it."""
 
     topology: str
     results: tuple[tuple[int, bytes], ...]
     """As JSON; those that returned nothing are left out."""
     failures: tuple[tuple[int, str], ...]
+    is_lost: bool = False
+    """They are processed, but what came of them is not known: the leader that ran them is gone."""
 
 
 class Appended(msgspec.Struct, frozen=True, tag="appended", gc=False):
     request: int
     offset: Offset | None
     streams: tuple[StreamResult, ...] = ()
-    """If they were waited for; after a fail-over in between they are missing."""
+    """If they were waited for."""
 
 
 class StepFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,7 +1,7 @@
 """The thread that fetches the windows of all workers, whenever there are new ones, and keeps them.
 
 Workers are asked all at once: one that is frozen costs the others nothing. Nothing that goes wrong ends the
-thread; it is logged, and tried again with the next windows.
+thread; it is logged once, and tried again until it goes well.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Collector:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._silent: set[str] = set()
+        #: What has kept it from collecting since it last did.
+        self._trouble: tuple[str, type[Exception]] | None = None
         self._min_isr: dict[GroupKey, int] = {}
 
     def start(self) -> None:
@@ -114,15 +116,25 @@ class Collector:
                     expired_at = time.monotonic()
                     self._store.expire(_now_ms())
             except StrettoError as error:
-                log.warning("cluster_silent", why=str(error))
+                self._note_trouble("cluster_silent", error)
             except sqlite3.Error as error:
-                log.warning("measures_not_kept", why=str(error))
-            except Exception:
-                log.exception("measures_not_collected")
+                self._note_trouble("measures_not_kept", error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+                self._note_trouble("measures_not_collected", error, exc_info=error)
             else:
+                if self._trouble is not None:
+                    log.info("measures_collected_again")
+                    self._trouble = None
                 self._stopping.wait(_until_next_window() + SETTLE_SECONDS)
                 continue
             self._stopping.wait(RETRY_SECONDS)
+
+    def _note_trouble(self, event: str, error: Exception, **more: object) -> None:
+        """Log what went wrong, unless it is the same as the last time it was tried."""
+        trouble = (event, type(error))
+        if trouble != self._trouble:
+            log.warning(event, why=str(error), **more)
+        self._trouble = trouble
 
 
 def _now_ms() -> int:

@@ -24,7 +24,16 @@ from stretto.client.status import GroupStatus, group_statuses
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.telemetry.windows import StoryLine
 from stretto.types import WorkerId
-from stretto.ui.views import PROBLEMS_MAX, ClusterView, Health, Problem, problems_of, sentence_of
+from stretto.ui.views import (
+    PROBLEMS_MAX,
+    ClusterView,
+    Health,
+    Problem,
+    problems_of,
+    sentence_of,
+    serving_of,
+    serving_unknown,
+)
 from stretto.zk.paths import GroupKey
 
 FRESH_SECONDS = 0.8
@@ -163,6 +172,7 @@ class Desk:
             groups = self._all_groups(plan)
         except RetriableError as error:
             health, sentence = Health.UNKNOWN, str(error)
+            serving = serving_unknown(plan.modules)
         else:
             # What a conductor told of nodes and modules earlier is shown, and judged no more.
             nodes, modules = ((), ()) if trouble else (plan.nodes, plan.modules)
@@ -170,6 +180,7 @@ class Desk:
             if trouble:
                 problems = _with_trouble(problems, trouble)
             health, sentence = sentence_of(problems, plan.nodes, plan.modules)
+            serving = serving_of(plan.modules, groups)
         return ClusterView(
             health=health,
             sentence=sentence,
@@ -177,6 +188,7 @@ class Desk:
             conductor=conductor,
             nodes=plan.nodes,
             modules=plan.modules,
+            serving=tuple(serving),
             planned_at_ms=plan.at_ms,
             at_ms=at_ms,
         )

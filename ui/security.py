@@ -17,6 +17,7 @@ from litestar.exceptions import NotAuthorizedException, PermissionDeniedExceptio
 from litestar.handlers import BaseRouteHandler
 
 from stretto.errors import UsageError
+from stretto.private import require_private
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 TOLD = ("/api/", "/metrics")
@@ -25,12 +26,14 @@ TOKEN_CHARACTERS_MIN = 16
 
 
 def load_token(path: Path) -> str:
+    """Raises UsageError for a file that holds none, or that others can read."""
     token = path.read_text().strip()
     if len(token) < TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable():
         raise UsageError(
             f"{path} holds no token; write one line of {TOKEN_CHARACTERS_MIN} or more characters into it, "
             "for instance with: openssl rand -hex 32"
         )
+    require_private(path)
     return token
 
 

@@ -6,10 +6,11 @@ of measures. Any number of them may run beside one another.
 
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,15 @@ from litestar.response import File
 from litestar.static_files import create_static_files_router
 
 from stretto.client.cluster import Cluster
-from stretto.errors import OutcomeUnknown, QueryFailed, RetriableError, StrettoError, UsageError
+from stretto.errors import (
+    OutcomeUnknown,
+    QueryFailed,
+    ResultUnknown,
+    RetriableError,
+    StrettoError,
+    UsageError,
+)
+from stretto.interrupts import ending_at_once
 from stretto.ui.api import ROUTES
 from stretto.ui.collector import Collector
 from stretto.ui.desk import Desk
@@ -51,6 +60,21 @@ HEADERS = {
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class _Application(Litestar):
+    """An application that answers HEAD wherever it answers GET: whoever watches whether it is up asks so."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await super().__call__(scope, receive, send)
+            return
+
+        async def send_head(message: Any) -> None:
+            await send(message | {"body": b""} if message["type"] == "http.response.body" else message)
+
+        asked: Any = {**scope, "method": "GET"}
+        await super().__call__(asked, receive, send_head)
+
+
 def application(desk: Desk, history: History, metrics: Metrics, token: str | None) -> Litestar:
     dependencies = {
         "desk": Provide(lambda: desk, sync_to_thread=False),
@@ -70,7 +94,7 @@ def application(desk: Desk, history: History, metrics: Metrics, token: str | Non
         return Response(metrics.exposition(), media_type=EXPOSITION)
 
     exposition = get("/metrics", include_in_schema=False)(on(SCRAPES, exposed))
-    return Litestar(
+    return _Application(
         [ROUTES, index, openapi, exposition, create_static_files_router("/static", [STATIC])],
         dependencies=dependencies,
         guards=[Gate(token)],
@@ -106,7 +130,7 @@ def _refused(request: Request[Any, Any, Any], error: StrettoError) -> Response[A
 
 def _status_of(error: StrettoError) -> int:
     match error:
-        case OutcomeUnknown():
+        case OutcomeUnknown() | ResultUnknown():
             return 504
         case RetriableError():
             return 503
@@ -165,27 +189,53 @@ class _Server(uvicorn.Server):
 
 
 def serve(cluster: Cluster, *, host: str, port: int, data_dir: Path, token: str | None) -> None:
-    """Until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM."""
     check_listening(host, token)
-    store = Store(data_dir / "telemetry.sqlite")
-    metrics = Metrics()
-    history = History(store)
-    collector = Collector(cluster, store, metrics, history)
-    desk = Desk(cluster, metrics.parked, store.story)
-    config = uvicorn.Config(
-        application(desk, history, metrics, token),
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-    )
-    server = _Server(config, token)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, server.handle_exit)
-    collector.start()
+    with ExitStack() as closing:
+        with ending_at_once():
+            sockets = _listening(host, port)
+            for each in sockets:
+                closing.callback(each.close)
+            store = Store(data_dir / "telemetry.sqlite")
+            closing.callback(store.close)
+            metrics = Metrics()
+            history = History(store)
+            collector = Collector(cluster, store, metrics, history)
+            desk = Desk(cluster, metrics.parked, store.story)
+            config = uvicorn.Config(
+                application(desk, history, metrics, token),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+            )
+            server = _Server(config, token)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, server.handle_exit)
+        collector.start()
+        closing.callback(collector.stop)
+        server.run(sockets)
+
+
+def _listening(host: str, port: int) -> list[socket.socket]:
+    """Listen on every address of a host, before anything else is begun; a name may have several."""
+    found: list[socket.socket] = []
     try:
-        server.run()
-    finally:
-        collector.stop()
-        store.close()
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            each = socket.socket(family, kind, protocol)
+            found.append(each)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # Else it would take the place of the other socket.
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            each.bind(address)
+            each.listen()
+    except OSError as error:
+        for each in found:
+            each.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(f"port {port} of {host} is in use; choose another one with --port") from None
+        advice = "name an address of this machine with --host, or another --port"
+        raise UsageError(f"cannot listen on {host}:{port} ({error.strerror}); {advice}") from None
+    return found

@@ -21,6 +21,7 @@ import structlog
 from msgspec.structs import replace
 
 from stretto.errors import StrettoError
+from stretto.private import private_folder
 from stretto.telemetry.windows import WINDOW_MS, StoryLine, Window
 from stretto.types import WorkerId
 from stretto.zk.paths import GroupKey
@@ -73,7 +74,7 @@ class Store:
     """May be used from several threads."""
 
     def __init__(self, path: Path, *, bytes_max: int = BYTES_MAX) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         self._lock = threading.Lock()
         try:
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)

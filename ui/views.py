@@ -37,6 +37,15 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Of the module, if it parked records."""
 
 
+class ModuleServing(msgspec.Struct, frozen=True, kw_only=True):
+    """How well a module is served, by the word of its replicas, whatever its conductor told of it last."""
+
+    module: str
+    health: Health
+    state: str
+    """In a few words: its own state, if all its groups are served."""
+
+
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     health: Health
     sentence: str
@@ -46,6 +55,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     conductor: str | None
     nodes: tuple[admin.NodeView, ...]
     modules: tuple[admin.ModuleView, ...]
+    serving: tuple[ModuleServing, ...] = ()
+    """Of these modules, in the same order."""
     planned_at_ms: int | None
     """When a conductor told of these nodes and modules; None if none ever did."""
     at_ms: int
@@ -145,6 +156,31 @@ def _judged(status: GroupStatus) -> tuple[Health, str]:
     if status.osr:
         return Health.DEGRADED, in_isr
     return Health.GOOD, ""
+
+
+def serving_of(modules: Iterable[admin.ModuleView], groups: Iterable[GroupStatus]) -> list[ModuleServing]:
+    """Judge each module by its groups. One that says it runs does not, if nobody may lead it."""
+    by_module: dict[str, list[GroupStatus]] = {}
+    for status in groups:
+        by_module.setdefault(status.group.module, []).append(status)
+    return [_serving(view, by_module.get(view.module, [])) for view in modules]
+
+
+def _serving(view: admin.ModuleView, groups: Sequence[GroupStatus]) -> ModuleServing:
+    judged = [(_judged(status)[0], status.state) for status in groups]
+    out = [state for health, state in judged if health is Health.BAD]
+    if out:
+        what = out[0].value if len(set(out)) == 1 else "not served"
+        state = f"{len(out)} of {_many(len(groups), 'group')}: {what}"
+        return ModuleServing(module=view.module, health=Health.BAD, state=state)
+    is_good = view.state == ModuleState.RUNNING and all(health is Health.GOOD for health, _ in judged)
+    health = Health.GOOD if is_good else Health.DEGRADED
+    return ModuleServing(module=view.module, health=health, state=view.state)
+
+
+def serving_unknown(modules: Iterable[admin.ModuleView]) -> list[ModuleServing]:
+    """What can be said of modules none of whose workers answers."""
+    return [ModuleServing(module=view.module, health=Health.UNKNOWN, state="not known") for view in modules]
 
 
 def _of_module(view: admin.ModuleView, *, is_told: bool) -> list[str]:

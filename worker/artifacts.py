@@ -37,6 +37,7 @@ from stretto.artifact.archive import (
 from stretto.client.calls import ask_with_body
 from stretto.client.network import Network
 from stretto.errors import PeerError, RetriableError, StrettoError, UsageError
+from stretto.private import private_folder
 from stretto.replog.frame import Buffer
 from stretto.service import WithBody
 
@@ -65,7 +66,7 @@ class ArtifactStore:
         self._asked_at: dict[str, float] = {}
         #: Whose unpacked folder was found or made right by this process.
         self._unpacked: set[str] = set()
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self._tidy()
 
     def sweep(self, used: Collection[str], *, unused_seconds: float = UNUSED_SECONDS) -> list[str]:
@@ -285,7 +286,7 @@ def _state_of(path: Path) -> tuple[int, int, int]:
 
 
 def _write(path: Path, offset: int, piece: Buffer) -> None:
-    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         view = memoryview(piece)
         while view:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from stretto import admin, wire
 from stretto.decoding import MALFORMED
-from stretto.errors import RetriableError, StrettoError
+from stretto.errors import StrettoError
+from stretto.worker.topology.settling import Tally, not_led
 from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class CallDesk:
                 self._worker.scans.pin(call, lambda pinned: self._settled(sender, message, pinned))
             case admin.Pins():
                 self._worker.scans.views(lambda views: self._settled(sender, message, views))
+            case admin.AnnounceMoment() | admin.FindMoment() | admin.FindMoments() | admin.DecideMoment():
+                self._worker.moments.asked(call, lambda found: self._settled(sender, message, found))
             case admin.Describe(module=module):
                 self._describe(sender, message, module)
             case admin.FindConductor():
@@ -99,8 +102,7 @@ class CallDesk:
                 self._answer(sender, message, view)
 
         if not self._worker.streams.find_failures(call, found):
-            why = f"worker {self._worker.worker} does not lead group {call.group}; ask again"
-            self._settled(sender, message, RetriableError(why))
+            self._settled(sender, message, not_led(self._worker.worker, call.group))
 
     def _settle(self, sender: Connection, message: wire.Ask, call: admin.SettleFailures) -> None:
         microbatches = self._worker.microbatches
@@ -113,8 +115,13 @@ class CallDesk:
                 "append them again and --forget them, or choose others with --topology",
             )
             return
-        settled = microbatches.forget(call.group, left_out) + self._worker.streams.settle(call)
-        self._answer(sender, message, settled)
+        group = self._worker.groups.get(call.group)
+        if group is None or group.leader is None:
+            self._settled(sender, message, not_led(self._worker.worker, call.group))
+            return
+        tally = Tally(2, lambda settled: self._settled(sender, message, settled))
+        microbatches.forget(group, left_out, tally.add)
+        self._worker.streams.settle(call, tally.add)
 
     def _describe(self, sender: Connection, message: wire.Ask, module: str) -> None:
         config = self._worker.config

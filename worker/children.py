@@ -30,6 +30,7 @@ import structlog
 
 from stretto.decoding import MALFORMED
 from stretto.loop import Loop
+from stretto.private import UMASK, open_private, private_folder
 from stretto.types import Millis, WorkerId
 from stretto.worker.storage import boot_id
 
@@ -103,7 +104,7 @@ class Children:
         self._namespace = os.readlink("/proc/self/ns/pid")
         self._files: dict[WorkerId, RunFile] = {}
         self.alive: dict[WorkerId, Child] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
 
     # Starting.
 
@@ -124,11 +125,16 @@ class Children:
             unburied=unburied,
         )
         self._write(file)
-        log_path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(log_path.parent)
         _rotate(log_path)
-        with log_path.open("ab") as output:
+        with open_private(log_path, "ab") as output:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                umask=UMASK,
             )
         try:
             # Not waited for yet, so the pid is its own even if it is dead by now.
@@ -247,7 +253,8 @@ class Children:
         self._files[file.worker] = file
         path = self._path(file.worker)
         draft = path.with_suffix(".tmp")
-        draft.write_bytes(msgspec.json.encode(file))
+        with open_private(draft, "wb") as opened:
+            opened.write(msgspec.json.encode(file))
         draft.rename(path)
 
     def _path(self, worker: WorkerId) -> Path:

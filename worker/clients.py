@@ -49,6 +49,8 @@ class _Waiting:
     """Where it is counted if it fails."""
     awaits: _Awaits | None = None
     """That streams have processed it."""
+    awaits_microbatches: bool = False
+    """That microbatches have, too."""
 
 
 class _Own(NamedTuple):
@@ -119,11 +121,16 @@ class Clients:
             if why is not None:
                 self._worker.transport.reply(sender, wire.Failed(message.request, why, wire.Fault.USAGE))
                 return
+            if _waits_in_vain(group, message):
+                refused = wire.Refused(message.request, Refusal.HANDING_OVER, None, Epoch(0))
+                self._worker.transport.reply(sender, refused)
+                return
             number = next(self._numbers)
             waiting = _Waiting(sender, message.request, group.meter, message.kind)
             self._waiting[number] = waiting
             if message.awaits_streams and message.kind is Kind.DEPOT:
                 waiting.awaits = (group, message.task, head(body)[0], message.count)
+                waiting.awaits_microbatches = message.awaits_microbatches
             group.step(
                 events.Append(
                     request=number,
@@ -232,7 +239,7 @@ class Clients:
         reply: wire.ToClient
         match result:
             case effects.Acked(offset=offset) if waiting.awaits is not None:
-                self._await_streams(waiting, offset, waiting.awaits)
+                self._await_processed(waiting, offset, waiting.awaits)
                 return
             case effects.Acked(offset=offset):
                 reply = wire.Appended(number, offset)
@@ -244,20 +251,35 @@ class Clients:
                 assert_never(result)
         self._worker.transport.reply(waiting.connection, reply)
 
-    def _await_streams(self, waiting: _Waiting, offset: Offset | None, awaits: _Awaits) -> None:
+    def _await_processed(self, waiting: _Waiting, offset: Offset | None, awaits: _Awaits) -> None:
         group, task, depot, count = awaits
+        worker = self._worker
 
-        def processed(streams: tuple[wire.StreamResult, ...] | None) -> None:
+        def processed(results: tuple[wire.StreamResult, ...] | None) -> None:
             """None: whoever leads next will know, and the client asks there."""
             number = waiting.request
             reply: wire.ToClient = wire.Unknown(number)
-            if streams is not None:
-                reply = wire.Appended(number, offset, streams)
-            self._worker.transport.reply(waiting.connection, reply)
+            if results is not None:
+                reply = wire.Appended(number, offset, results)
+            worker.transport.reply(waiting.connection, reply)
 
         start = None if offset is None else group.bases.get(offset)
         end = group.depot_ends.get((task, depot), 0) if start is None else start + count
-        self._worker.streams.await_processed((group.key, task, depot), start, end, processed)
+        where = (group.key, task, depot)
+        streams = worker.streams.processed_of(where)
+        microbatches = worker.microbatches.processed_of(where, end) if waiting.awaits_microbatches else {}
+        if streams is None or microbatches is None:
+            processed(None)
+        else:
+            worker.waiters.add(where, start, end, streams | microbatches, processed)
+
+
+def _waits_in_vain(group: Group, message: wire.AppendBatch) -> bool:
+    """The leader is about to hand over, and finishes for those who wait already."""
+    leader = group.leader
+    if not message.awaits_streams or leader is None or leader.handover is None:
+        return False
+    return leader.handover.is_finishing
 
 
 def _fits_a_frame(message: wire.AppendBatch) -> bool:

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import lmdb
 
 from stretto.errors import StorageError
+from stretto.private import private_folder
 
 if TYPE_CHECKING:
     from lmdb import _Database
@@ -105,6 +106,7 @@ class Environment:
                 metasync=False,
                 max_dbs=MAX_DBS,
                 max_readers=MAX_READERS,
+                mode=0o600,
             )
             _sync_folder(folder)
             self._env.reader_check()
@@ -473,7 +475,7 @@ def _make_folder(folder: Path) -> None:
     """Create it and what is missing above it, so that it survives a power loss."""
     if not folder.is_dir():
         _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        private_folder(folder)
         _sync_folder(folder.parent)
 
 

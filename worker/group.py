@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from stretto.worker.storage import ReplicaStorage
     from stretto.worker.telemetry import Telemetry
 
+BASES_KEPT = 1_000
+"""Depot entries of which it is remembered where their records are, though they are applied: an append that is
+sent again, also to the next leader, is told what came of these records."""
 NO_BLOB = (Offset(-1), Offset(-1), b"")
 SOON_MS = 20
 """A deadline may be seen so much later, if there is an earlier one."""
@@ -106,6 +109,10 @@ class Host(Protocol):
     def replied(self, request: int, result: effects.Result) -> None: ...
 
     def sample(self, group: Group, request: int) -> None: ...
+
+    def finish_work(self, group: Group, epoch: Epoch) -> None:
+        """End what somebody waits for, begin nothing of the kind, and then step WorkFinished."""
+        ...
 
     @property
     def telemetry(self) -> Telemetry: ...
@@ -171,7 +178,8 @@ class Group:
         self.depot_ends: dict[tuple[TaskId, str], DepotOffset] = {}
         #: The version whose deletions are the latest among these, by task.
         self._coming_dropped: dict[TaskId, int] = {}
-        #: Of depot entries that are being applied, by offset: where their records are in the depot.
+        #: Of depot entries that are being applied, or lately were, by offset: where their records are in the
+        #: depot.
         self.bases: dict[Offset, DepotOffset] = {}
         self._find_depots()
         #: How often something was applied, by task.
@@ -214,18 +222,24 @@ class Group:
     # Events in, effects out.
 
     def step(self, event: Event) -> None:
+        """Raises InvariantViolation for whatever goes wrong: a replica that stands between two states must
+        not go on, although whoever caused the event would answer an error and do so."""
         if self.closed:
             return
         begun = perf_counter()
-        self._effects += self.replica.step(event, self.host.loop.now)
-        if type(event) not in BUSY:
-            self.since.look(self.replica, self.host.loop.now)
-            self.host.looked(self)
-        self._await_turn_end()
-        if not self._running:
-            if self._effects:
-                self._carry_out_all()
-            self.meter.busy_seconds += perf_counter() - begun
+        try:
+            self._effects += self.replica.step(event, self.host.loop.now)
+            if type(event) not in BUSY:
+                self.since.look(self.replica, self.host.loop.now)
+                self.host.looked(self)
+            self._await_turn_end()
+            if not self._running:
+                if self._effects:
+                    self._carry_out_all()
+                self.meter.busy_seconds += perf_counter() - begun
+        except Exception as error:
+            values = {"group": self.key, "event": type(event).__name__, "error": error}
+            raise InvariantViolation("a step of a replica was not carried out", values) from error
 
     def answer_sampled(self, request: int) -> effects.Result:
         """Whether what was just looked up may be shown; if it :attr:`answers_at_once`. Nothing changes."""
@@ -316,6 +330,8 @@ class Group:
                 host.metastore.look_for_members(self.key, token)
             case effects.ForgetResign(epoch=epoch):
                 host.metastore.forget_resign(self.key, epoch)
+            case effects.FinishWork(epoch=epoch):
+                host.finish_work(self, epoch)
             case effects.Sample(request=request):
                 host.sample(self, request)
             case effects.ReadClock():
@@ -476,6 +492,8 @@ class Group:
         task, removal = frame.header.task, parse_removal(payload(frame))
         if isinstance(removal, Drop) and removal.version > self._coming_dropped[task]:
             self._coming_dropped[task] = removal.version
+            applied = self.replica.applied
+            self.bases = {offset: base for offset, base in self.bases.items() if offset >= applied}
             for key in [(task, name) for name in removal.names]:
                 if key in self._coming_ends:
                     self._coming_ends[key] = grown[key] = DepotOffset(0)
@@ -499,7 +517,7 @@ class Group:
             tasks |= {frame.header.task for frame in frames}
             depots |= ends
         self.depot_ends |= depots
-        while self.bases and (first := next(iter(self.bases))) < end:
+        while len(self.bases) > BASES_KEPT and (first := next(iter(self.bases))) < end:
             del self.bases[first]
         for task in tasks:
             self.growth[task] = self.growth.get(task, 0) + 1

@@ -22,6 +22,7 @@ import msgspec
 
 from stretto.catchup.throttle import Throttle
 from stretto.errors import StorageError
+from stretto.private import open_private
 from stretto.types import TaskId
 from stretto.worker.taskdigest import HeldTask
 
@@ -70,7 +71,7 @@ class HeldState:
         """
         draft = file.with_name(f"{file.name}.{os.urandom(6).hex()}.part")
         try:
-            with self._use(), draft.open("xb", buffering=0) as out:
+            with self._use(), open_private(draft, "xb", buffering=0) as out:
                 copied = self._copy(self._tasks[task], out.fileno(), bytes_per_second, progress)
                 os.fsync(out.fileno())
             draft.rename(file)

@@ -108,6 +108,7 @@ class Hosting:
         self._opening.add(key)
         worker = self._worker
         worker.replicas.stopped[key] = views.Stopped(plan, worker.worker, worker.loop.now, views.NOT_BEGUN)
+        worker.retention.replica_comes()
         worker.disk.run(worker.replicas.folder(plan).open, lambda result: self._opened(key, result))
 
     def _opened(self, key: GroupKey, result: ReplicaStorage | Exception) -> None:

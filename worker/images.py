@@ -17,6 +17,7 @@ from typing import TypeAlias
 from stretto.catchup import blocks, messages
 from stretto.catchup.messages import Run
 from stretto.errors import StorageError
+from stretto.private import private_folder
 from stretto.types import Offset, TaskId
 from stretto.worker.environment import NoSpace
 from stretto.worker.hasher import is_aligned, open_direct
@@ -127,7 +128,7 @@ def make_image(
         size_bytes, block_bytes = previous.described.size_bytes, previous.described.block_bytes
         offset = previous.described.offset
     else:
-        (folder / SPOOL).mkdir(exist_ok=True)
+        private_folder(folder / SPOOL)
         path = folder / SPOOL / f"task-{ask.task}-{os.urandom(6).hex()}"
         spool = Spool(path)
         try:

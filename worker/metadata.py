@@ -81,6 +81,9 @@ class MetadataDesk:
     # Everything.
 
     def _tell_all(self, sender: Connection, message: wire.GetMetadata) -> None:
+        """Raises UsageError for what can be no module's name."""
+        if message.module is not None:
+            self._worker.metastore.paths.module(message.module)
         loop = self._worker.loop
         if message.module not in self._readings and len(self._readings) >= READINGS_MAX:
             self._readings.clear()

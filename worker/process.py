@@ -31,7 +31,7 @@ from stretto.replog.core import effects, events
 from stretto.replog.core.guards import GUARDS
 from stretto.replog.core.settings import Settings
 from stretto.replog.frame import Frame, decode
-from stretto.types import Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.worker.applier import Applier
 from stretto.worker.calls import CallDesk
 from stretto.worker.catchup import CatchupDesk
@@ -50,11 +50,13 @@ from stretto.worker.repeating import Repeating
 from stretto.worker.replicas import REOPEN_MS, Replicas
 from stretto.worker.retention import RetentionDesk
 from stretto.worker.scans.desk import ScanDesk
+from stretto.worker.scans.moments import MomentDesk
 from stretto.worker.snapshots import SnapshotDesk, is_snapshot
 from stretto.worker.storage import lock_folder
 from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
 from stretto.worker.topology.queries import QueryDesk
+from stretto.worker.topology.waiting import Waiters
 from stretto.worker.transport import Connection, Transport
 from stretto.zk.credentials import Credentials
 from stretto.zk.metastore import Metastore
@@ -142,11 +144,13 @@ class Worker:
         self.calls = CallDesk(self)
         self.executors = Executors(self)
         self.holding = Holding(self)
+        self.waiters = Waiters()
         self.streams = StreamDesk(self)
         self.microbatches = MicrobatchDesk(self)
         self.retention = RetentionDesk(self)
         self.queries = QueryDesk(self)
         self.scans = ScanDesk(self)
+        self.moments = MomentDesk(self)
         self.groups: dict[GroupKey, Group] = {}
         self.telemetry = Telemetry(
             self.loop,
@@ -198,7 +202,7 @@ class Worker:
         self.metastore.watch_workers(self._workers_found)
         self.retention.start()
         self.regrouping.delete_old()
-        self.executors.start(self._code(self.config.artifact, self.config.entry))
+        self.executors.start(self._code(self.config.artifact, self.config.entry, self.description))
         log.info("worker_started", worker=self.worker, address=self.address, groups=len(self.hosting.plans))
         self.loop.run()
         self._close()
@@ -242,7 +246,7 @@ class Worker:
         """All replicas are of another grouping than before."""
         self.metastore.update_registration()
         if self.executors.count not in (0, self.executors.wanted):
-            self.code_changed(self._code(self._artifact, self._entry))
+            self.code_changed(self._code(self._artifact, self._entry, self.description))
 
     def clear_readers(self) -> None:
         """An executor was killed, perhaps in the middle of a read: no page that was freed since is lost."""
@@ -317,13 +321,14 @@ class Worker:
         """Where we are, without a restart: leaders, leases and readers notice nothing."""
         if spec is not self._spec or spec.artifact == self._artifact:
             return
-        self.description = describe(spec)
-        code = self._code(spec.artifact, spec.entry)
+        described = describe(spec)
+        code = self._code(spec.artifact, spec.entry, described)
         if code is not None and not code.folder.is_dir():
             # The supervisor unpacks it before it lets an update go on, and before it starts us.
             log.warning("module_code_missing", worker=self.worker, folder=str(code.folder))
             self.loop.call_after(REOPEN_MS, self._take_code, spec)
             return
+        self.description = described
         self._artifact, self._entry = spec.artifact, spec.entry
         self.code_changed(code)
         log.info("module_updated", worker=self.worker, version=spec.version, artifact=spec.artifact)
@@ -343,9 +348,9 @@ class Worker:
         """Digest of the module's code that we go by."""
         return self._artifact
 
-    def _code(self, artifact: str, entry: str) -> Code | None:
+    def _code(self, artifact: str, entry: str, described: ModuleDescription) -> Code | None:
         """For executors, which a module without functions does not need."""
-        folder, described = self.config.artifacts, self.description
+        folder = self.config.artifacts
         if folder is None or not artifact or not (described.topologies or described.queries):
             return None
         return Code(
@@ -469,6 +474,10 @@ class Worker:
         else:
             self.clients.replied(request, result)
 
+    def finish_work(self, group: Group, epoch: Epoch) -> None:
+        finished = events.WorkFinished(epoch=epoch)
+        self.waiters.when_none(group.key, lambda: self.loop.call_soon(group.step, finished))
+
     def sample(self, group: Group, request: int) -> None:
         self.clients.reads.sample(group, request)
 
@@ -539,6 +548,7 @@ class Worker:
         self.executors.close()
         self.catchup.close()
         self.scans.close()
+        self.moments.close()
         self.applier.close()
         self.digests.close()
         self.snapshots.close()

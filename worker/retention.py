@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from stretto import ordered
 from stretto.options import OptionSet, PerDepot
 from stretto.records import DepotOffset
 from stretto.replog.core import effects
 from stretto.replog.frame import Kind
 from stretto.types import Epoch, TaskId
 from stretto.worker.removal import Drop, Removal, Trim, encode
+from stretto.worker.topology import rows as rows_of
 
 if TYPE_CHECKING:
     from stretto.admin import ModuleDescription
@@ -71,6 +71,11 @@ class RetentionDesk:
 
     def start(self) -> None:
         self._worker.loop.call_after(LOOK_MS, self._look)
+
+    def replica_comes(self) -> None:
+        """A replica is about to be opened. What it has carried out is not known until it is, so until then
+        nothing counts as carried out by all."""
+        self.dropped = 0
 
     def deleted(self, names: dict[str, int]) -> None:
         """By the module's spec: nobody adds to them any more."""
@@ -193,12 +198,5 @@ def processed(state: AppliedState, task: TaskId, depot: str, description: Module
     for topology in description.topologies:
         if depot not in topology.depots:
             continue
-        path = ordered.encode(topology.name) + ordered.encode(depot)
-        with state.reading_pstate(task, "$progress") as rows:
-            value = rows.get(path)
-        lowest = min(lowest, 0 if value is None else _number(value))
-        with state.reading_pstate(task, "$retries") as rows:
-            awaited = next(iter(rows.keys(*ordered.subtree(path))), None)
-        if awaited is not None:
-            lowest = min(lowest, ordered.decode_at(awaited, len(path))[0])
+        lowest = min(lowest, rows_of.first_needed(state, task, topology.name, depot))
     return lowest

@@ -11,6 +11,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from stretto.private import private_folder
+
 
 class NodeShare:
     """One worker's lock. One thread at a time; :meth:`look` uses the disk."""
@@ -23,7 +25,7 @@ class NodeShare:
     def look(self, *, sending: bool) -> int:
         """Hold the lock or let it go; returns how many workers send, this one included."""
         if sending and self._fd is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self._folder)
             self._fd = os.open(self._folder / self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             # Whoever looks holds it for a moment.
             fcntl.flock(self._fd, fcntl.LOCK_EX)

@@ -40,6 +40,7 @@ log = structlog.get_logger()
 
 PREFIX = b"snapshot/"
 CREATING = "creating"
+"""The file of a snapshot that is not finished: a token of who makes it, and which one it is."""
 IDLE_MS = 30_000
 """What nobody has asked for in this time is let go."""
 HELD_MAX = 2
@@ -201,7 +202,7 @@ class SnapshotDesk:
             _require_same(folder, token, self._worker.config.node)
             for task in kept.held.tasks:
                 file = file_of(folder, task)
-                file.parent.mkdir(exist_ok=True)
+                file.parent.mkdir(mode=0o700, exist_ok=True)
                 kept.copied[task] = kept.held.copy(task, file, rate, copied)
                 sync_folder(file.parent)
             sync_folder(folder)
@@ -221,6 +222,11 @@ class SnapshotDesk:
         for each in kept:
             each.held.release()
         self._pool.shutdown(cancel_futures=True)
+
+
+def noted(module: str, name: str) -> str:
+    """How the note in a snapshot that is not finished ends."""
+    return f" {module}/{name}"
 
 
 def _require_same(folder: Path, token: str, node: str) -> None:

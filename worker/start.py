@@ -13,6 +13,7 @@ from stretto.endings import run_daemon
 from stretto.endpoint import advertised
 from stretto.keys import ClusterKey, require_key
 from stretto.logs import configure
+from stretto.private import create_private_files
 from stretto.worker.hosting import hosted
 from stretto.worker.plan import plans_of
 from stretto.worker.process import Worker, WorkerConfig
@@ -24,6 +25,7 @@ from stretto.zk.paths import Paths
 
 def run(given: WorkerSettings) -> None:
     """Until SIGTERM or Ctrl-C."""
+    create_private_files()
     cluster_key = ClusterKey.load(given.key) if given.key is not None else None
     credentials = Credentials.load(given.credentials) if given.credentials is not None else None
     for each in (given.address, advertised(given.address, given.advertise)):

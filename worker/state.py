@@ -324,6 +324,12 @@ class AppliedState:
         """The rows that a PState has on this task, as of one moment and as long as the block lasts."""
         return self._task(task).reading_pstate(pstate)
 
+    def reading_pstates(
+        self, task: TaskId, *pstates: str
+    ) -> AbstractContextManager[list[StoredRows | NoRows]]:
+        """The rows of these PStates on this task, as of the same moment."""
+        return self._task(task).reading_pstates(*pstates)
+
     def look_up(
         self, task: TaskId, pstate: str, keys: Iterable[bytes], *, max_bytes: int, wait: bool = True
     ) -> tuple[list[bytes | None], Offset]:

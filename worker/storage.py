@@ -20,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from stretto.errors import StorageCorrupt, UsageError
+from stretto.private import private_folder
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Frame, decode
 from stretto.replog.identity import ASIDE_PREFIX, Identity, open_identity
@@ -49,7 +50,7 @@ def boot_id() -> str:
 
 def lock_folder(path: Path) -> int:
     """Keep other processes out of a data folder for as long as the descriptor is open."""
-    path.mkdir(parents=True, exist_ok=True)
+    private_folder(path)
     descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +129,8 @@ class ReplicaFolder:
         return self._renew(*self._identify(), why)
 
     def _identify(self) -> tuple[OsFolder, Identity]:
-        (self._path / "replog").mkdir(parents=True, exist_ok=True)
+        private_folder(self._path)
+        private_folder(self._path / "replog")
         folder = OsFolder(self._path / "replog")
         identity = open_identity(
             folder,

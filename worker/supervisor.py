@@ -30,6 +30,7 @@ from stretto.errors import StrettoError, UsageError
 from stretto.keys import ClusterKey
 from stretto.logs import RECENT
 from stretto.loop import Loop
+from stretto.private import open_private
 from stretto.service import Service
 from stretto.snapshot.seeding import why_unseen
 from stretto.types import Incarnation, Millis, WorkerId
@@ -485,7 +486,8 @@ def _claim(folder: Path, cluster: str, node: str) -> _Owner:
     if not path.exists():
         owner = _Owner(cluster=cluster, node=node, folder=secrets.token_hex(8))
         draft = path.with_suffix(".tmp")
-        draft.write_bytes(msgspec.json.encode(owner))
+        with open_private(draft, "wb") as file:
+            file.write(msgspec.json.encode(owner))
         draft.rename(path)
         return owner
     try:

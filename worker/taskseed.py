@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING
 
 from stretto.types import Offset, ProducerId, TaskId
 from stretto.worker.environment import Environment
+from stretto.worker.pstate import PREFIX
 from stretto.worker.taskmeta import APPLIED, PRODUCER, SEALED, U64, encode_producer, producers_in
 
 if TYPE_CHECKING:
     from stretto.worker.environment import WriteTransaction
 
+HOPS = "$hops"
+"""Rows of what topologies send to other tasks; their keys are a topology and what else there is."""
+
 
 def make_seed(folders: Mapping[TaskId, Path], end: Offset) -> None:
-    """Make files of tasks, wherever they come from, those of one group whose log begins at ``end``.
+    """Make files of tasks of a snapshot those of one group whose log begins at ``end``.
 
-    A producer is open in the whole group or not at all: one that any task knows, all of them know.
+    A producer is open in the whole group or not at all: one that any task knows, all of them know. What tasks
+    know of one another's hops is forgotten. All of them were answered when the tasks were cut, and numbers
+    that one task remembers may be of hops that another made behind its own cut, and will make again.
     """
     environments: dict[TaskId, Environment] = {}
     try:
@@ -29,6 +35,7 @@ def make_seed(folders: Mapping[TaskId, Path], end: Offset) -> None:
             known.update(environment.write(partial(_producers_in, environment, task)))
         for environment in environments.values():
             environment.write(partial(_begin_at, environment, known, end))
+            environment.write(partial(_forget_hops, environment))
             environment.sync()
     finally:
         for environment in environments.values():
@@ -37,6 +44,10 @@ def make_seed(folders: Mapping[TaskId, Path], end: Offset) -> None:
 
 def _producers_in(environment: Environment, task: TaskId, txn: WriteTransaction) -> list[ProducerId]:
     return [producer for producer, _ in producers_in(txn, environment.open_db("meta", txn), task)]
+
+
+def _forget_hops(environment: Environment, txn: WriteTransaction) -> None:
+    txn.drop(environment.open_db(PREFIX + HOPS, txn), delete=False)
 
 
 def _begin_at(

@@ -55,7 +55,7 @@ from stretto.worker.taskmeta import (
     encode_producer,
     producers_in,
 )
-from stretto.worker.taskseed import _begin_at
+from stretto.worker.taskseed import HOPS, _begin_at
 
 if TYPE_CHECKING:
     from stretto.worker.environment import Database, ReadTransaction, WriteTransaction
@@ -292,6 +292,10 @@ class TaskState:
             if database is not None:
                 for key in [key for key, _ in txn.cursor(database) if name in _topology_and_depot(key)]:
                     txn.delete(key, db=database)
+        database = batch.pstates.get(HOPS) or self._pstates.get(HOPS)
+        if database is not None:
+            for key in [key for key, _ in txn.cursor(database) if decode_at(key, 0)[0] == name]:
+                txn.delete(key, db=database)
         database = batch.pstates.get(microbatches.DATABASE) or self._pstates.get(microbatches.DATABASE)
         if database is not None:
             for key, row in list(txn.cursor(database)):
@@ -383,6 +387,13 @@ class TaskState:
         if database is None:
             return nullcontext(NoRows())
         return _ReadingRows(self.environment.reading(), database, self._meta)
+
+    @contextmanager
+    def reading_pstates(self, *names: str) -> Iterator[list[StoredRows | NoRows]]:
+        """The rows of these, as of the same moment and as long as the block lasts."""
+        databases = [self._pstates.get(name) for name in names]
+        with self.environment.reading() as txn:
+            yield [NoRows() if each is None else StoredRows(txn, each) for each in databases]
 
     def look_up(
         self, pstate: str, keys: Iterable[bytes], *, max_bytes: int, wait: bool = True

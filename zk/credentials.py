@@ -13,8 +13,7 @@ from typing import Any
 from kazoo.security import make_digest_acl
 
 from stretto.errors import UsageError
-
-_OTHERS = 0o077
+from stretto.private import require_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +24,7 @@ class Credentials:
     @classmethod
     def load(cls, path: Path) -> Credentials:
         """From a file of one line, ``user:password``, that nobody but its owner can read."""
-        if path.stat().st_mode & _OTHERS:
-            raise UsageError(f"{path} is open to others than its owner; run 'chmod 600 {path}' first")
+        require_private(path)
         try:
             user, _, password = path.read_text("utf-8").removesuffix("\n").partition(":")
         except UnicodeDecodeError:

@@ -13,7 +13,6 @@ import fcntl
 import importlib.util
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Self
 
 from stretto.errors import StrettoError
+from stretto.java import require_java
+from stretto.private import UMASK, open_private, private_folder
 from stretto.zk import guardian
 
 HOST = "127.0.0.1"
@@ -224,7 +225,7 @@ class EmbeddedZooKeeper:
     # Starting the JVM.
 
     def _spawn(self) -> None:
-        java, jars = _find_java(), _find_jars()
+        java, jars = require_java(), _find_jars()
         lock = self._prepare_folder()
         command = [
             java,
@@ -237,7 +238,7 @@ class EmbeddedZooKeeper:
             str(self.folder / "zoo.cfg"),
         ]
         try:
-            with self._log.open("ab") as output:
+            with open_private(self._log, "ab") as output:
                 self._log_start = output.tell()
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", guardian.__file__, *command],
@@ -247,6 +248,7 @@ class EmbeddedZooKeeper:
                     pass_fds=(lock,),
                     # Ctrl-C is for us: we stop the server when everything that uses it has stopped.
                     start_new_session=True,
+                    umask=UMASK,
                 )
         finally:
             os.close(lock)
@@ -255,14 +257,15 @@ class EmbeddedZooKeeper:
         """The descriptor of the lock, which the JVM inherits."""
         try:
             data = self.folder / "data"
-            data.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            private_folder(self.folder)
+            private_folder(data)
+            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                (self.folder / "log4j2.properties").write_text(_LOGGING)
-                (self.folder / "zoo.cfg").write_text(self._configuration())
+                _write(self.folder / "log4j2.properties", _LOGGING)
+                _write(self.folder / "zoo.cfg", self._configuration())
                 if self._server is not None:
-                    (data / "myid").write_text(f"{self._server}\n")
+                    _write(data / "myid", f"{self._server}\n")
             except BaseException:
                 os.close(lock)
                 raise
@@ -310,19 +313,6 @@ class EmbeddedZooKeeper:
 def _escaped(path: Path) -> str:
     """For Java's properties format, where a backslash escapes."""
     return str(path.absolute()).replace("\\", "\\\\")
-
-
-def _find_java() -> str:
-    """Like Spark, prefer JAVA_HOME to PATH."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
-    if java is None:
-        where = f"in JAVA_HOME ({home})" if home else "on PATH"
-        raise ZooKeeperFailed(
-            f"the embedded ZooKeeper needs Java 17 or newer, and there is none {where};"
-            " install it with: apt-get install openjdk-17-jre-headless"
-        )
-    return java
 
 
 def _find_jars() -> list[Path]:
@@ -388,3 +378,8 @@ def four_letter_word(port: int, word: bytes, timeout_seconds: float = 2.0) -> st
     except OSError:
         return ""
     return answer.decode(errors="replace")
+
+
+def _write(path: Path, text: str) -> None:
+    with open_private(path, "w") as file:
+        file.write(text)

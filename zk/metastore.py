@@ -441,6 +441,24 @@ class Metastore(Succession):
         with self.lock:
             self.ask(lambda client: client.get_async(path), done)
 
+    def request(self, send: Send, *, synced: bool = False) -> Future[Any]:
+        """The answer to one request, for a thread that may wait. Raises what kazoo raises, or
+        MetastoreUnavailable if the answer was lost."""
+        future: Future[Any] = Future()
+
+        def done(value: Any, error: Exception | None) -> None:
+            if error is None:
+                future.set_result(value)
+            elif isinstance(error, outcomes.LOST_ANSWER):
+                lost = MetastoreUnavailable(f"ZooKeeper at {self._hosts} did not answer; try again")
+                future.set_exception(lost)
+            else:
+                future.set_exception(error)
+
+        with self.lock:
+            (self.ask_synced if synced else self.ask)(send, done)
+        return future
+
     def forget_resign(self, group: GroupKey, epoch: Epoch) -> None:
         """Delete the request to resign that was meant for this epoch."""
         with self.lock:

@@ -127,6 +127,24 @@ class Paths:
         return f"{self.snapshots_of(module)}/{_name(name)}"
 
     @property
+    def reads(self) -> str:
+        """What the queries of bulk readers were agreed to read at, by module and plan."""
+        return f"{self.root}/reads"
+
+    def reads_of(self, module: str) -> str:
+        return f"{self.reads}/{_name(module)}"
+
+    def reads_of_plan(self, module: str, plan: str) -> str:
+        return f"{self.reads_of(module)}/{_name(plan)}"
+
+    def read_moment(self, module: str, plan: str, query: int) -> str:
+        return f"{self.reads_of_plan(module, plan)}/{query}"
+
+    def announced_moment(self, module: str, plan: str, query: int) -> str:
+        """Where it is told that the moment of a query is about to be decided."""
+        return f"{self.read_moment(module, plan, query)}.begun"
+
+    @property
     def options(self) -> str:
         """Written whenever anything below it changes: whoever watches it misses nothing."""
         return f"{self.root}/options"

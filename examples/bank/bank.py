@@ -20,13 +20,14 @@ class Transfer(msgspec.Struct, tag="transfer"):
 
 
 class Bank(Module):
-    orders = Depot(partition_by="account")
+    orders = Depot(Deposit | Transfer, partition_by="account")
     balances = PState(dict[str, int])
     deposited = PState(dict[str, int])
     refused = PState(dict[str, list[Transfer]])
 
     @microbatch(orders)
-    def book(self, order: Deposit | Transfer) -> None:
+    def book(self, order: Deposit | Transfer) -> bool:
+        """Returns whether the money moved, which who appends with ack=all is told."""
         if order.amount <= 0:
             raise ValueError(f"an amount of {order.amount} moves no money")
         if isinstance(order, Deposit):
@@ -34,9 +35,11 @@ class Bank(Module):
             self.balances.increment(order.account, by=order.amount)
         elif self.balances.get(order.account, default=0) < order.amount:
             self.refused.append(order.account, value=order)
+            return False
         else:
             self.balances.increment(order.account, by=-order.amount)
             self.receive.at(order.to)(order.to, order.amount)
+        return True
 
     @step
     def receive(self, account: str, amount: int) -> None:

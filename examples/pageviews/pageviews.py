@@ -32,8 +32,8 @@ class Expiry(msgspec.Struct, tag="expiry"):
 
 
 class PageViews(Module):
-    views = Depot(partition_by="page")
-    expiries = Depot(partition_by=GLOBAL)
+    views = Depot(View, partition_by="page")
+    expiries = Depot(Expiry, partition_by=GLOBAL)
 
     hours = PState(dict[tuple[datetime, int], dict[str, int]])
     """By hour and part: how often a page was seen."""

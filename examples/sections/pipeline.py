@@ -13,6 +13,8 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from pyspark_stretto import register
+
 
 def reports(hours: DataFrame, pages: DataFrame) -> DataFrame:
     """Of every section and hour. The key of ``hours`` is the hour and a part of it; below it are pages."""
@@ -34,4 +36,6 @@ def run(spark: SparkSession, pages: str, bootstrap: str) -> None:
 
 
 if __name__ == "__main__":
-    run(SparkSession.builder.appName("sections").getOrCreate(), *sys.argv[1:3])
+    session = SparkSession.builder.appName("sections").getOrCreate()
+    register(session)
+    run(session, *sys.argv[1:3])

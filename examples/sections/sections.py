@@ -26,7 +26,7 @@ class Counted(msgspec.Struct):
 
 
 class Sections(Module):
-    reports = Depot(partition_by="section")
+    reports = Depot(Report, partition_by="section")
     hours = PState(dict[str, dict[datetime, Counted]])
 
     @stream(reports)

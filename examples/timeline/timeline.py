@@ -26,8 +26,8 @@ class Post:
 
 
 class Timeline(Module):
-    follows = Depot(partition_by="user")
-    posts = Depot(partition_by="user")
+    follows = Depot(Follow, partition_by="user")
+    posts = Depot(Post, partition_by="user")
 
     following = PState(dict[str, set[str]])
     followers = PState(dict[str, set[str]])

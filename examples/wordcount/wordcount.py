@@ -15,7 +15,7 @@ class Sentence:
 
 
 class WordCount(Module):
-    sentences = Depot(partition_by="user")
+    sentences = Depot(Sentence, partition_by="user")
     counts = PState(dict[str, int])
 
     @stream(sentences)

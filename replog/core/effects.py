@@ -212,6 +212,13 @@ class ForgetResign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: Epoch
 
 
+class FinishWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A hand-over is about to begin: end what somebody waits for, begin nothing of the kind, and then step
+    WorkFinished. Appends are taken until then, for a while."""
+
+    epoch: Epoch
+
+
 class Note(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line per transition, for logs and telemetry."""
 
@@ -240,5 +247,6 @@ Effect: TypeAlias = (
     | SetAside
     | Stop
     | ForgetResign
+    | FinishWork
     | Note
 )

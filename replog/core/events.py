@@ -222,6 +222,12 @@ class Resign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     target: WorkerId
 
 
+class WorkFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """For a FinishWork of the leader of that epoch: nobody waits for anything that is under way."""
+
+    epoch: Epoch
+
+
 class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The assignment gives the group other replicas. A worker that it once left out is never in it again."""
 
@@ -275,6 +281,7 @@ Event: TypeAlias = (
     | ClockRead
     | Sampled
     | Resign
+    | WorkFinished
     | ReplicasChanged
     | Regrouping
     | OptionsChanged

@@ -383,5 +383,8 @@ class Follower:
         if event.epoch < self.epoch:
             self.replica.emit(effects.ForgetResign(epoch=event.epoch))
 
+    def work_finished(self, epoch: Epoch) -> None:
+        """Asked for as a leader."""
+
     def sent(self, event: Sent) -> None:
         pass

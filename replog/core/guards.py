@@ -307,8 +307,9 @@ def resign_is_meant(request: Epoch, mine: Epoch) -> bool:
     return request == mine
 
 
-def appends_while_resigning() -> bool:
-    return False
+def appends_while_resigning(is_finishing: bool) -> bool:
+    """Only while something is finished that takes appends; never while the log is handed over."""
+    return is_finishing
 
 
 def may_hand_over(target_end: Offset, applied: Offset, log_end: Offset) -> bool:
@@ -567,7 +568,7 @@ class Guards:
     staleness_checked_after_sampling: Callable[[], bool] = staleness_checked_after_sampling
     reached_token: Callable[[Offset, Offset], bool] = reached_token
     resign_is_meant: Callable[[Epoch, Epoch], bool] = resign_is_meant
-    appends_while_resigning: Callable[[], bool] = appends_while_resigning
+    appends_while_resigning: Callable[[bool], bool] = appends_while_resigning
     may_hand_over: Callable[[Offset, Offset, Offset], bool] = may_hand_over
     hand_over_version: Callable[[int], int | None] = hand_over_version
     reads_while_handing_over: Callable[[], bool] = reads_while_handing_over

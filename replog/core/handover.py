@@ -1,5 +1,7 @@
 """Resigning in favour of another member, without leaving any accepted append in doubt.
 
+Finishing: the driver ends what it has under way for whoever waits, such as topologies that return something;
+appends are taken meanwhile, since that takes some. It is bounded in time.
 Draining: no new appends; wait until the target holds our whole log and all of it is applied.
 Sent: no reads either; one compare-and-set {leader: target, epoch + 1}. Until its outcome is known the leader
 neither serves nor resumes, because the target may be leading already.
@@ -35,13 +37,25 @@ class Handover:
         self.replica = leader.replica
         self.target = target
         self.deadline = Millis(self.replica.now + self.replica.settings.resign_timeout_ms)
+        #: Until when the driver has time to finish; None: it has, or its time is over.
+        self.finishes_by: Millis | None = Millis(
+            self.replica.now + self.replica.settings.resign_timeout_ms // 2
+        )
         self.sent: Sent | None = None
         self.retry_at: Millis | None = None
+        self.replica.emit(effects.FinishWork(epoch=leader.epoch))
+
+    @property
+    def is_finishing(self) -> bool:
+        return self.finishes_by is not None
+
+    def work_finished(self) -> None:
+        self.finishes_by = None
 
     def advance(self) -> None:
         """Hand over as soon as nothing is left to do first."""
         leader, replica = self.leader, self.replica
-        if self.sent is not None or leader.membership.change is not None:
+        if self.is_finishing or self.sent is not None or leader.membership.change is not None:
             return
         progress = leader.followers.get(self.target)
         record = replica.record
@@ -88,6 +102,9 @@ class Handover:
 
     def tick(self) -> None:
         now = self.replica.now
+        if self.finishes_by is not None and now >= self.finishes_by:
+            self.replica.note("hands_over_unfinished", epoch=self.leader.epoch)
+            self.finishes_by = None
         if self.retry_at is not None and now >= self.retry_at:
             self.retry_at = None
             if self.sent is not None and self.sent.settling is not None:
@@ -97,6 +114,8 @@ class Handover:
             self.leader.resume("it took too long")
 
     def next_deadline(self) -> Millis | None:
+        if self.finishes_by is not None:
+            return min(self.finishes_by, self.deadline)
         if self.sent is None:
             return self.deadline
         return self.retry_at

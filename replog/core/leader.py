@@ -197,7 +197,8 @@ class Leader:
         replica, guards = self.replica, self.replica.guards
         if not self.is_serving:
             return Refusal.NOT_READY
-        if self.handover is not None and not guards.appends_while_resigning():
+        handover = self.handover
+        if handover is not None and not guards.appends_while_resigning(handover.is_finishing):
             return Refusal.HANDING_OVER
         if (self.stalled or self.membership.is_short()) and guards.stalled_refuses():
             return Refusal.STALLED
@@ -224,7 +225,7 @@ class Leader:
         """Seal the log for the grouping to follow, or take that back if it was abandoned."""
         replica = self.replica
         heard, sealed = replica.regrouping, replica.producers.sealed
-        if not (sealed or heard.next) or self._refusal() is not None:
+        if not (sealed or heard.next) or self.handover is not None or self._refusal() is not None:
             return
         if sealed and replica.guards.may_unseal(sealed, heard.present, heard.abandoned):
             replica.note("unseals", grouping=sealed)
@@ -523,6 +524,11 @@ class Leader:
         self.replica.note("resigning", epoch=self.epoch, to=event.target)
         self.handover = Handover(self, event.target)
         self._progressed()
+
+    def work_finished(self, epoch: Epoch) -> None:
+        if self.handover is not None and epoch == self.epoch:
+            self.handover.work_finished()
+            self._progressed()
 
     def _leave(self) -> None:
         """We are to go, and all who are to stay are in the ISR: one of them takes over."""

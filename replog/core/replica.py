@@ -196,6 +196,8 @@ class Replica:
                 self.lease_end = max(self.lease_end, end_ms)
             case events.Resign():
                 self.role.resign(event)
+            case events.WorkFinished(epoch=epoch):
+                self.role.work_finished(epoch)
             case events.SessionExpired():
                 self.lose_session()
             case events.SessionStarted(incarnation=incarnation):

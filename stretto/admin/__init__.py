@@ -48,7 +48,17 @@ from stretto.admin.modules import (
     is_same_module,
 )
 from stretto.admin.options import OptionLevel, Options, OptionView, SetOption, UnsetOption
-from stretto.admin.pins import PinGroup, Pins, PinView
+from stretto.admin.pins import (
+    AnnounceMoment,
+    DecideMoment,
+    FindMoment,
+    FindMoments,
+    MomentFound,
+    PinGroup,
+    Pins,
+    PinView,
+    ReadMoment,
+)
 from stretto.admin.replicas import (
     CatchupView,
     Digests,
@@ -93,6 +103,7 @@ from stretto.telemetry.windows import StoryLine
 __all__ = [
     "AbandonScaling",
     "AllowLeadership",
+    "AnnounceMoment",
     "AnyCall",
     "Balance",
     "BeginSnapshot",
@@ -102,6 +113,7 @@ __all__ = [
     "Cut",
     "CutTask",
     "CutView",
+    "DecideMoment",
     "Describe",
     "Destroy",
     "DigestView",
@@ -115,6 +127,8 @@ __all__ = [
     "Failures",
     "FailuresView",
     "FindConductor",
+    "FindMoment",
+    "FindMoments",
     "FinishSnapshot",
     "FollowerView",
     "ForgetSnapshot",
@@ -138,6 +152,7 @@ __all__ = [
     "ModuleManifest",
     "ModuleView",
     "Modules",
+    "MomentFound",
     "NodeLeaders",
     "NodeView",
     "Nodes",
@@ -152,6 +167,7 @@ __all__ = [
     "Pins",
     "PossibleThreads",
     "PutArtifact",
+    "ReadMoment",
     "Reassign",
     "ReplicaView",
     "Replicas",

@@ -28,7 +28,7 @@ from stretto.admin.modules import (
     Update,
 )
 from stretto.admin.options import Options, SetOption, UnsetOption
-from stretto.admin.pins import PinGroup, Pins
+from stretto.admin.pins import AnnounceMoment, DecideMoment, FindMoment, FindMoments, PinGroup, Pins
 from stretto.admin.replicas import Digests, Epochs, Replicas, Story, Windows
 from stretto.admin.snapshots import (
     BeginSnapshot,
@@ -93,6 +93,10 @@ AnyCall: TypeAlias = (
     | SettleFailures
     | PinGroup
     | Pins
+    | AnnounceMoment
+    | FindMoment
+    | FindMoments
+    | DecideMoment
 )
 _calls: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)
 _encode = msgspec.msgpack.Encoder().encode

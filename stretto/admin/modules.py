@@ -32,6 +32,9 @@ class ModuleManifest(msgspec.Struct, frozen=True, kw_only=True):
     pstates: tuple[PStateSpec, ...] = ()
     topologies: tuple[TopologySpec, ...] = ()
     queries: tuple[QuerySpec, ...] = ()
+    samples: dict[str, str] = {}
+    """By depot, a record that its topologies take, as JSON: to be shown to a person. Left out where none
+    could be made up by its type."""
 
 
 class OptionsAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -51,6 +51,8 @@ class ForgetSnapshot(Call[None], frozen=True, kw_only=True):
 
     module: str
     name: str
+    failed: str = ""
+    """Why it could not be made, if that is the reason."""
 
 
 class SeesSnapshot(Call[str], frozen=True, kw_only=True):

@@ -80,7 +80,8 @@ class Failures(Call[FailuresView], frozen=True, kw_only=True):
 
 
 class SettleFailures(Call[int], frozen=True, kw_only=True):
-    """Try parked records of a group again, or forget them; how many there were. Asked of its leader."""
+    """Try parked records of a group again, or forget them; asked of its leader. The answer is how many of
+    them were parked and are not any more, which is replicated and applied by then."""
 
     group: GroupKey
     keys: tuple[FailureKey, ...]

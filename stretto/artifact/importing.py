@@ -23,6 +23,7 @@ from stretto.errors import DeclarationError, UsageError
 from stretto.module import Module, declarations
 from stretto.nearest import did_you_mean
 from stretto.pstate.types import Type, describe, not_a_key
+from stretto.topology.samples import sample_records
 from stretto.topology.signatures import StepSignature
 from stretto.zk.records import PStateSpec, QuerySpec, TopologySpec
 
@@ -107,6 +108,7 @@ def manifest(module: type[Module], entry: str) -> ModuleManifest:
             )
             for name, query in functions.queries.items()
         ),
+        samples=sample_records(declared.depots, functions.topologies),
     )
 
 

@@ -50,6 +50,8 @@ class Measure:
     summary: str
     function: str
     """``module:function``, of a folder to a :class:`Result`."""
+    needs_java: bool = True
+    """Whether it runs a ZooKeeper or Spark."""
 
     def run(self, folder: Path) -> Result:
         module, _, name = self.function.partition(":")
@@ -62,16 +64,19 @@ MEASURES: tuple[Measure, ...] = (
         name="append",
         summary="replog append, batches of 1,000 x 100 bytes, 64 in flight / writev + fdatasync",
         function="stretto.bench.replog:append",
+        needs_java=False,
     ),
     Measure(
         name="recovery",
         summary="recovery scan of 100 KB frames / reading the file with CRC32C",
         function="stretto.bench.replog:recovery",
+        needs_java=False,
     ),
     Measure(
         name="apply",
         summary="applied state, 16 batches of 1,000 x 100 bytes per transaction / bare LMDB puts",
         function="stretto.bench.state:apply",
+        needs_java=False,
     ),
     Measure(
         name="replicate",
@@ -147,11 +152,13 @@ MEASURES: tuple[Measure, ...] = (
         name="balance",
         summary="leadership plan for 10,000 groups x 3 replicas on 100 nodes, in seconds",
         function="stretto.bench.leadership:planning",
+        needs_java=False,
     ),
     Measure(
         name="sim",
         summary="300 seeds of the simulator, in seconds",
         function="stretto.bench.sim:seeds",
+        needs_java=False,
     ),
     Measure(
         name="failover",

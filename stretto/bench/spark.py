@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from pyspark_stretto import register
 from stretto import ordered, wire
 from stretto.bench import Result
 from stretto.bench.replication import (
@@ -206,6 +207,7 @@ def session() -> Iterator[SparkSession]:
     )
     with _unheard():
         spark = builder.getOrCreate()
+        register(spark)
     spark.dataSource.register(ReadyMade)
     try:
         yield spark

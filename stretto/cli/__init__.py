@@ -21,8 +21,9 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from stretto import __version__
-from stretto.cli import config
+from stretto.cli import config, usage
 from stretto.endings import exit_code, refuse
+from stretto.interrupts import ending_at_once
 
 #: verb -> (where its function or its group of verbs is, one line of help). In the order of need: to begin, to
 #: use a module, to look, to tune, to keep, to run daemons, to look inside.
@@ -63,7 +64,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def _load(verb: str) -> Any:
     target, summary = COMMANDS[verb]
     module, _, attribute = target.partition(":")
-    loaded = getattr(importlib.import_module(module), attribute)
+    with ending_at_once():
+        loaded = getattr(importlib.import_module(module), attribute)
     if isinstance(loaded, typer.Typer):
         # get_command() would turn a group of one verb into that verb.
         command: Any = get_group(loaded)
@@ -139,7 +141,7 @@ def _run(args: Sequence[str]) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         hint = config.origin(error) or (f" (see '{context.command_path} --help')" if context else "")
-        return refuse(error.format_message().rstrip(".") + hint, error.exit_code)
+        return refuse(usage.sentence_of(error) + hint, error.exit_code)
     except typer.Abort:
         return refuse("aborted", 1)
 

@@ -26,7 +26,7 @@ from stretto.cli.serving import Serving, serving
 from stretto.client.acks import Ack
 from stretto.client.producer import Producer
 from stretto.decoding import MALFORMED
-from stretto.errors import ProcessingFailed, StrettoError, UsageError
+from stretto.errors import OutcomeUnknown, ProcessingFailed, ResultUnknown, StrettoError, UsageError
 from stretto.partition import Partitioner
 
 PROGRESS_SECONDS = 0.1
@@ -36,6 +36,7 @@ class Acknowledge(enum.StrEnum):
     """What to wait for."""
 
     ALL = "all"
+    STREAMS = "streams"
     APPEND = "append"
     NONE = "none"
 
@@ -56,7 +57,8 @@ def append(
     ack: Annotated[
         Acknowledge,
         typer.Option(
-            help="all: wait for topologies too; append: until the records are replicated; none: not at all."
+            help="all: until every topology has processed the records; streams: until streams have; append: "
+            "until they are replicated and visible; none: not at all."
         ),
     ] = Acknowledge.ALL,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -146,7 +148,7 @@ class _Appending:
         self._waits = ack is not Acknowledge.NONE
         #: By topology, for the last record that was appended.
         self.returned: dict[str, Any] = {}
-        #: What a stream said of the first record that it failed on.
+        #: What a topology said of the first record that it failed on.
         self.failed = ""
         self._under_way: deque[tuple[int, Ack]] = deque()
         self._began = time.monotonic()
@@ -188,7 +190,7 @@ class _Appending:
             # As it was written: only its task depends on what it says.
             ack = self._producer.append(line, task=self._partitioner.place(value).task)
         except UsageError as error:
-            raise _NoRecord(number, f"no record: {error}") from None
+            raise _NoRecord(number, f"refused: {error}") from None
         self.sent += 1
         if self._waits:
             self._under_way.append((number, ack))
@@ -204,13 +206,15 @@ class _Appending:
             number, ack = under_way.popleft()
             try:
                 self.returned = ack.result()
-            except ProcessingFailed as error:
+            except (ProcessingFailed, ResultUnknown) as error:
                 self.failed = self.failed or f"{lines.at(number)} is appended, but {error}"
             except StrettoError as error:
                 self._producer.flush()
                 self.appended += sum(map(_is_good, under_way))
                 others = f"; {_records(self.appended)} of {self.sent:,} were appended" if lines.name else ""
-                raise StrettoError(f"{lines.at(number)} was not appended: {error}{others}") from None
+                is_unknown = isinstance(error, OutcomeUnknown)
+                what = "may be appended or not" if is_unknown else "was not appended"
+                raise StrettoError(f"{lines.at(number)} {what}: {error}{others}") from None
             self.appended += 1
 
 
@@ -223,7 +227,7 @@ class _NoRecord(Exception):
 def _is_good(sent: tuple[int, Ack]) -> bool:
     try:
         _returned = sent[1].result(0)
-    except ProcessingFailed:
+    except (ProcessingFailed, ResultUnknown):
         return True
     except (StrettoError, TimeoutError):
         return False

@@ -10,6 +10,7 @@ import typer
 
 from stretto.bench import MEASURES, Measure, Result, run
 from stretto.errors import UsageError
+from stretto.java import require_java
 
 
 def bench(
@@ -29,6 +30,8 @@ def bench(
     measures = _chosen(only)
     if directory is not None and not directory.is_dir():
         raise UsageError(f"--dir must name an existing folder, and {directory} is none")
+    if any(measure.needs_java for measure in measures):
+        require_java()
     rows: list[dict[str, object]] = []
     met = True
     if not as_json:

@@ -13,6 +13,7 @@ from stretto.endings import run_daemon
 from stretto.endpoint import advertised
 from stretto.keys import ClusterKey
 from stretto.logs import configure
+from stretto.private import create_private_files
 from stretto.zk.credentials import Credentials
 
 
@@ -39,6 +40,7 @@ def conductor(
 
     Example: stretto conductor --zookeeper zk1:2181,zk2:2181 --address 10.0.0.5:7400 --key cluster.key
     """
+    create_private_files()
     advertised(address, advertise)
     configure(remember=True)
     daemon = Conductor(

@@ -16,6 +16,7 @@ from rich.live import Live
 from stretto import admin
 from stretto.artifact import load as load_artifact
 from stretto.cli.cluster import Key
+from stretto.cli.hints import exports
 from stretto.cli.output import console
 from stretto.cli.up import run_cluster
 from stretto.client.api import Client
@@ -24,8 +25,9 @@ from stretto.client.network import Network
 from stretto.client.upload import upload
 from stretto.demo import view
 from stretto.demo.load import Load
-from stretto.errors import RetriableError, StrettoError
+from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.examples.wordcount import sentences
+from stretto.java import require_java
 from stretto.local import UI_PORT, LocalCluster
 from stretto.zk.embedded import is_free
 
@@ -51,19 +53,37 @@ def demo(
 
     Example: stretto demo --seconds 30
     """
+    require_java()
+    typer.echo("Starting a cluster of three nodes; Ctrl-C stops it.")
     ui_port = UI_PORT if is_free(UI_PORT) else 0
     folder = data_dir or Path(tempfile.mkdtemp(prefix="stretto-demo-"))
     try:
-        return _run(LocalCluster(folder, 3, port=port, key=key, ui_port=ui_port), seconds)
-    finally:
-        if data_dir is None:
-            shutil.rmtree(folder, ignore_errors=True)
+        is_sound = _run(LocalCluster(folder, 3, port=port, key=key, has_ui=True, ui_port=ui_port), seconds)
+    except UsageError:
+        _remove(folder, data_dir)
+        raise
+    except StrettoError as error:
+        if str(folder) in str(error):
+            raise
+        raise StrettoError(f"{error}; its data and logs are in {folder}") from None
+    if not is_sound:
+        typer.echo(f"Its data and logs are in {folder}")
+        return 1
+    _remove(folder, data_dir)
+    return 0
 
 
-def _run(cluster: LocalCluster, seconds: float) -> int:
+def _remove(folder: Path, kept: Path | None) -> None:
+    """Delete what nobody asked to keep. After a failure it stays: people are told to look there."""
+    if kept is None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(cluster: LocalCluster, seconds: float) -> bool:
+    """Run the demo until it is stopped, and return whether what it reads back is what was acknowledged."""
     show = _Show(cluster, seconds)
     run_cluster(cluster, show.run)
-    return 0 if show.none_lost else 1
+    return show.is_sound
 
 
 class _Show:
@@ -72,7 +92,7 @@ class _Show:
     def __init__(self, cluster: LocalCluster, seconds: float) -> None:
         self._cluster = cluster
         self._seconds = seconds
-        self.none_lost = False
+        self.is_sound = True
 
     def run(self, conductor: str, stop: threading.Event) -> None:
         self._stop = stop
@@ -81,6 +101,8 @@ class _Show:
         try:
             asked = Cluster(network, self._cluster.bootstrap)
             module = self._launch(asked)
+            if module is None:
+                return
             client.refresh()
             load = Load(client, MODULE, module.depots[0], module.tasks)
             before = load.read_back()
@@ -91,7 +113,8 @@ class _Show:
         finally:
             client.close()
 
-    def _launch(self, cluster: Cluster) -> admin.ModuleView:
+    def _launch(self, cluster: Cluster) -> admin.ModuleView | None:
+        """Return the example module once it is led everywhere, or None if the demo is stopped before."""
         known = {module.module for module in cluster.ask(admin.Modules())}
         if MODULE not in known:
             with tempfile.TemporaryDirectory() as folder:
@@ -114,13 +137,17 @@ class _Show:
             [module] = cluster.ask(admin.Modules(module=MODULE))
             if module.led == module.groups and module.state != "launching":
                 return module
-            if time.monotonic() > deadline or self._stop.is_set():
-                raise StrettoError("the example module did not start; see the logs")
-            self._stop.wait(0.05)
+            if time.monotonic() > deadline:
+                raise StrettoError(
+                    f"the example module did not start; see the logs in {self._cluster.folder}"
+                )
+            if self._stop.wait(0.05):
+                return None
 
     def _show(self, cluster: Cluster, client: Client, load: Load, bootstrap: str) -> None:
         deadline = time.monotonic() + self._seconds if self._seconds else float("inf")
         terminal = sys.stdout.isatty()
+        reach = exports(bootstrap, self._cluster.key_file)
         with Live(console=console(), auto_refresh=False) if terminal else _Nothing() as live:
             while not self._stop.wait(VIEW_SECONDS) and time.monotonic() < deadline:
                 try:
@@ -143,7 +170,7 @@ class _Show:
                             groups=groups,
                             account=account,
                             pids=pids,
-                            bootstrap=bootstrap,
+                            exports=reach,
                             ui=self._cluster.ui,
                         ),
                         refresh=True,
@@ -157,9 +184,10 @@ class _Show:
         typer.echo(
             f"{account.acknowledged:,} records acknowledged, {found:,} read back"
             + (f", {uncertain:,} without an answer" if uncertain else "")
-            + (": none lost." if lost <= 0 else f": {lost:,} LOST.")
+            + (f": {lost:,} LOST." if lost > 0 else ": none lost.")
+            + (f" {-lost - uncertain:,} TOO MANY." if -lost > uncertain else "")
         )
-        self.none_lost = lost <= 0 and found - account.acknowledged <= uncertain
+        self.is_sound = 0 <= -lost <= uncertain
 
 
 class _Nothing:

@@ -6,12 +6,12 @@ code that does not load, a name that is taken. The conductor decides all of it a
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,13 +22,14 @@ from rich.progress import BarColumn, Progress, TextColumn
 from stretto import admin, artifact
 from stretto.cli import scaling
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, ModuleName, reach
+from stretto.cli.sizing import Shape, shape_for
 from stretto.client.cluster import Cluster
 from stretto.client.upload import upload
 from stretto.conductor.assignment import assign
 from stretto.errors import RetriableError, StrettoError, UpdateFailed, UsageError
 from stretto.module import check_module_name
 from stretto.options import Level, parse
-from stretto.zk.records import DepotSpec, ModuleState
+from stretto.zk.records import ModuleState
 
 LOOK_SECONDS = 0.2
 """The conductor tells how far it is when it is asked, and another one may have taken over."""
@@ -38,32 +39,40 @@ STEP_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0
 """What takes longer than this is told, with what it waits for."""
 
+BY_SIZE = "by the number of nodes"
+
 app = typer.Typer(no_args_is_help=True, help="Launch, update, move, scale, pause and destroy modules.")
 
 
 @app.command()
 def launch(
-    module: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE.py:Name",
-            help="Its class: also pkg.mod:Name, or x.whl:pkg.mod:Name.",
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE.py",
+            help="Its code: FILE.py:Name if there are several modules in it; also pkg.mod, or x.whl:pkg.mod.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:Name", help="The same, as an option.", show_default=False),
+    ] = None,
     tasks: Annotated[
-        int, typer.Option(metavar="N", help="Partitions; a power of two, for good.", show_default=False)
-    ],
+        int | None,
+        typer.Option(metavar="N", help="Partitions; a power of two, for good.", show_default=BY_SIZE),
+    ] = None,
     threads: Annotated[
-        int, typer.Option(metavar="N", help="Task groups: at most tasks.", show_default=False)
-    ],
+        int | None, typer.Option(metavar="N", help="Task groups: at most tasks.", show_default=BY_SIZE)
+    ] = None,
     workers: Annotated[
-        int,
-        typer.Option(metavar="N", help="Processes for each replica: at most threads.", show_default=False),
-    ],
+        int | None,
+        typer.Option(metavar="N", help="Processes for each replica: at most threads.", show_default=BY_SIZE),
+    ] = None,
     replication_factor: Annotated[
-        int, typer.Option(metavar="N", help="Replicas of each group, on different nodes.", show_default=False)
-    ],
+        int | None,
+        typer.Option(metavar="N", help="Replicas of each group, on different nodes.", show_default=BY_SIZE),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Of the module; may be repeated.", show_default=False),
@@ -77,24 +86,33 @@ def launch(
 ) -> int:
     """Launch a module: upload its code, start its workers, and wait until every task group is led.
 
-    Example: stretto deploy launch --module WordCount.py:WordCount --tasks 8 --threads 4 --workers 2
+    What is not given is chosen by the number of nodes, and told.
+
+    Example: stretto deploy launch wordcount.py
+
+    Example: stretto deploy launch --module wordcount.py:WordCount --tasks 8 --threads 4 --workers 2
     --replication-factor 3
     """
     if name is not None:
         check_module_name(name)
+    code = _given_code(source, module)
     with tempfile.TemporaryDirectory(prefix="stretto-") as folder, reach(bootstrap, key) as cluster:
-        shape = Shape(tasks=tasks, threads=threads, workers=workers, factor=replication_factor)
-        supervisors = check_shape(cluster, shape)
-        packed, manifest = artifact.load(module, Path(folder))
+        nodes = running_nodes(cluster)
+        given = {"tasks": tasks, "threads": threads, "workers": workers, "factor": replication_factor}
+        shape = shape_for(len(nodes), **given)
+        supervisors = check_shape(nodes, shape)
+        packed, manifest = artifact.load(code, Path(folder))
         called = name or manifest.name
         options = parsed_options(option or (), called)
         check_name(cluster, called)
+        if None in given.values():
+            typer.echo(_chosen(len(nodes), given, shape))
         with bar("uploading") as tell:
             upload(
                 cluster.network,
                 supervisors,
                 packed,
-                copies=replication_factor,
+                copies=shape.factor,
                 progress=lambda address, held, size: tell(held, size, f"to {address}"),
             )
         cluster.ask(
@@ -102,17 +120,17 @@ def launch(
                 module=called,
                 artifact=packed.digest,
                 manifest=manifest,
-                tasks=tasks,
-                threads=threads,
-                workers=workers,
-                replication_factor=replication_factor,
+                tasks=shape.tasks,
+                threads=shape.threads,
+                workers=shape.workers,
+                replication_factor=shape.factor,
                 options=options,
             )
         )
         if no_wait:
             typer.echo(f"{called} is being launched; 'stretto module-status {called}' tells how far it is")
         else:
-            typer.echo(next_steps(await_led(cluster, called)))
+            typer.echo(next_steps(await_led(cluster, called), manifest.samples))
     return 0
 
 
@@ -308,17 +326,34 @@ def parsed_options(given: Sequence[str], module: str) -> dict[str, Any]:
     return options
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    tasks: int
-    threads: int
-    workers: int
-    factor: int
+def _given_code(source: str | None, module: str | None) -> str:
+    given = source or module
+    if not given:
+        raise UsageError("say which code to launch: stretto deploy launch FILE.py")
+    if source and module:
+        raise UsageError(f"say {source}, or --module {module}, and not both")
+    return given
 
 
-def check_shape(cluster: Cluster, shape: Shape) -> list[str]:
+def _chosen(nodes: int, given: Mapping[str, int | None], shape: Shape) -> str:
+    """What was left to this command, as a person would have given it."""
+    flags = {
+        "tasks": f"--tasks {shape.tasks} (for good)",
+        "threads": f"--threads {shape.threads}",
+        "workers": f"--workers {shape.workers}",
+        "factor": f"--replication-factor {shape.factor}",
+    }
+    told = " ".join(flag for size, flag in flags.items() if given[size] is None)
+    return f"chosen for {nodes} {'node' if nodes == 1 else 'nodes'}: {told}"
+
+
+def running_nodes(cluster: Cluster) -> list[admin.NodeView]:
+    """Return the nodes whose supervisors are registered."""
+    return [node for node in cluster.ask(admin.Nodes()) if node.address is not None]
+
+
+def check_shape(nodes: Sequence[admin.NodeView], shape: Shape) -> list[str]:
     """By the planner that the conductor asks; returns the supervisors."""
-    nodes = {node.node: node for node in cluster.ask(admin.Nodes()) if node.address is not None}
     assign(
         "module",
         generation=0,
@@ -326,9 +361,9 @@ def check_shape(cluster: Cluster, shape: Shape) -> list[str]:
         threads=shape.threads,
         workers=shape.workers,
         factor=shape.factor,
-        processes={name: node.workers for name, node in nodes.items()},
+        processes={node.node: node.workers for node in nodes},
     )
-    return [node.address for node in nodes.values() if node.address is not None]
+    return [node.address for node in nodes if node.address is not None]
 
 
 def check_name(cluster: Cluster, module: str, option: str = "--name") -> None:
@@ -568,20 +603,17 @@ def _looks(cluster: Cluster) -> Iterator[dict[str, admin.ModuleView]]:
 # After.
 
 
-def next_steps(view: admin.ModuleView) -> str:
+def next_steps(view: admin.ModuleView, samples: Mapping[str, str] | None = None) -> str:
+    """Return what to try with a module that runs; ``samples`` are records of its depots, as JSON."""
     nodes = len({process.node for process in view.processes})
     shape = f"{view.tasks} tasks in {view.groups} groups, {len(view.processes)} workers on {nodes} nodes"
     lines = [f"{view.module} runs: {shape}.", *(f"! {problem}" for problem in view.problems)]
-    if view.depots:
-        depot = view.depots[0]
-        lines.append(f"  append:  stretto append {view.module} {depot.name} '{_example(depot)}'")
-        lines.append(f"  follow:  stretto tail {view.module} {depot.name}")
+    known = samples or {}
+    # Only Python has the function that chooses tasks.
+    open_ = [depot.name for depot in view.depots if depot.rule != "custom"]
+    for name in sorted(open_, key=lambda name: name not in known)[:1]:
+        given = shlex.quote(known[name]) if name in known else "--file RECORDS.ndjson"
+        lines.append(f"  append:  stretto append {view.module} {name} {given}")
+        lines.append(f"  follow:  stretto tail {view.module} {name}")
     lines.append(f"  look:    stretto task-groups-status {view.module}")
     return "\n".join(lines)
-
-
-def _example(depot: DepotSpec) -> str:
-    by = depot.partition_by
-    if by is None:
-        return '"any JSON"'
-    return "{" + ", ".join(f'"{field}": "..."' for field in ((by,) if isinstance(by, str) else by)) + "}"

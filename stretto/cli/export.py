@@ -24,6 +24,7 @@ from stretto.export.job import Progress
 from stretto.export.manifest import Manifest
 from stretto.export.report import read_report
 from stretto.export.running import run_job
+from stretto.java import require_java
 from stretto.snapshot.finding import folder_of
 from stretto.snapshot.reading import open_snapshot
 
@@ -113,8 +114,8 @@ def export(
 ) -> int:
     """Export a PState or a depot as files. An export that is there is replaced when the new one is whole.
 
-    Each task group is read at one exact apply offset; the manifest tells which. CSV has no nested columns:
-    these are written as JSON.
+    Each task group is read at one exact apply offset; the manifest beside the folder tells which. CSV has no
+    nested columns: these are written as JSON.
 
     Example: stretto export WordCount counts --to exports/counts --format parquet
 
@@ -135,13 +136,14 @@ def export(
         overwrite=overwrite,
     )
     spark = _Spark(master, _settings(master, conf or []))
+    require_java()
     description = _description(bootstrap, key, module, at)
     kind = planning.kind_of(request, description)
     reach = {"bootstrap": bootstrap} | ({"key": str(key.absolute())} if key is not None else {})
     destination = Destination(to)
     try:
         with destination.locked():
-            manifest = _export(
+            manifest, is_new = _export(
                 request, kind, description, destination, spark=spark, reach=reach, quiet=as_json
             )
     except KeyboardInterrupt:
@@ -150,7 +152,7 @@ def export(
     if as_json:
         print_json(manifest)
     else:
-        typer.echo(_summary(manifest, destination.folder))
+        typer.echo(_summary(manifest, destination.folder, is_new=is_new))
     return 0
 
 
@@ -191,7 +193,8 @@ def _export(
     spark: _Spark,
     reach: dict[str, str],
     quiet: bool,
-) -> Manifest:
+) -> tuple[Manifest, bool]:
+    """The export that is there now, and whether it has changed."""
     present = destination.present()
     kept = planning.check_present(request, present, description.origin_of(request.object))
     starts = planning.starts_of(request, kept, description.tasks)
@@ -210,9 +213,16 @@ def _export(
         origin, tasks = read_report(destination.report, starts if kind == "depot" else None)
         plan = planning.planned(request, kind)
         made = planning.manifest_of(plan, done, tasks, destination.tree, origin=origin, at=request.at)
-    whole = made if kept is None else kept.continued(made)
+    if kept is None:
+        destination.publish(made)
+        return made, True
+    whole = kept.continued(made)
+    if planning.is_nothing_new(made):
+        return kept, False
+    if not made.rows:
+        whole = kept.continued(planning.without_files(made, destination.tree))
     destination.publish(whole, kept)
-    return whole
+    return whole, True
 
 
 @contextmanager
@@ -239,8 +249,13 @@ class _Lines:
             typer.echo(f"{now.done} of {now.tasks} parts are written", err=True)
 
 
-def _summary(manifest: Manifest, folder: Path) -> str:
+def _summary(manifest: Manifest, folder: Path, *, is_new: bool) -> str:
     part = manifest.parts[-1]
+    if not is_new:
+        return (
+            f"{manifest.object} of {manifest.module}: no records came since, {folder} is as it was, with "
+            f"{manifest.rows:,} rows"
+        )
     files = f"{len(part.files):,} file" + ("" if len(part.files) == 1 else "s")
     rows = f"{part.rows:,} row" + ("" if part.rows == 1 else "s")
     lines = [f"{manifest.object} of {manifest.module}: {rows} in {files} ({part.bytes:,} bytes), {folder}"]
@@ -249,5 +264,10 @@ def _summary(manifest: Manifest, folder: Path) -> str:
     if manifest.as_json:
         lines.append(
             f"  as JSON text, because {manifest.format} has no nested columns: {', '.join(manifest.as_json)}"
+        )
+    if manifest.as_microseconds:
+        lines.append(
+            f"  durations as whole numbers of microseconds, because {manifest.format} has none: "
+            f"{', '.join(manifest.as_microseconds)}"
         )
     return "\n".join(lines)

@@ -14,7 +14,7 @@ from stretto import admin
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
 from stretto.cli.output import duration, paragraphs, sentences, show, table
 from stretto.client.failures import ModuleFailures, find_failures, settle_failures
-from stretto.errors import UsageError
+from stretto.errors import StrettoError, UsageError
 
 TRACEBACKS_SHOWN = 3
 
@@ -65,15 +65,25 @@ def failures(
     with reach(bootstrap, key) as cluster:
         if retry or forget:
             count = settle_failures(cluster, module, is_wanted, again=retry)
-            records = "1 record" if count == 1 else f"{count:,} records"
-            done = f"{records} of {module} will be tried again" if retry else f"forgot {records} of {module}"
-            typer.echo(done)
+            if not count and offset is not None:
+                raise StrettoError(
+                    f"{module}: no such record is parked, so nothing was done; "
+                    f"'stretto failures {module}' shows those that are"
+                )
+            typer.echo(_settled(module, count, again=retry))
             return
 
         def fetch() -> ModuleFailures:
             return find_failures(cluster, module, is_wanted)
 
         show(fetch, lambda found: render(module, found), json=as_json, watch=watch)
+
+
+def _settled(module: str, count: int, *, again: bool) -> str:
+    if not count:
+        return f"{module}: no such record is parked, so nothing was done"
+    records = "1 record" if count == 1 else f"{count:,} records"
+    return f"{records} of {module} will be tried again" if again else f"forgot {records} of {module}"
 
 
 def render(module: str, found: ModuleFailures) -> RenderableType:

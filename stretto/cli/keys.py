@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -19,5 +20,6 @@ def generate(path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to
     Example: stretto keys generate cluster.key
     """
     ClusterKey.generate().save(path)
-    typer.echo(f"wrote a new cluster key to {path}; give it to every process with --key {path}")
+    option = f"--key {shlex.quote(str(path))}"
+    typer.echo(f"wrote a new cluster key to {path}; give it to every process with {option}")
     return 0

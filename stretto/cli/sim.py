@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from stretto.cli import sim_microbatch
+from stretto.cli import sim_worlds
 from stretto.errors import UsageError
 from stretto.sim.campaign import Summary, catch_all, cores, guards_of, run_seeds
 from stretto.sim.faults import Plan
@@ -39,16 +39,23 @@ def sim(
     microbatch: Annotated[
         bool, typer.Option("--microbatch", help="The world of microbatches: many tasks, exactly once.")
     ] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="The world of streams that hop: many tasks, exactly once.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> int:
     """Run the replication core in a simulated world full of faults. Exits 1 if a rule was violated.
 
     Example: stretto sim --seeds 1000
     """
-    if microbatch:
-        if scenario is not None or steps != STEPS:
-            raise UsageError("--microbatch has seeds and mutants; leave out --scenario and --steps")
-        return sim_microbatch.run(seed, seeds, mutants=mutants, mutant=mutant, trace=trace, as_json=as_json)
+    if microbatch or stream:
+        if scenario is not None or steps != STEPS or (microbatch and stream):
+            raise UsageError(
+                "--microbatch and --stream have seeds and mutants; take one of the two, and leave out "
+                "--scenario and --steps"
+            )
+        name = "microbatch" if microbatch else "stream"
+        return sim_worlds.run(name, seed, seeds, mutants=mutants, mutant=mutant, trace=trace, as_json=as_json)
     if mutant is not None and mutant not in [each.name for each in MUTANTS]:
         raise UsageError(f"there is no mutant {mutant!r}; 'stretto sim --mutants' lists them all")
     if mutants:

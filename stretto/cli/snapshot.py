@@ -17,8 +17,17 @@ from rich.text import Text
 from stretto import admin
 from stretto.artifact.archive import Artifact
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
-from stretto.cli.deploy import Shape, await_led, bar, check_name, check_shape, next_steps, parsed_options
+from stretto.cli.deploy import (
+    await_led,
+    bar,
+    check_name,
+    check_shape,
+    next_steps,
+    parsed_options,
+    running_nodes,
+)
 from stretto.cli.output import console, paragraphs, print_json, sentences, show, table
+from stretto.cli.sizing import Shape
 from stretto.client.cluster import Cluster
 from stretto.client.upload import upload
 from stretto.errors import StrettoError, UsageError
@@ -183,7 +192,7 @@ def restore(
     given = parsed_options(option or (), called)
     options, of_objects = (given, ()) if no_options else options_to_restore(manifest, called, given)
     with reach(bootstrap, key) as cluster:
-        supervisors = check_shape(cluster, shape)
+        supervisors = check_shape(running_nodes(cluster), shape)
         check_name(cluster, called, "--module")
         _require_good(folder)
         _require_seen(cluster, folder, manifest)

@@ -13,6 +13,7 @@ from stretto.endings import run_daemon
 from stretto.endpoint import advertised
 from stretto.errors import UsageError
 from stretto.logs import configure
+from stretto.private import create_private_files
 from stretto.worker.supervisor import Supervisor, SupervisorConfig
 
 
@@ -53,6 +54,7 @@ def supervisor(
 
     Example: stretto supervisor --node n1 --data-dir /var/lib/stretto --zookeeper zk1:2181,zk2:2181
     """
+    create_private_files()
     advertised(address, advertise)
     labels = dict(_label(each) for each in label or [])
     configure(remember=True)

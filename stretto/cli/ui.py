@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, reach
+from stretto.interrupts import ending_at_once
 from stretto.local import UI_PORT
 from stretto.logs import configure
+from stretto.private import create_private_files
 
 
 def ui(
@@ -34,9 +36,11 @@ def ui(
     Example: stretto ui --bootstrap 10.0.0.5:7400 --host 0.0.0.0 --token-file ui.token
     """
     # Here, because no other command should wait for a web framework to load.
-    from stretto.ui.security import load_token  # noqa: PLC0415
-    from stretto.ui.server import serve  # noqa: PLC0415
+    with ending_at_once():
+        from stretto.ui.security import load_token  # noqa: PLC0415
+        from stretto.ui.server import serve  # noqa: PLC0415
 
+    create_private_files()
     configure()
     token = load_token(token_file) if token_file is not None else None
     with reach(bootstrap, key) as cluster:

@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Key
+from stretto.cli.cluster import Key
 from stretto.cli.daemons import ZookeeperCredentials
+from stretto.cli.hints import exports
 from stretto.client.network import Network
 from stretto.local import CONDUCTOR_PORT, UI_PORT, LocalCluster
 
@@ -32,9 +33,14 @@ def up(
         ),
     ] = None,
     ui_port: Annotated[
-        int,
-        typer.Option(min=0, max=65535, help="Where the Cluster UI listens; 0: anywhere."),
-    ] = UI_PORT,
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help=f"Where the Cluster UI listens; 0: anywhere. At first {UI_PORT}, then as before.",
+            show_default=False,
+        ),
+    ] = None,
     ui: Annotated[bool, typer.Option(help="Run the Cluster UI.")] = True,
     key: Key = None,
     zookeeper_credentials: ZookeeperCredentials = None,
@@ -55,8 +61,8 @@ def up(
         typer.echo(f"  nodes       {', '.join(cluster.bootstrap[1:])}")
         typer.echo(f"  ZooKeeper   {cluster.zookeeper}")
         typer.echo(f"  data, logs  {cluster.folder.resolve()}")
-        if conductor != DEFAULT_BOOTSTRAP:
-            typer.echo(f"For other commands: export STRETTO_BOOTSTRAP={conductor}")
+        for line in exports(conductor, key):
+            typer.echo(f"For other commands: {line}")
         typer.echo("Ctrl-C stops it; twice, at once.")
         stop.wait()
 
@@ -66,7 +72,8 @@ def up(
         port=port,
         key=key,
         credentials=zookeeper_credentials,
-        ui_port=ui_port if ui else None,
+        has_ui=ui,
+        ui_port=ui_port,
     )
     run_cluster(cluster, serve)
     return 0

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from stretto.private import create_private_files
 from stretto.zk.embedded import EmbeddedZooKeeper, ZooKeeperFailed
 
 _LOOK_SECONDS = 0.2
@@ -29,6 +30,7 @@ def zookeeper(
 
     Example: stretto zookeeper --data-dir zk
     """
+    create_private_files()
     stopping = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:

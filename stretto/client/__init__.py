@@ -6,6 +6,7 @@ reachable address of its bootstrap list: any worker tells who leads what.
 
 from stretto.client.acks import Ack
 from stretto.client.api import AsyncClient, Client, connect, connect_async
+from stretto.client.depot import DepotAppender
 from stretto.client.producer import Producer
 from stretto.client.pstate import PStateReader
 from stretto.client.reader import Reader, Record
@@ -14,6 +15,7 @@ __all__ = [
     "Ack",
     "AsyncClient",
     "Client",
+    "DepotAppender",
     "PStateReader",
     "Producer",
     "Reader",

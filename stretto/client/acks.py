@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from stretto import wire
-from stretto.errors import ProcessingFailed, StrettoError
+from stretto.errors import ProcessingFailed, ResultUnknown, StrettoError
+from stretto.replog.core.effects import Refusal
 
 
 class Batch:
@@ -19,10 +20,13 @@ class Batch:
         "body",
         "callbacks",
         "count",
+        "doubts",
         "error",
         "is_settled",
         "latch",
+        "lost",
         "offset",
+        "refusal",
         "request",
         "sealed_at",
         "sequence",
@@ -38,10 +42,16 @@ class Batch:
         self.request = 0
         self.sealed_at = 0
         self.times_sent = 0
+        #: How often it was sent without being refused: each of these may have been stored, for ever.
+        self.doubts = 0
+        #: Why it was refused the last time.
+        self.refusal: Refusal | None = None
         self.offset: int | None = None
         self.error: StrettoError | None = None
-        #: By position in the batch: what streams returned, as JSON, and how they failed.
+        #: By position in the batch: what topologies returned, as JSON, and how they failed.
         self.streams: dict[int, list[tuple[str, bytes | None, str]]] = {}
+        #: Topologies of which it is not known what they returned.
+        self.lost: list[str] = []
         self.is_settled = False
         #: For who waits: held until the outcome is known.
         self.latch: threading.Lock | None = None
@@ -50,6 +60,8 @@ class Batch:
 
     def processed(self, streams: tuple[wire.StreamResult, ...]) -> None:
         for each in streams:
+            if each.is_lost:
+                self.lost.append(each.topology)
             for index, result in each.results:
                 self.streams.setdefault(index, []).append((each.topology, result, ""))
             for index, why in each.failures:
@@ -78,10 +90,11 @@ class Ack:
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Return once the record is what the producer's ``ack`` asks for.
 
-        With ``all``, it tells what each stream returned for the record, by topology, as far as it returned
-        anything and its worker still leads. Raises OutcomeUnknown if the outcome cannot be known,
-        ProcessingFailed if a stream failed on the record, another StrettoError if it was refused for good,
-        TimeoutError if it is still under way.
+        With ``all`` and ``streams``, it tells what each topology that was waited for returned for the record,
+        by name, as far as it returned anything. Raises OutcomeUnknown if the outcome cannot be known,
+        ProcessingFailed if a topology failed on the record, NotAppended if it was certainly not appended,
+        another StrettoError if it was refused for good, TimeoutError if it is still under way,
+        ResultUnknown if it is processed and its result is lost, as when the leader dies that ran it.
         """
         batch = self._batch
         if not batch.is_settled:
@@ -91,7 +104,13 @@ class Ack:
             latch.release()
         if batch.error is not None:
             raise batch.error
-        return self._returned(batch.streams.get(self._index, ()))
+        returned = self._returned(batch.streams.get(self._index, ()))
+        if batch.lost:
+            raise ResultUnknown(
+                f"the record is appended and processed, but what {' and '.join(batch.lost)} made of it is "
+                "lost with the leader that ran it; look at the state instead of appending it again"
+            )
+        return returned
 
     @staticmethod
     def _returned(streams: Sequence[tuple[str, bytes | None, str]]) -> dict[str, Any]:

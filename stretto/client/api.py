@@ -8,25 +8,31 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from stretto.admin import ModuleDescription
 from stretto.client.acks import Ack
-from stretto.client.modules import describe, find_pstate
+from stretto.client.depot import DepotAppender, check_declared, names_of
+from stretto.client.modules import describe, find_depot, find_pstate
 from stretto.client.network import Network
 from stretto.client.producer import Producer
 from stretto.client.pstate import PStateReader
 from stretto.client.queries import Asking
 from stretto.client.reader import Reader, Record, Slice
 from stretto.client.rounds import NamedWriter
-from stretto.errors import RetriableError
+from stretto.errors import RetriableError, UsageError
 from stretto.keys import ClusterKey
+from stretto.partition import Partitioner
 from stretto.wire import GroupView
+
+if TYPE_CHECKING:
+    from stretto.module import Depot
 
 RUN = 1_000
 AGAIN_SECONDS = 0.05
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Client:
@@ -39,15 +45,54 @@ class Client:
         self._described: dict[str, ModuleDescription] = {}
 
     def producer(self, module: str, depot: str, **options: Any) -> Producer:
-        """See :class:`Producer` for the options."""
-        self._look_for(module)
-        return self._known_producer(module, depot, **options)
+        """Append records that are bytes; :meth:`depot` appends values. See :class:`Producer` for the options.
 
-    def _known_producer(self, module: str, depot: str, **options: Any) -> Producer:
-        """Of a module that was there when we last looked; asks nobody."""
+        A record without ``task=`` is refused where the depot chooses its task by what is in it.
+        """
+        self._look_for(module)
+        options.setdefault("declared", lambda: find_depot(module, self.describe(module), depot))
         producer = Producer(self._network, module, depot, **options)
         self._producers.append(producer)
         return producer
+
+    @overload
+    def depot(
+        self, depot: Depot[R], /, *, module: str | None = None, timeout: float = 30.0, **options: Any
+    ) -> DepotAppender[R]: ...
+    @overload
+    def depot(
+        self, module: str, depot: str, /, *, timeout: float = 30.0, **options: Any
+    ) -> DepotAppender[Any]: ...
+    def depot(
+        self,
+        named: Depot[Any] | str,
+        depot: str | None = None,
+        /,
+        *,
+        module: str | None = None,
+        timeout: float = 30.0,
+        **options: Any,
+    ) -> DepotAppender[Any]:
+        """Append values, each to the task that the depot's ``partition_by`` chooses.
+
+        The depot is given by its class, ``client.depot(Shop.orders)``, or by names, ``client.depot("Shop",
+        "orders")``. With the class, type checkers know what it takes, and a function can choose tasks; say
+        ``module`` if it was launched under another name. See :class:`Producer` for the other options.
+        """
+        if not isinstance(named, str):
+            names = names_of(named, module)
+            description = self.describe(names[0], timeout=timeout)
+            spec = check_declared(names[0], named, description)
+            partitioner = Partitioner(named, description.tasks)
+        elif depot is not None:
+            names = named, depot
+            description = self.describe(named, timeout=timeout)
+            spec = find_depot(named, description, depot)
+            partitioner = Partitioner(spec, description.tasks)
+        else:
+            raise UsageError(f"say which depot of module {named}: client.depot({named!r}, ...)")
+        self._await_tasks(names[0], description.tasks, timeout)
+        return DepotAppender(self.producer(*names, declared=spec, **options), partitioner)
 
     def named_writer(
         self, module: str, depot: str, name: str, part: int = 0, *, lasting: bool = True
@@ -246,13 +291,41 @@ async def _awaited(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
 
 
 class AsyncClient:
-    """``await producer.append(record)`` waits for that record; gather many of them."""
+    """``await depot.append(value)`` waits for that value; gather many of them."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def producer(self, module: str, depot: str, **options: Any) -> Producer:
-        return self._client._known_producer(module, depot, **options)  # noqa: SLF001 - its other face
+    async def producer(self, module: str, depot: str, **options: Any) -> Producer:
+        """See :meth:`Client.producer`. Asks how the depot is declared, so that no append has to."""
+        producer = await asyncio.to_thread(self._client.producer, module, depot, **options)
+        await asyncio.to_thread(producer.learn_declaration)
+        return producer
+
+    @overload
+    async def depot(
+        self,
+        depot: Depot[R],
+        /,
+        *,
+        module: str | None = None,
+        timeout: float = 30.0,  # noqa: ASYNC109 - of the answer, not of the call
+        **options: Any,
+    ) -> DepotAppender[R]: ...
+    @overload
+    async def depot(
+        self,
+        module: str,
+        depot: str,
+        /,
+        *,
+        timeout: float = 30.0,  # noqa: ASYNC109
+        **options: Any,
+    ) -> DepotAppender[Any]: ...
+    async def depot(self, named: Any, depot: Any = None, /, **options: Any) -> DepotAppender[Any]:
+        """See :meth:`Client.depot`; ``await depot.append(value)`` waits for that value."""
+        found: DepotAppender[Any] = await asyncio.to_thread(self._client.depot, named, depot, **options)
+        return found
 
     def reader(self, module: str, depot: str, **options: Any) -> AsyncReader:
         return AsyncReader(Reader(self._client._network, module, depot, **options))  # noqa: SLF001

@@ -49,7 +49,7 @@ def find_failures(
 def settle_failures(
     cluster: Cluster, module: str, is_wanted: Callable[[admin.FailureView], bool], *, again: bool
 ) -> int:
-    """Have parked records tried again, or forget them; how many there were.
+    """Have parked records tried again, or forget them; how many were parked, and are not any more.
 
     Goes through them once: one that is tried again and fails again is not settled twice.
     """
@@ -64,7 +64,7 @@ def settle_failures(
 
 
 def settle_one(cluster: Cluster, module: str, failure: admin.FailureKey, *, again: bool) -> int:
-    """The same for a single record; 0 if no topology here can have failed on it."""
+    """The same for a single record; 0 if it is not parked."""
     for group, address in _leaders(cluster, module, failure.task):
         call = admin.SettleFailures(group=group, keys=(failure,), again=again)
         return ask(cluster.network, address, call)

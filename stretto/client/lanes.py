@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from stretto import wire
 from stretto.client.acks import Batch
+from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import new_producer_id
 from stretto.types import Epoch, TaskId
 from stretto.zk.paths import GroupKey
@@ -21,13 +22,15 @@ class Identity:
     settled, another takes its place.
     """
 
-    __slots__ = ("attempts", "has_ended", "lanes", "number", "opened", "opening")
+    __slots__ = ("attempts", "has_ended", "lanes", "number", "opened", "opening", "refusal")
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
         self.opened: set[GroupKey] = set()
         self.opening: set[GroupKey] = set()
         self.attempts = 0
+        #: Why a group did not admit it the last time.
+        self.refusal: Refusal | None = None
         self.begin()
 
     def begin(self) -> None:

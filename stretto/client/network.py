@@ -223,6 +223,11 @@ class Network:
             self._thread.join()
 
     @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller runs on the thread of this network, and so must not wait for an answer."""
+        return self._thread is not None and threading.current_thread() is self._thread
+
+    @property
     def refusal(self) -> str | None:
         return self._connections.refusal
 

@@ -4,11 +4,16 @@ Per record there is one list append and one small :class:`Ack`; everything else 
 one task carry contiguous sequence numbers, several may be under way, and after a failure they go out again in
 order, to whoever leads now. A worker that has seen a batch before says so and stores it once, so repeating is
 always safe.
+
+What became of a batch that is given up follows from the answers to all the times that it was sent. One that
+was refused every time is stored nowhere, and its caller is told so. A time without an answer leaves a doubt
+for ever: a leader that refuses the batch later, because it is stalled, does not say what others have stored.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Literal, Self, TypeAlias
 
 import structlog
@@ -20,25 +25,28 @@ from stretto.client.network import Network, patience_ms
 from stretto.clock import boot_time_ms
 from stretto.errors import (
     ModulePaused,
+    NotAppended,
+    NotEnoughReplicas,
     OutcomeUnknown,
-    RetriableError,
     StrettoError,
     UsageError,
 )
+from stretto.partition import task_of_bytes
 from stretto.records import RECORD_BYTES_MAX, pack
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
 from stretto.types import Epoch, TaskId
 from stretto.zk.paths import GroupKey
+from stretto.zk.records import DepotSpec
 
 log = structlog.get_logger()
 BUSY_MS = 50
 """What asks for patience at least: a leader that has too few replicas, or too much to do."""
 REQUEST_TIMEOUT_MS = 5_000
 PROCESSING_MS = 60_000
-"""How long an answer may take that waits for streams."""
-AckLevel: TypeAlias = Literal["all", "append", "none"]
-ACK_LEVELS: tuple[AckLevel, ...] = ("all", "append", "none")
+"""How long an answer may take that waits for topologies."""
+AckLevel: TypeAlias = Literal["all", "streams", "append", "none"]
+ACK_LEVELS: tuple[AckLevel, ...] = ("all", "streams", "append", "none")
 _FORGOTTEN = "the cluster forgot this producer while the batch was under way; it may be applied"
 
 
@@ -58,11 +66,13 @@ class Producer:
         max_buffered_bytes: int = 64 * 1024 * 1024,
         timeout_ms: int = 120_000,
         ack: AckLevel = "append",
+        declared: DepotSpec | Callable[[], DepotSpec] | None = None,
     ) -> None:
         """``ack`` is what is waited for: that the record is replicated and visible (``append``); that every
-        stream of the depot has processed it, too (``all``); nothing (``none``)."""
-        if ack not in ACK_LEVELS:
-            raise UsageError(f"ack is one of {', '.join(ACK_LEVELS)}, not {ack!r}")
+        stream of the depot has processed it, too (``streams``); that every topology has, microbatches
+        included, so that all that it leads to is visible (``all``); nothing (``none``). ``declared`` is
+        how the depot is declared, or tells it, before the first record that names no task."""
+        check_ack(ack)
         if not 1 <= max_in_flight <= 5:
             raise UsageError(
                 "max_in_flight is between 1 and 5: a worker remembers five batches of a producer"
@@ -93,14 +103,19 @@ class Producer:
         #: Of the caller who appends by its own hands. Nothing else goes out to its task until it is done.
         self._lent: Lent | None = None
         self._closed = False
+        self._declared = declared
+        #: Records without a task go to the tasks in turn. Of most depots that is to be found out.
+        self._deals = declared is None
 
     # From the caller's threads.
 
     def append(self, record: bytes, *, task: int | None = None) -> Ack:
-        """Add one record; without a task, whole batches go to the tasks in turn."""
+        """Add one record; without a task, whole batches go to the tasks in turn, if the depot allows it."""
         size = len(record) if type(record) is bytes else -1
         if not 0 <= size <= RECORD_BYTES_MAX:
             raise _unfit(record)
+        if task is None and not self._deals:
+            task = self._task_of_bytes()
         lock = self._lock
         with lock:
             if self._closed:
@@ -125,6 +140,8 @@ class Producer:
             raise UsageError("a batch has at least one record")
         if set(map(type, records)) != {bytes}:
             raise _unfit(next(record for record in records if type(record) is not bytes))
+        if task is None and not self._deals:
+            task = self._task_of_bytes()
         with self._lock:
             if self._closed:
                 raise UsageError("the producer is closed")
@@ -144,6 +161,8 @@ class Producer:
         since no other thread is woken for it, unless something else of this producer is on its way."""
         if type(record) is not bytes or len(record) > RECORD_BYTES_MAX:
             raise _unfit(record)
+        if task is None and not self._deals:
+            task = self._task_of_bytes()
         batch = Batch()
         lent: Lent | None = None
         reply: wire.ToClient | None = None
@@ -181,6 +200,23 @@ class Producer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def learn_declaration(self) -> DepotSpec | None:
+        """Find out, once, how the depot is declared; this may have to wait for an answer of the cluster."""
+        declared = self._declared
+        if callable(declared):
+            if self._network.is_own_thread:
+                raise UsageError("a callback says task=... with what it appends: it cannot wait to be told")
+            # Two threads may both ask at their first append; they are told the same.
+            declared = self._declared = declared()
+        return declared
+
+    def _task_of_bytes(self) -> TaskId | None:
+        """Return the task of a record that names none; None if it may be any. Raises UsageError otherwise."""
+        spec = self.learn_declaration()
+        task = None if spec is None else task_of_bytes(spec)
+        self._deals = task is None
+        return task
 
     def _known(self, task: int) -> TaskId:
         if task not in self._lanes:
@@ -290,6 +326,7 @@ class Producer:
             lane.waiting.appendleft(batch)
         else:
             batch.sequence, batch.request, batch.times_sent = message.sequence, message.request, 1
+            batch.doubts = 1
             lane.next_sequence = message.sequence + 1
             lane.in_flight.append(batch)
             self._network.learn(message.group, reply)
@@ -335,9 +372,17 @@ class Producer:
         epoch = self._network.view.epoch(group)
         if lane.epoch != epoch:
             lane.epoch, lane.attempts = epoch, 0
-        is_all = self._ack == "all"
+        waits = self._ack in ("all", "streams")
         append = wire.AppendBatch(
-            number, group, Kind.DEPOT, lane.task, identity.number, sequence, batch.count, is_all
+            number,
+            group,
+            Kind.DEPOT,
+            lane.task,
+            identity.number,
+            sequence,
+            batch.count,
+            awaits_streams=waits,
+            awaits_microbatches=self._ack == "all",
         )
         if not self._network.to_leader(
             group,
@@ -346,7 +391,7 @@ class Producer:
             (batch.body,),
             lambda reply, _: self._answered(lane, group, batch, number, reply),
             timeout_ms=REQUEST_TIMEOUT_MS,
-            wait_ms=PROCESSING_MS if is_all else 0,
+            wait_ms=PROCESSING_MS if waits else 0,
         ):
             return False
         if batch.sequence is None:
@@ -354,12 +399,22 @@ class Producer:
             lane.next_sequence += batch.count
         batch.request = number
         batch.times_sent += 1
+        batch.doubts += 1
         lane.in_flight.append(batch)
         return True
 
     def _answered(
         self, lane: Lane, group: GroupKey, batch: Batch, number: int, reply: wire.ToClient | None
     ) -> None:
+        match reply:
+            # Also if it is sent again by now: that time had no effect.
+            case wire.Refused(reason=reason):
+                batch.doubts -= 1
+                batch.refusal = reason
+            case wire.Failed(fault=wire.Fault.USAGE):
+                batch.doubts -= 1
+            case _:
+                pass
         if batch.is_settled or batch.request != number:
             return
         match reply:
@@ -380,7 +435,7 @@ class Producer:
             case wire.Refused(reason=Refusal.SEQUENCE_GAP) if lane.has_gap and lane.in_flight[0] is batch:
                 self._forgotten(lane, batch)
             case _ if lane.has_ended:
-                self._finish(lane, batch, OutcomeUnknown(_FORGOTTEN))
+                self._forgotten(lane, batch)
             case wire.Refused(reason=Refusal.STALLED | Refusal.OVERLOADED | Refusal.SEALED):
                 self._again(lane, group, BUSY_MS)
             case _:
@@ -434,12 +489,26 @@ class Producer:
     def _too_late(self, lane: Lane, batch: Batch) -> StrettoError:
         if batch.times_sent:
             lane.has_gap = True
+        if batch.doubts:
             return OutcomeUnknown("no worker confirmed the batch in time; it may be applied")
-        # Certainly without effect.
-        return RetriableError(
-            f"nobody who leads task {lane.task} of {self._module} could be reached in time; "
-            "nothing was appended"
-        )
+        seconds, where = self._timeout_ms / 1_000, f"task {lane.task} of {self._module}"
+        refusal = batch.refusal if lane.identity is None else batch.refusal or lane.identity.refusal
+        match refusal:
+            case Refusal.STALLED:
+                return NotEnoughReplicas(
+                    f"nothing was appended: {where} had too few replicas in sync for {seconds:g} s; see "
+                    f"'stretto task-groups-status {self._module}', and append it again when they are back"
+                )
+            case Refusal.OVERLOADED:
+                return NotAppended(
+                    f"nothing was appended: the leader of {where} had too much to apply for {seconds:g} s; "
+                    "append it again, slower"
+                )
+            case _:
+                return NotAppended(
+                    f"nothing was appended: nobody who leads {where} could be reached in {seconds:g} s; "
+                    "append it again later"
+                )
 
     def _give_up(self, lane: Lane, first: Batch | None, error: StrettoError) -> None:
         """This batch (None: all) will never be taken. Its sequence is never used, so no later one is either;
@@ -447,8 +516,13 @@ class Producer:
         self._closed = True
         under_way = list(lane.in_flight)
         start = under_way.index(first) if first is not None else 0
+        # Its doubts are those of all behind it, and if it has none, none of them can have been stored.
+        is_certain = first is not None and not first.doubts
         for batch in [*under_way[start:], *lane.refused, *lane.waiting]:
-            self._finish(lane, batch, error)
+            told = (
+                error if is_certain or not batch.doubts else OutcomeUnknown(f"it may be applied, but {error}")
+            )
+            self._finish(lane, batch, told)
         lane.refused.clear()
         lane.waiting.clear()
 
@@ -505,6 +579,7 @@ class Producer:
                 identity.opened.add(group)
                 identity.opening.discard(group)
                 identity.attempts = 0
+                identity.refusal = None
                 for lane in identity.lanes:
                     self._pump(lane)
             case wire.Refused(reason=Refusal.UNKNOWN_PRODUCER):
@@ -517,11 +592,12 @@ class Producer:
                     while lane.waiting:
                         batch = lane.waiting.popleft()
                         lost = OutcomeUnknown("the module was paused while the batch was under way")
-                        self._finish(lane, batch, lost if batch.times_sent else ModulePaused(self._module))
+                        self._finish(lane, batch, lost if batch.doubts else ModulePaused(self._module))
             case wire.Failed(why=why, fault=fault):
                 for lane in identity.lanes:
                     self._give_up(lane, None, fault.error(why))
             case _:
+                identity.refusal = reply.reason if isinstance(reply, wire.Refused) else None
                 self._open_again(group, identity, epoch)
 
     def _open_again(self, group: GroupKey, identity: Identity, epoch: Epoch) -> None:
@@ -547,10 +623,10 @@ class Producer:
             self._pump(lane)
 
     def _forgotten(self, lane: Lane, batch: Batch) -> None:
-        """What was sent once, and refused, had no effect. What was sent before as well may have had."""
+        """What was refused every time had no effect, and goes out under the next id."""
         if lane.identity is not None:
             lane.identity.has_ended = True
-        if batch.times_sent > 1:
+        if batch.doubts:
             self._finish(lane, batch, OutcomeUnknown(_FORGOTTEN))
         else:
             lane.in_flight.remove(batch)
@@ -567,7 +643,10 @@ class Producer:
                 lane.has_gap = False
         for lane in identity.lanes:
             while lane.waiting and lane.waiting[0].sequence is not None:
-                self._finish(lane, lane.waiting.popleft(), OutcomeUnknown(_FORGOTTEN))
+                lane.refused.append(lane.waiting.popleft())
+            for batch in [each for each in lane.refused if each.doubts]:
+                lane.refused.remove(batch)
+                self._finish(lane, batch, OutcomeUnknown(_FORGOTTEN))
             for batch in lane.refused:
                 batch.sequence = None
                 batch.times_sent = 0
@@ -575,6 +654,12 @@ class Producer:
             lane.refused.clear()
         for lane in identity.lanes:
             self._pump(lane)
+
+
+def check_ack(ack: object) -> None:
+    """Raise UsageError for what is no level of acknowledgement."""
+    if ack not in ACK_LEVELS:
+        raise UsageError(f"ack is one of {', '.join(ACK_LEVELS)}; {ack!r} is none of them")
 
 
 def _unfit(record: object) -> UsageError:

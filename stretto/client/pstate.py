@@ -24,7 +24,7 @@ from stretto.client.reader import Question
 from stretto.errors import RetriableError, UsageError
 from stretto.ordered import shown, subtree
 from stretto.partition import owner_of, owners_of
-from stretto.pstate.edit import key_range
+from stretto.pstate.edit import ReadByMethods, key_range
 from stretto.pstate.tree import (
     ABSENT,
     Elements,
@@ -56,7 +56,7 @@ T = TypeVar("T")
 _Message: TypeAlias = Callable[[int, GroupKey], wire.ToWorker]
 
 
-class PStateReader:
+class PStateReader(ReadByMethods):
     """One PState of a module. Each call waits for its answers, over leader moves, until its deadline.
 
     A path is the keys that lead to something: ``get("ann", day)``. Without a type of the caller's own, values
@@ -77,7 +77,7 @@ class PStateReader:
     ) -> None:
         self._network = network
         self._module = module
-        self._name = pstate.name
+        self._name = self._called = pstate.name
         self._tasks = tasks
         self._timeout = timeout
         if annotation is not None:
@@ -96,6 +96,10 @@ class PStateReader:
         self._points = PointReads(
             network, module, pstate.name, timeout, seen=self._seen, followers=self._followers
         )
+
+    def __bool__(self) -> bool:
+        """A reader is there, whatever it finds: ``reader or client.pstate(...)`` asks for that."""
+        return True
 
     @property
     def token(self) -> str:

@@ -17,21 +17,23 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol, Self, TypeAlias, TypeVar
 
+import msgspec
 import zmq
 
 from stretto import admin, scans, wire
 from stretto.client.calls import ask
 from stretto.client.cluster import Cluster
 from stretto.client.status import newest_groups
-from stretto.endpoint import configure
 from stretto.errors import PeerError, PinLost, RetriableError, StrettoError, UsageError
 from stretto.keys import ClusterKey, require_key
+from stretto.listener import configure
 from stretto.ordered import EVERYTHING
 from stretto.pstate.pages import PAGE_BYTES, Page
 from stretto.records import DepotOffset
 from stretto.scans import OFFSET_END, PinnedGroup, Size, TaskSizes
 from stretto.types import WorkerId
 from stretto.worker.depot import DepotBatch
+from stretto.zk.paths import GroupKey
 
 __all__ = [
     "DepotBatch",
@@ -118,18 +120,26 @@ def pin_module(
     source: Source = "follower",
     max_staleness: float = MAX_STALENESS_SECONDS,
     holder: str = "",
+    idle_ms: int | None = None,
+    hold_ms: int = 0,
 ) -> tuple[PinnedGroup, ...]:
     """Every group of the module, each as of one apply offset.
 
     From followers of the ISR, whose state is at most ``max_staleness`` seconds old; the leader serves what no
     follower can, and ``by_leader`` says so. ``holder`` is shown to who asks for whom a worker keeps a pin.
-    Either all groups are pinned, or none.
+    Either all groups are pinned, or none. A pin ends when nobody has read it for ``idle_ms``, and is kept for
+    ``hold_ms`` after it was read although all of it was; the cluster's options bound both.
     """
     if source not in ("follower", "leader"):
         raise UsageError(f"groups are read from a follower or the leader, not from {source!r}")
-    pinning = _Pinning(
-        cluster, source, max_staleness, holder or f"process {os.getpid()} on {socket.gethostname()}"
+    call = admin.PinGroup(
+        group=GroupKey(module, 0, 0),
+        max_staleness_ms=max(1, int(max_staleness * 1_000)),
+        holder=holder or f"process {os.getpid()} on {socket.gethostname()}",
+        idle_ms=idle_ms,
+        hold_ms=hold_ms,
     )
+    pinning = _Pinning(cluster, source, call)
     metadata = cluster.metadata()
     views = newest_groups(metadata, module)
     pinned: list[PinnedGroup] = []
@@ -157,11 +167,11 @@ def release(pinned: Iterable[PinnedGroup], key: ClusterKey | None = None) -> Non
 
 
 class _Pinning:
-    def __init__(self, cluster: Cluster, source: Source, max_staleness: float, holder: str) -> None:
+    def __init__(self, cluster: Cluster, source: Source, call: admin.PinGroup) -> None:
         self._cluster = cluster
         self._source = source
-        self._max_staleness_ms = max(1, int(max_staleness * 1_000))
-        self._holder = holder
+        #: What is asked of a follower; its group is put in.
+        self._call = call
 
     def pin(self, view: wire.GroupView, metadata: wire.Metadata) -> PinnedGroup:
         began = time.monotonic()
@@ -196,11 +206,8 @@ class _Pinning:
         return followers if waited < FOLLOWERS_SECONDS else [*leader, *followers]
 
     def _ask(self, address: str, view: wire.GroupView, *, is_leader: bool) -> PinnedGroup:
-        call = admin.PinGroup(
-            group=view.key,
-            max_staleness_ms=None if is_leader else self._max_staleness_ms,
-            holder=self._holder,
-        )
+        stale_ms = None if is_leader else self._call.max_staleness_ms
+        call = msgspec.structs.replace(self._call, group=view.key, max_staleness_ms=stale_ms)
         return ask(self._cluster.network, address, call, timeout=_CALL_SECONDS)
 
 
@@ -301,9 +308,9 @@ class Scanner:
         number = self._connection.next_number()
         self._connection.call(scans.PartRead(number, self.pinned.pin, part, parts), scans.Released)
 
-    def renew(self, pins: tuple[str, ...]) -> None:
-        """These pins of the same worker are still wanted, although nobody reads them now."""
-        self._connection.call(scans.Renew(self._connection.next_number(), pins), scans.Released)
+    def renew(self, pins: tuple[str, ...]) -> tuple[str, ...]:
+        """Keep these pins of the same worker, although nobody reads them now; returns those that are gone."""
+        return self._connection.call(scans.Renew(self._connection.next_number(), pins), scans.Released).gone
 
     def release(self) -> None:
         """Nobody reads the pin any more, anywhere."""

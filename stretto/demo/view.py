@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
 from rich.text import Text
 
 from stretto import admin
-from stretto.cli.output import bar, sentences, table
+from stretto.cli.output import sentences, table
 from stretto.demo.load import Account
 from stretto.wire import GroupView
 from stretto.worker.children import RunFile
@@ -34,19 +36,51 @@ def render(
     groups: list[GroupView],
     account: Account,
     pids: dict[str, int],
-    bootstrap: str,
+    exports: list[str],
     ui: str | None,
 ) -> RenderableType:
-    return Group(
-        Text(f"stretto demo: {module.module} is {module.state}", style="bold"),
-        Text(f"The Cluster UI is at {ui}" if ui is not None else ""),
-        _load(account),
-        _nodes(nodes),
-        _groups(groups),
-        _workers(module, groups, pids),
-        sentences(module.problems) if module.problems else Text("all well", style="green"),
-        _advice(module, groups, pids, bootstrap),
+    """Return a frame; ``exports`` are the lines that make a second terminal reach this cluster."""
+    return Frame(
+        told=[
+            Text(f"stretto demo: {module.module} is {module.state}; Ctrl-C stops it", style="bold"),
+            Text(f"The Cluster UI is at {ui}" if ui is not None else "There is no Cluster UI"),
+            _load(account),
+            _workers(nodes, module, groups, pids),
+            _groups(groups),
+            sentences(module.problems) if module.problems else Text("all well", style="green"),
+        ],
+        tries=_tries(module, groups, pids, exports),
     )
+
+
+class Frame:
+    """One picture of the demo, which leaves out those things to try that the terminal has no lines for.
+
+    A terminal with room to spare gets empty lines in between.
+    """
+
+    def __init__(self, told: list[RenderableType], tries: list[str]) -> None:
+        self._told = told
+        self._tries = [Text("In a second terminal, try:", style="dim")]
+        self._tries += [Text(f"  {each}", style="dim", overflow="fold") for each in tries]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        def height(parts: Sequence[RenderableType]) -> int:
+            return sum(len(console.render_lines(part, options, pad=False)) for part in parts)
+
+        left = options.size.height - height(self._told)
+        tries = self._tries
+        while tries and height(tries) > left:
+            tries = tries[:-1]
+        # The heading alone would announce nothing.
+        tries = tries if len(tries) > 1 else []
+        parts = [*self._told, *tries]
+        below_space = [part for part in parts if isinstance(part, Table) or part is self._tries[0]]
+        spaces = min(len(below_space), left - height(tries))
+        for part in parts:
+            if any(part is each for each in below_space[len(below_space) - spaces :]):
+                yield Text()
+            yield part
 
 
 def line(module: admin.ModuleView, account: Account) -> str:
@@ -60,23 +94,29 @@ def line(module: admin.ModuleView, account: Account) -> str:
 
 def _load(account: Account) -> Text:
     return Text(
-        f"{account.acknowledged:,} records acknowledged, {account.per_second:,.0f} per second; "
-        f"longest gap of the last 10 s between one-at-a-time appends: {account.longest_gap_ms:.0f} ms"
-        + (f"; {account.failed} failed: {account.last_problem}" if account.failed else "")
+        f"{account.acknowledged:,} records acknowledged, {account.per_second:,.0f}/s; "
+        f"longest gap of the last 10 s: {account.longest_gap_ms:.0f} ms"
+        + (f"\n{account.failed:,} failed: {account.last_problem}" if account.failed else "")
     )
 
 
-def _nodes(nodes: tuple[admin.NodeView, ...]) -> RenderableType:
-    made = table("node", "workers", ("leads", "right"), "", "leadership")
-    most = max((node.leaders for node in nodes), default=0)
+def _workers(
+    nodes: tuple[admin.NodeView, ...],
+    module: admin.ModuleView,
+    groups: list[GroupView],
+    pids: dict[str, int],
+) -> RenderableType:
+    """Return a line for each worker, and one for each node that has none."""
+    made = table("node", "worker", ("pid", "right"), "leads groups", "leadership")
     for node in nodes:
-        made.add_row(
-            node.node,
-            f"{node.running} of {node.workers}" if node.address else "away",
-            str(node.leaders),
-            bar(node.leaders, most, 16),
-            "allowed" if node.leadership_allowed else "disallowed",
-        )
+        workers = [process for process in module.processes if process.node == node.node]
+        leadership = "allowed" if node.leadership_allowed else "disallowed"
+        if not workers:
+            made.add_row(node.node, "none" if node.address else "away", "", "", leadership)
+        for process in workers:
+            led = [str(view.key.group) for view in groups if view.leader == process.worker]
+            pid = str(pids.get(process.worker, "")) if process.address else "away"
+            made.add_row(node.node, process.worker, pid, ", ".join(led), leadership)
     return made
 
 
@@ -87,36 +127,22 @@ def _groups(groups: list[GroupView]) -> RenderableType:
             str(view.key.group),
             view.leader or "none",
             str(view.epoch),
-            ", ".join(view.isr),
+            f"{len(view.isr)} of {len(view.replicas)}",
             ", ".join(worker for worker in view.replicas if worker not in view.isr),
         )
     return made
 
 
-def _workers(module: admin.ModuleView, groups: list[GroupView], pids: dict[str, int]) -> RenderableType:
-    made = table("worker", "node", ("pid", "right"), "leads groups")
-    for process in module.processes:
-        led = [str(view.key.group) for view in groups if view.leader == process.worker]
-        made.add_row(
-            process.worker,
-            process.node,
-            str(pids.get(process.worker, "")) if process.address else "away",
-            ", ".join(led),
-        )
-    return made
-
-
-def _advice(
-    module: admin.ModuleView, groups: list[GroupView], pids: dict[str, int], bootstrap: str
-) -> RenderableType:
+def _tries(
+    module: admin.ModuleView, groups: list[GroupView], pids: dict[str, int], exports: list[str]
+) -> list[str]:
     leader = next((view.leader for view in groups if view.leader in pids), None)
-    tries = [
-        f"export STRETTO_BOOTSTRAP={bootstrap}",
+    fail_over = [] if leader is None else [f"kill -9 {pids[leader]}    # {leader} leads: watch it fail over"]
+    return [
+        *exports,
+        *fail_over,
         f"stretto task-groups-status {module.module} --watch",
         f"stretto leadership show {module.module}",
         f"stretto options set replication.min.isr 3 --module {module.module}",
         "stretto leadership disallow node-1",
     ]
-    if leader is not None:
-        tries.insert(1, f"kill -9 {pids[leader]}    # {leader}, a leader: watch it fail over")
-    return Text("In a second terminal, try:\n" + "\n".join(f"  {each}" for each in tries), style="dim")

@@ -299,7 +299,8 @@ TABLE: tuple[Option, ...] = (
         low=0,
         high=_HOUR_MS,
         scopes=_PER_TOPOLOGY,
-        doc="Between the beginnings of two microbatches, at least.",
+        doc="Between the beginnings of two microbatches, at least. Not while somebody waits for one "
+        "(ack=all): then the next begins as soon as the last is done.",
     ),
     Option(
         name="topology.microbatch.retries",

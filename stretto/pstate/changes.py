@@ -28,6 +28,8 @@ from stretto.replog.frame import Buffer
 CHANGES_VERSION = 1
 CHANGES_BYTES_MAX = 32 * 1024 * 1024
 """Of a whole payload. It is held in memory, as a batch of records is."""
+PART_BYTES_MAX = CHANGES_BYTES_MAX // 2
+"""Of what one run changes and sends; the rest of a payload is for what its driver adds."""
 
 
 class Changes(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -77,12 +79,12 @@ class TooMuch(UsageError):
     """What a batch does is more than one entry holds."""
 
 
-def pack_part(changes: Mapping[str, Changes]) -> Packed:
+def pack_part(changes: Mapping[str, Changes], bytes_max: int = PART_BYTES_MAX) -> Packed:
     """For who adds others' before it is a payload. Raises TooMuch beyond a limit."""
     body = b"".join(_encode(name) + _encode(each) for name, each in changes.items())
-    if len(body) > CHANGES_BYTES_MAX // 2:
+    if len(body) > bytes_max:
         raise TooMuch(
-            f"the changes of a batch have {len(body)} bytes, beyond the limit of {CHANGES_BYTES_MAX // 2}; "
+            f"the changes of a batch have {len(body)} bytes, beyond the limit of {bytes_max}; "
             "make smaller batches"
         )
     return Packed(len(changes), body)

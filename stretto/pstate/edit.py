@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from stretto import ordered
 from stretto.errors import UsageError
@@ -36,7 +36,50 @@ from stretto.pstate.tree import (
 from stretto.pstate.types import Type
 
 
-class View:
+class ReadByMethods:
+    """Tells who treats a PState as the dict or set that it is declared as what to write instead.
+
+    A change is one of its methods, because keys are paths and each is checked, and so is a read.
+    """
+
+    #: What it is called in the code that uses it.
+    _called = "the_pstate"
+    _is_changed = False
+
+    if not TYPE_CHECKING:
+        # A type checker knows that it has none of these, and says so before anything runs.
+
+        def __getitem__(self, key: Any) -> NoReturn:
+            name, of = self._called, shown(key)
+            change = f" and {name}.increment({of}) or {name}.set({of}, value=...) to change it"
+            raise UsageError(
+                f"a PState has methods, and no []: write {name}.get({of}) to read what is under a key"
+                + (change if self._is_changed else "")
+            )
+
+        def __setitem__(self, key: Any, value: Any) -> NoReturn:
+            self._refuse_change(f"{self._called}.set({shown(key)}, value=...)")
+
+        def __delitem__(self, key: Any) -> NoReturn:
+            self._refuse_change(f"{self._called}.delete({shown(key)})")
+
+        def __contains__(self, key: Any) -> NoReturn:
+            raise UsageError(f"a PState is not asked by 'in': write {self._called}.contains({shown(key)})")
+
+        def __iter__(self) -> NoReturn:
+            name = self._called
+            raise UsageError(f"a PState is not gone over by itself: write {name}.keys(), or {name}.items()")
+
+        def __len__(self) -> NoReturn:
+            raise UsageError(f"a PState has no len(), nor is it true or false: write {self._called}.count()")
+
+        def _refuse_change(self, instead: str) -> NoReturn:
+            if not self._is_changed:
+                raise UsageError("a PState is changed by a topology of its module, and only read elsewhere")
+            raise UsageError(f"a PState has methods, and no []: write {instead}")
+
+
+class View(ReadByMethods):
     """What a PState holds on one task."""
 
     def __init__(self, root: Entries | Members, rows: Rows) -> None:
@@ -61,29 +104,34 @@ class View:
             return self._rows.get(place.path) is not None
         return next(self._rows.keys(*subtree(place.path)), None) is not None
 
-    def keys(self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None) -> Iterator[Any]:
-        """Of a dict, or the members of a set, ascending: from ``start`` on, below ``end``, so beginning."""
+    def keys(
+        self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None, after: Any = None
+    ) -> Iterator[Any]:
+        """Of a dict, or the members of a set, ascending: from ``start`` on or after a key, below ``end``, so
+        beginning."""
         place = self._locate(path)
-        low, high = key_range(place, start=start, end=end, prefix=prefix)
+        low, high = key_range(place, start=start, end=end, prefix=prefix, after=after)
         for beginning in beginnings(self._rows, low, high, len(place.path)):
             yield ordered.decode_at(beginning, len(place.path))[0]
 
     def items(
-        self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None
+        self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None, after: Any = None
     ) -> Iterator[tuple[Any, Any]]:
         """The same keys of a dict, each with what is under it."""
         place = self._locate(path)
         if not isinstance(place.node, Entries):
             raise UsageError("only a dict has items; a set has keys, and a list is read whole or by position")
-        low, high = key_range(place, start=start, end=end, prefix=prefix)
+        low, high = key_range(place, start=start, end=end, prefix=prefix, after=after)
         yield from items_of(place.node, self._rows.scan(low, high), len(place.path))
 
-    def count(self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None) -> int:
+    def count(
+        self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None, after: Any = None
+    ) -> int:
         """How many entries, members or elements; of a dict or a set, also with the same keys only."""
         place = self._locate(path)
-        if isinstance(place.node, Elements) and start is end is prefix is None:
+        if isinstance(place.node, Elements) and start is end is prefix is after is None:
             return self._length(place.path)
-        low, high = key_range(place, start=start, end=end, prefix=prefix)
+        low, high = key_range(place, start=start, end=end, prefix=prefix, after=after)
         if isinstance(place.node, Members) or isinstance(getattr(place.node, "child", None), Leaf):
             return sum(1 for _ in self._rows.keys(low, high))
         return sum(1 for _ in beginnings(self._rows, low, high, len(place.path)))
@@ -98,6 +146,8 @@ class View:
 
 class Editor(View):
     """The same, to be changed. Others see what it did once an entry with its :meth:`changes` is applied."""
+
+    _is_changed = True
 
     def __init__(self, root: Entries | Members, rows: Rows, undo: Undo | None = None) -> None:
         self._overlay = Overlay(rows, undo)

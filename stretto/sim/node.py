@@ -403,8 +403,17 @@ class Node(Machine):
                 self.stop(why, renew=renew)
             case effects.ForgetResign():
                 pass
+            case effects.FinishWork(epoch=epoch):
+                self._finish_work(events.WorkFinished(epoch=epoch))
             case _:
                 assert_never(effect)
+
+    def _finish_work(self, finished: events.WorkFinished) -> None:
+        """Topologies may take longer than the leader waits for them."""
+        if self.world.chance(self.simulation.plan.slow_driver):
+            self.world.after(self.world.random.randrange(2_000), self._deliver_in_life, self.life, finished)
+        else:
+            self._soon(finished)
 
     def _soon(self, event: Event) -> None:
         """What a driver hands back comes at once, or after its threads have found the time."""

@@ -15,6 +15,7 @@ Whoever dies on the way leaves nothing waiting: holds and kept states end by the
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -37,6 +38,7 @@ from stretto.client.cluster import Cluster
 from stretto.client.status import newest_groups
 from stretto.client.verify import mark
 from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.private import open_private
 from stretto.snapshot.checking import check_task
 from stretto.snapshot.cuts import why_torn
 from stretto.snapshot.manifest import (
@@ -49,7 +51,7 @@ from stretto.snapshot.manifest import (
 )
 from stretto.snapshot.options import options_of
 from stretto.types import Epoch, Offset, TaskId, WorkerId
-from stretto.worker.snapshots import CREATING, PREFIX
+from stretto.worker.snapshots import CREATING, PREFIX, noted
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import ModuleSpec
 
@@ -101,7 +103,7 @@ def create(
     spec = cluster.ask(admin.Specification(module=module))
     folder = to.absolute() / module / name
     cluster.ask(admin.BeginSnapshot(module=module, name=name, folder=str(folder)))
-    token = secrets.token_hex(16)
+    token = secrets.token_hex(16) + noted(module, name)
     is_ours = False
     try:
         _make_folder(folder, token)
@@ -110,11 +112,12 @@ def create(
         manifest = making.make(name, spec)
         (folder / CREATING).unlink()
         retain = cluster.ask(admin.FinishSnapshot(module=module, name=name, size_bytes=manifest.size_bytes))
-    except BaseException:
+    except BaseException as error:
         if is_ours:
             shutil.rmtree(folder, ignore_errors=True)
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         with suppress(StrettoError):
-            cluster.ask(admin.ForgetSnapshot(module=module, name=name))
+            cluster.ask(admin.ForgetSnapshot(module=module, name=name, failed=why))
         raise
     return folder, manifest, retain
 
@@ -122,11 +125,13 @@ def create(
 def _make_folder(folder: Path, token: str) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
     except FileExistsError:
         raise UsageError(f"there is something in {folder} already; choose another --name or --to") from None
-    (folder / CREATING).write_text(token, "utf-8")
-    sync_folder(folder)
+    with open_private(folder / CREATING, "w", encoding="utf-8") as file:
+        file.write(token)
+    for each in (folder, folder.parent, folder.parent.parent):
+        sync_folder(each)
 
 
 @dataclass(eq=False)
@@ -432,12 +437,14 @@ class _Making:
             if node.address is None:
                 continue
             try:
-                with path.open("wb") as file:
+                with open_private(path, "wb") as file:
                     size = 1
                     while file.tell() < size:
                         call = admin.GetArtifact(digest=spec.artifact, offset=file.tell())
                         size, bodies = ask_with_body(self._network, node.address, call)
                         file.write(bodies[0])
+                    file.flush()
+                    os.fsync(file.fileno())
                 if digest_of(path) == spec.artifact:
                     return
                 why = f"node {node.node} sent something else"

@@ -1,5 +1,5 @@
 """Which snapshots of a module go, and how their files do: the manifest first, so that what is half deleted is
-no snapshot any more."""
+no snapshot any more. Under another name it stays until the end, and says what the rest belongs to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from stretto.admin import SnapshotView
 from stretto.errors import StrettoError
 from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, read_manifest, sync_folder
-from stretto.worker.snapshots import CREATING
+from stretto.worker.snapshots import CREATING, noted
+
+DELETED = f"{MANIFEST}.deleted"
 
 
 def too_many(snapshots: Sequence[SnapshotView], keep: int) -> list[SnapshotView]:
@@ -22,7 +24,7 @@ def too_many(snapshots: Sequence[SnapshotView], keep: int) -> list[SnapshotView]
 
 
 def delete_files(snapshot: SnapshotView) -> None:
-    """Raises StrettoError if its folder is not there, or holds something else."""
+    """Raises StrettoError if its folder is not there, or does not say that it is this snapshot."""
     folder = Path(snapshot.folder)
     forget = f"'stretto snapshot delete {snapshot.module} {snapshot.name} --forget' strikes it off the list"
     if not folder.is_dir():
@@ -30,18 +32,42 @@ def delete_files(snapshot: SnapshotView) -> None:
             f"{folder} is not there, as seen from here; delete it where it is visible, or {forget}"
         )
     if not _is_of(folder, snapshot):
-        raise StrettoError(f"{folder} holds something else than snapshot {snapshot.name}; {forget}")
-    (folder / MANIFEST).unlink(missing_ok=True)
-    sync_folder(folder)
-    shutil.rmtree(folder)
+        raise StrettoError(
+            f"no manifest in {folder} says that it is snapshot {snapshot.name} of {snapshot.module}, so it "
+            f"stays; look at it, delete it yourself if it is to go, and {forget}"
+        )
+    if (folder / MANIFEST).exists():
+        # No snapshot any more, and still known for what it was if this is interrupted.
+        (folder / MANIFEST).rename(folder / DELETED)
+        sync_folder(folder)
+    says = {folder / DELETED, folder / CREATING}
+    for path in set(folder.iterdir()) - says:
+        _remove(path)
+    for path in says:
+        path.unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _is_of(folder: Path, snapshot: SnapshotView) -> bool:
-    """Whole, damaged, or never finished; but nobody else's."""
+    """Whether a manifest, also that of a deletion that was interrupted, or the note of a creation that was
+    never finished says so. What a folder looks like says nothing: the loss would be somebody else's."""
+    for name in (MANIFEST, DELETED):
+        try:
+            manifest = read_manifest(folder, name)
+        except SnapshotDamaged:
+            continue
+        return (manifest.module, manifest.name) == (snapshot.module, snapshot.name)
+    if not any(folder.iterdir()):
+        return True
     try:
-        manifest = read_manifest(folder)
-    except SnapshotDamaged:
-        names = {path.name for path in folder.iterdir()}
-        known = {MANIFEST, f"{MANIFEST}.tmp", "artifact.zip", CREATING}
-        return all(name in known or name.startswith("task-") for name in names)
-    return (manifest.module, manifest.name) == (snapshot.module, snapshot.name)
+        note = (folder / CREATING).read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return note.endswith(noted(snapshot.module, snapshot.name))

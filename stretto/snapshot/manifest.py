@@ -15,6 +15,7 @@ import msgspec
 from stretto.admin import ModuleManifest, OptionsAt
 from stretto.decoding import MALFORMED
 from stretto.errors import StrettoError
+from stretto.private import open_private
 from stretto.types import Epoch, Offset, TaskId, WorkerId
 from stretto.zk.records import DepotSpec, PStateSpec, QuerySpec, TopologySpec
 
@@ -116,9 +117,9 @@ def file_of(folder: Path, task: TaskId) -> Path:
     return folder / f"task-{task}" / "data.mdb"
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
     """Raises SnapshotDamaged, also for a folder that is no snapshot."""
-    path = folder / MANIFEST
+    path = folder / name
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -146,7 +147,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """Durably and at once; returns it sealed."""
     sealed = manifest.sealed()
     draft = folder / f"{MANIFEST}.tmp"
-    with draft.open("wb") as file:
+    with open_private(draft, "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(sealed), indent=1))
         file.flush()
         os.fsync(file.fileno())

@@ -23,9 +23,10 @@ from typing import Any, Self, TypeVar
 from stretto import admin, artifact
 from stretto.client.api import Client
 from stretto.client.cluster import Cluster
+from stretto.client.depot import DepotAppender
 from stretto.client.failures import find_failures
 from stretto.client.network import Network
-from stretto.client.producer import Producer
+from stretto.client.producer import AckLevel
 from stretto.client.pstate import PStateReader
 from stretto.client.status import GroupState, GroupStatus, group_statuses, newest_groups
 from stretto.client.upload import upload
@@ -34,7 +35,7 @@ from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.local import LocalCluster, NodePlace, Ports
 from stretto.module import Depot, Module, declarations
 from stretto.nearest import did_you_mean
-from stretto.partition import Partitioner, owner_of
+from stretto.partition import owner_of
 from stretto.testing.roads import Roads
 from stretto.types import TaskId, WorkerId
 from stretto.worker.children import RunFile, read_run_files, signal_process
@@ -341,7 +342,7 @@ class LaunchedModule:
         self.client = on.connect()
         self._declared = declarations(of)
         self._tasks = tasks
-        self._producers: dict[str, Producer] = {}
+        self._appenders: dict[tuple[str, AckLevel], DepotAppender[Any]] = {}
         self._readers: dict[str, PStateReader] = {}
 
     def __enter__(self) -> Self:
@@ -354,28 +355,32 @@ class LaunchedModule:
     # What a client does.
 
     def append(
-        self, depot: str | Depot, *values: Any, task: int | None = None, timeout: float = 60.0
-    ) -> None:
-        """Returns when all are appended and streams have taken them; raises what failed.
+        self,
+        depot: str | Depot[Any],
+        *values: Any,
+        task: int | None = None,
+        ack: AckLevel = "all",
+        timeout: float = 60.0,
+    ) -> list[dict[str, Any]]:
+        """Returns when all are appended and every topology has taken them, microbatches included; raises what
+        failed. What it returns is, for each value, what topologies returned for it, by their names.
 
         Each goes to the task that its depot's partitioning chooses, or to ``task``. A value is what JSON can
-        say, or a dataclass or struct; ``bytes`` are a record as it is.
+        say, or a dataclass or struct; ``bytes`` are a record as it is. With another ``ack`` less is waited
+        for, as with :class:`~stretto.client.Producer`.
         """
         name = depot.name if isinstance(depot, Depot) else depot
         if name not in self._declared.depots:
             raise UsageError(f"{self.name} has no depot {name}; {did_you_mean(name, self._declared.depots)}")
-        producer = self._producers.get(name)
-        if producer is None:
-            producer = self._producers[name] = self.client.producer(self.name, name, ack="all")
-        place = Partitioner(self._declared.depots[name], self._tasks).place
-        acks = []
-        for value in values:
-            record, chosen = (value, None) if isinstance(value, bytes) else place(value)
-            acks.append(producer.append(record, task=chosen if task is None else TaskId(task)))
-        producer.flush()
+        appender = self._appenders.get((name, ack))
+        if appender is None:
+            declared = self._declared.depots[name]
+            appender = self.client.depot(declared, module=self.name, ack=ack)
+            self._appenders[name, ack] = appender
+        acks = [appender.append(value, task=task) for value in values]
         deadline = time.monotonic() + timeout
-        for ack in acks:
-            ack.result(max(0.0, deadline - time.monotonic()))
+        appender.flush(timeout)
+        return [each.result(max(0.0, deadline - time.monotonic())) for each in acks]
 
     def pstate(self, name: str) -> PStateReader:
         if name not in self._declared.pstates:
@@ -471,6 +476,36 @@ class LaunchedModule:
         worker = self.leader(group)
         self.cluster.kill(worker)
         return worker
+
+    def hand_over(self, group: int = 0, to: str | None = None) -> str:
+        """Make the leader of a group hand over to another worker, or to the next one in the ISR; returns who
+        leads then."""
+        status = self._group(group)
+        epoch, target = status.epoch, to
+
+        def asked() -> bool:
+            nonlocal epoch, target
+            status = self._group(group)
+            others = [worker for worker in status.isr if worker != status.leader]
+            target = to or next(iter(others), None)
+            if target is None:
+                return False
+            ask = admin.ResignLeader(module=self.name, group=group, to=WorkerId(target))
+            try:
+                epoch = self.cluster._asked.ask(ask)  # noqa: SLF001
+            except UsageError:
+                if to is not None:
+                    raise
+                # The conductor knows of another leader, or ISR, by now.
+                return False
+            return True
+
+        eventually(asked, what=f"somebody can take over group {group} of {self.name}")
+        eventually(
+            lambda: self._group(group).epoch > epoch and self._leader(group),
+            what=f"group {group} of {self.name} is handed over to {target}",
+        )
+        return self.leader(group)
 
     def check_replicas_agree(self, timeout: float = SETTLE_SECONDS) -> None:
         """That all replicas of every task hold the same."""

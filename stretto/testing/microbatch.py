@@ -62,6 +62,8 @@ class Microbatch:
         #: Of each task, by PState: what the batch has done so far.
         self.overlays: list[dict[str, Overlay]] = []
         self.failures: dict[Source, Failure] = {}
+        #: What functions returned, as JSON.
+        self.results: dict[Source, bytes] = {}
 
     def run(self) -> Microbatch:
         """All of it, without what fails."""
@@ -74,11 +76,13 @@ class Microbatch:
     def fail(self, source: Source, failure: Failure) -> None:
         """This record is all it has, and nothing comes of it."""
         self.overlays = []
+        self.results = {}
         self.failures = {source: failure}
 
     def _attempt(self) -> dict[Source, Failure]:
         """What failed in the round that is not passed."""
         self.overlays = [{} for _ in self._runners]
+        self.results = {}
         failed: dict[Source, Failure] = {}
         units = list(self._records())
         rounds = 0
@@ -126,6 +130,7 @@ class Microbatch:
                 self._overlay(unit.task, pstate).add(changes)
             for task, calls in done.hops.items():
                 hops.setdefault(task, []).extend((call, sources[call.origin]) for call in calls)
+            self.results |= {sources[index]: result for index, result in done.results}
             for failure in done.failures:
                 failed.setdefault(sources[failure.index], failure)
             work, sources = rest(work, done.done), sources[done.done :]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import merge
@@ -24,10 +24,10 @@ from stretto import ordered
 from stretto.errors import UsageError
 from stretto.module import Depot, Module, declarations
 from stretto.nearest import did_you_mean
-from stretto.partition import Partitioner, owner_of
+from stretto.partition import Partitioner, owner_of, record_of
 from stretto.pstate.changes import TooMuch, pack_part
-from stretto.pstate.edit import View
-from stretto.pstate.tree import Entries, Members
+from stretto.pstate.edit import ReadByMethods, View
+from stretto.pstate.tree import Elements, Entries, Members, encode_index, locate
 from stretto.records import DepotOffset
 from stretto.testing.microbatch import Microbatch, Source
 from stretto.testing.rows import MemoryRows
@@ -65,7 +65,7 @@ class Ran:
     records: int = 0
     """How many were taken by topologies."""
     results: list[Any] = field(default_factory=list)
-    """What functions of streams returned, in order; None is no result."""
+    """What functions of topologies returned, in order; None is no result."""
     failures: list[FailedRecord] = field(default_factory=list)
 
 
@@ -128,7 +128,7 @@ class ModuleUnderTest:
 
     # What a client does.
 
-    def append(self, depot: str | Depot, *values: Any, task: int | None = None) -> None:
+    def append(self, depot: str | Depot[Any], *values: Any, task: int | None = None) -> None:
         """Each to the task that its depot's partitioning chooses, or to ``task``.
 
         A value is what JSON can say, or a dataclass or struct; ``bytes`` are a record as it is.
@@ -140,11 +140,10 @@ class ModuleUnderTest:
         if task is not None and task not in self._tasks:
             raise UsageError(f"there is no task {task}; they are 0 to {len(self._tasks) - 1}")
         for value in values:
-            record, chosen = (
-                (value, None) if isinstance(value, bytes) else self._partitioners[name].place(value)
-            )
-            if task is not None:
-                chosen = TaskId(task)
+            if task is None:
+                record, chosen = self._partitioners[name].place(value)
+            else:
+                record, chosen = record_of(value), TaskId(task)
             if chosen is None:
                 chosen = self._tasks[self._next_task]
                 self._next_task = (self._next_task + 1) % len(self._tasks)
@@ -153,7 +152,7 @@ class ModuleUnderTest:
     def pstate(self, name: str) -> PStateUnderTest:
         if name not in self._rows:
             raise UsageError(f"{self._declared.name} has no PState {name}; {did_you_mean(name, self._rows)}")
-        return PStateUnderTest(self._declared.pstates[name].root, list(self._rows[name]))
+        return PStateUnderTest(name, self._declared.pstates[name].root, list(self._rows[name]))
 
     def __getattr__(self, name: str) -> PStateUnderTest:
         try:
@@ -310,6 +309,7 @@ class ModuleUnderTest:
         for (depot, task), (start, end) in ranges.items():
             self._progress[name, depot][task] = end
             ran.records += end - start
+        ran.results += [msgspec.json.decode(result) for _, result in sorted(done.results.items())]
         for source, failure in done.failures.items():
             record = self._depots[source.depot][source.task][source.offset]
             ran.failures.append(_failed(name, source, record, failure))
@@ -332,50 +332,85 @@ class ModuleUnderTest:
             self._rows[pstate][task].apply(changes)
 
 
-class PStateUnderTest:
-    """A PState over all tasks: read as with :class:`stretto.client.PStateReader`."""
+class PStateUnderTest(ReadByMethods):
+    """A PState over all tasks: read as with :class:`stretto.client.PStateReader`, which takes and refuses the
+    same."""
 
-    def __init__(self, root: Entries | Members, rows: list[MemoryRows]) -> None:
+    def __init__(self, name: str, root: Entries | Members, rows: list[MemoryRows]) -> None:
+        self._name = self._called = name
         self._root = root
         self._views = [View(root, each) for each in rows]
 
     def get(self, *path: Any, default: Any = None) -> Any:
-        """What is under these keys; without any, all there is, as a dict or a set."""
-        if path:
-            return self._at(path).get(*path, default=default)
-        return dict(self.items()) if isinstance(self._root, Entries) else set(self.keys())
+        """The value, dict, set or list under these keys; a list's elements have their positions as keys."""
+        return self._at(path).get(*path, default=default)
+
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """What is under each of these keys of the PState; those that it does not have are left out."""
+        if not isinstance(self._root, Entries):
+            raise UsageError(f"PState {self._name} is a set, which has no values; ask whether a key is there")
+        return {key: self.get(key) for key in dict.fromkeys(keys) if self.contains(key)}
 
     def contains(self, *path: Any) -> bool:
+        """Whether there is anything under these keys, or this member in that set."""
         return self._at(path).contains(*path)
 
-    def keys(self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None) -> Iterator[Any]:
-        """Ascending; without a path, those of all tasks."""
-        views = [self._at(path)] if path else self._views
+    def keys(
+        self,
+        *path: Any,
+        prefix: Any = None,
+        start: Any = None,
+        end: Any = None,
+        after: Any = None,
+        limit: int | None = None,
+    ) -> Iterator[Any]:
+        """Of a dict, or the members of a set, ascending; without a path, those of all tasks."""
+        span = {"prefix": prefix, "start": start, "end": end, "after": after}
         found = [
-            [(ordered.encode(key), key) for key in view.keys(*path, start=start, end=end, prefix=prefix)]
-            for view in views
+            [(ordered.encode(key), key) for key in view.keys(*path, **span)] for view in self._concerned(path)
         ]
-        return (key for _, key in merge(*found, key=itemgetter(0)))
+        return islice((key for _, key in merge(*found, key=itemgetter(0))), limit)
 
     def items(
-        self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None
+        self,
+        *path: Any,
+        prefix: Any = None,
+        start: Any = None,
+        end: Any = None,
+        after: Any = None,
+        limit: int | None = None,
     ) -> Iterator[tuple[Any, Any]]:
-        views = [self._at(path)] if path else self._views
+        """The same keys of a dict, each with what is under it. To go on later, give the last as ``after``."""
+        span = {"prefix": prefix, "start": start, "end": end, "after": after}
         found = [
-            [
-                (ordered.encode(key), (key, value))
-                for key, value in view.items(*path, start=start, end=end, prefix=prefix)
-            ]
-            for view in views
+            [(ordered.encode(key), (key, value)) for key, value in view.items(*path, **span)]
+            for view in self._concerned(path)
         ]
-        return (item for _, item in merge(*found, key=itemgetter(0)))
+        return islice((item for _, item in merge(*found, key=itemgetter(0))), limit)
 
-    def count(self, *path: Any) -> int:
-        return self._at(path).count(*path) if path else sum(view.count() for view in self._views)
+    def count(
+        self, *path: Any, prefix: Any = None, start: Any = None, end: Any = None, after: Any = None
+    ) -> int:
+        """How many entries, members or elements; of a dict or a set, also with the same keys only."""
+        span = {"prefix": prefix, "start": start, "end": end, "after": after}
+        return sum(view.count(*path, **span) for view in self._concerned(path))
+
+    def slice(self, *path: Any, start: int = 0, stop: int | None = None) -> list[Any]:
+        """Elements of a list, from a position on and below another."""
+        place = locate(self._root, path)
+        if not isinstance(place.node, Elements):
+            raise UsageError("only a list has slices; the path ends elsewhere")
+        for position in (start, 0 if stop is None else stop):
+            encode_index(position)
+        return list(self.get(*path, default=()))[start:stop]
+
+    def _concerned(self, path: tuple[Any, ...]) -> list[View]:
+        return [self._at(path)] if path else self._views
 
     def _at(self, path: tuple[Any, ...]) -> View:
         if not path:
-            raise UsageError("give a key; get(), items(), keys() and count() do without")
+            raise UsageError(f"give a key of PState {self._name}; items() and keys() go over all of them")
+        locate(self._root, path)
         return self._views[owner_of(path[0], len(self._views))]
 
 

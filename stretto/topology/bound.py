@@ -50,7 +50,9 @@ class Run:
         writers: Mapping[str, str],
         steps: Mapping[str, StepSignature] | None,
         rows: RowsOf | None,
+        key: str | None = None,
     ) -> None:
+        """Without ``steps`` it is a query, and ``key`` the parameter that chose the task."""
         self.what = what
         self.task = task
         self.tasks = tasks
@@ -58,6 +60,7 @@ class Run:
         self._writers = writers
         self._steps = steps
         self._rows = rows
+        self._key = key
         self.undo: Undo = []
         self.editors: dict[str, Editor] = {}
         #: For other tasks.
@@ -69,6 +72,11 @@ class Run:
         self.origin = 0
         self._owners: dict[str, TaskId] = {}
 
+    @property
+    def is_query(self) -> bool:
+        """Whether what runs only reads and answers."""
+        return self._steps is None
+
     def pstate(self, name: str, instance: object) -> Editor:
         if self._rows is None:
             raise UsageError(f"{name} cannot be read here: what combines answers runs on no task")
@@ -76,7 +84,7 @@ class Run:
         if writer == self.what:
             editor = self.editors[name] = TaskEditor(name, root, rows, self)
         else:
-            refusal = _not_yours(name, self.what, writer, is_query=self._steps is None)
+            refusal = _not_yours(name, self.what, writer, is_query=self.is_query)
             editor = TaskEditor(name, root, rows, self, refusal)
         instance.__dict__[name] = editor
         return editor
@@ -94,6 +102,22 @@ class Run:
         if owner is None:
             owner = self._owners[key] = owner_of(key, self.tasks)
         return owner
+
+    def foreign(self, key: Any, pstate: str, owner: TaskId) -> str:
+        """Return what to do about a key that another task owns."""
+        where = f"{shown(key)} of PState {pstate} is on task {owner}, and this is task {self.task}; "
+        if not self.is_query:
+            return where + f"hop there first, to a step: self.the_step.at({shown(key)})(...)"
+        if self._key is None:
+            return where + (
+                f"query {self.what} runs on every task and reads what is there: go over "
+                f"self.{pstate}.items() or .keys(), or let it run where the key is: @query(key=...) names "
+                "the parameter that has it"
+            )
+        return where + (
+            f"query {self.what} runs where its {self._key} is and reads what is there: ask for the other key "
+            "with a query of its own, or leave out key= and combine what every task finds"
+        )
 
     def take_back(self) -> None:
         """All that was done since :attr:`undo` was empty, which was when ``origin`` began."""
@@ -213,8 +237,11 @@ class TaskEditor(Editor):
     def __init__(self, name: str, root: Entries | Members, rows: Rows, run: Run, refusal: str = "") -> None:
         super().__init__(root, rows, run.undo)
         self._name = name
+        self._called = f"self.{name}"
         self._run = run
         self._refusal = refusal
+        # Also where nothing changes it yet: what is written as a change here is no change that anybody sees.
+        self._is_changed = not run.is_query
         #: Where paths lead that were asked for before, and are this task's.
         self._places: dict[tuple[Any, ...], Place] = {}
         #: The rows of ints that went up before, by path.
@@ -251,10 +278,7 @@ class TaskEditor(Editor):
         run = self._run
         owner = run.owner(key) if type(key) is str else owner_of(key, run.tasks)
         if owner != run.task:
-            raise UsageError(
-                f"{shown(key)} of PState {self._name} is on task {owner}, and this is task {run.task}; "
-                f"hop there first, to a step: self.the_step.at({shown(key)})(...)"
-            )
+            raise UsageError(run.foreign(key, self._name, owner))
 
 
 def _means_one_path(path: tuple[Any, ...]) -> bool:

@@ -13,6 +13,7 @@ from stretto.declaration import Declaration, Place
 from stretto.errors import DeclarationError, UsageError
 from stretto.nearest import did_you_mean
 from stretto.topology import signatures
+from stretto.topology.fields import fields_of
 from stretto.topology.functions import RETRIES, Function, Query, Step, Topology
 from stretto.topology.reach import Reach, reach
 from stretto.topology.signatures import RecordSignature, StepSignature
@@ -87,6 +88,8 @@ class _Checks:
             for name, each in self._steps.items()
         }
         topologies = {name: self._topology(name, each) for name, each in self._topologies.items()}
+        for name, depot in self._depots.items():
+            self._check_fields(name, depot, topologies)
         queries = {name: self._query(name, each) for name, each in self._queries.items()}
         reached = set().union(*(each.steps for each in topologies.values()))
         for name, step in self._steps.items():
@@ -131,6 +134,26 @@ class _Checks:
             writes=tuple(sorted(found.writes)),
             signature=signature,
         )
+
+    def _check_fields(self, name: str, depot: Depot[Any], topologies: Mapping[str, CheckedTopology]) -> None:
+        """That records have what they are partitioned by, if a type says what they have.
+
+        One function may look at other fields than another; so a field is missed only where none has it.
+        """
+        by = depot.spec.partition_by
+        takers = {of: each.signature.annotation for of, each in topologies.items() if name in each.depots}
+        declared = {"the Depot": depot.annotation} if depot.annotation is not Any else takers
+        found = [fields_of(annotation) for annotation in declared.values()]
+        known = [fields for fields in found if fields is not None]
+        if by is None or not known or len(known) < len(found):
+            return
+        fields = frozenset().union(*known)
+        for field in (by,) if isinstance(by, str) else by:
+            if field not in fields:
+                types = ", ".join(f"{of} says {signatures.named(each)}" for of, each in declared.items())
+                nearest = did_you_mean(field, fields) if fields else "such a record has none"
+                why = f"it is partitioned by {field!r}, a field that its records do not have ({types})"
+                raise self._refused(name, depot.place, f"{why}; {nearest}")
 
     def _query(self, name: str, query: Query[Any, Any]) -> CheckedQuery:
         signature = self._signed(
@@ -185,7 +208,7 @@ class _Checks:
         steps = {name: step.function for name, step in self._steps.items()}
         return reach(function, self._module, steps, self._pstates)
 
-    def _depot(self, name: str, topology: Topology, depot: Depot) -> str:
+    def _depot(self, name: str, topology: Topology, depot: Depot[Any]) -> str:
         given: object = depot
         if isinstance(given, Declaration) and given.name in self._depots and self._is_here(given):
             return given.name
@@ -207,7 +230,7 @@ class _Checks:
 
     def _is_here(self, declared: Declaration) -> bool:
         """Also if a later base, or the module itself, puts another in its place."""
-        return any(vars(base).get(declared.name) is declared for base in self._module.__mro__)
+        return declared.owner in self._module.__mro__
 
     def _signed(self, name: str, function: Function, found: Callable[[], Any]) -> Any:
         try:

@@ -45,7 +45,7 @@ class Topology(Function):
         self,
         function: Callable[..., Any],
         kind: Kind,
-        depots: Sequence[Depot],
+        depots: Sequence[Depot[Any]],
         *,
         retry: Retry = "individual",
         batch: bool = False,
@@ -100,12 +100,14 @@ class Query(Function, Generic[P, R]):
 
 
 def stream(
-    *depots: Depot,
+    *depots: Depot[Any],
     retry: Retry = "individual",
     batch: bool = False,
     writes: Sequence[PState[Any]] = (),
 ) -> Callable[[Callable[[M, Any], object]], Topology]:
-    """Run the function for each record of these depots, soon after it was appended, at least once.
+    """Run the function for each record of these depots, soon after it was appended.
+
+    What it changes happens once, wherever it hops to; a record that fails elsewhere is run again whole.
 
     ``retry`` says what a record that fails does to others: nothing (``individual``), those behind it wait
     (``all-after``), or it is not tried again (``none``). With ``batch`` the function takes a list of records.
@@ -116,7 +118,7 @@ def stream(
 
 
 def microbatch(
-    *depots: Depot,
+    *depots: Depot[Any],
     batch: bool = False,
     writes: Sequence[PState[Any]] = (),
 ) -> Callable[[Callable[[M, Any], object]], Topology]:

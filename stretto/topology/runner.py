@@ -21,7 +21,7 @@ from stretto.errors import StrettoError, UsageError
 from stretto.invariants import present
 from stretto.module import Module, declarations
 from stretto.nearest import did_you_mean
-from stretto.pstate.changes import CHANGES_BYTES_MAX
+from stretto.pstate.changes import PART_BYTES_MAX
 from stretto.replog.frame import Buffer
 from stretto.topology.bound import RUN, RowsOf, Run
 from stretto.topology.checks import CheckedQuery
@@ -30,8 +30,8 @@ from stretto.topology.tracebacks import trimmed
 from stretto.topology.work import Answer, Calls, Failure, Outcome, Records, StepCall, Timed, Work, first
 from stretto.types import TaskId
 
-OUTCOME_BYTES_MAX = CHANGES_BYTES_MAX - 1024 * 1024
-"""Of the changes and hops of a run; the rest of an entry is for what its driver adds."""
+OUTCOME_BYTES_MAX = PART_BYTES_MAX - 1024 * 1024
+"""Of the changes and hops of a run, about: both are in its entry, and packed they take a little more."""
 
 STEPS_MAX = 1_000_000
 """On its own task, of one record or call: more are taken to go on for ever."""
@@ -165,7 +165,7 @@ class TaskRunner:
     def _answer(
         self, name: str, rows: RowsOf | None, function: Callable[[Module], Any], *, raising: bool
     ) -> Answer:
-        _, bound = self.bind(name, rows, hops=False)
+        _, bound = self.bind(name, rows, hops=False, key=self._query(name).declared.key)
         try:
             return Answer(_msgpack(function(bound)))
         except _RAISED as error:
@@ -173,7 +173,9 @@ class TaskRunner:
                 raise
             return Answer(failure=failure_of(0, error))
 
-    def bind(self, what: str, rows: RowsOf | None, *, hops: bool = True) -> tuple[Run, Module]:
+    def bind(
+        self, what: str, rows: RowsOf | None, *, hops: bool = True, key: str | None = None
+    ) -> tuple[Run, Module]:
         """The module on this task, for one run of what is called so."""
         run = Run(
             what=what,
@@ -183,6 +185,7 @@ class TaskRunner:
             writers=self._functions.writers,
             steps=self._functions.steps if hops else None,
             rows=rows,
+            key=key,
         )
         bound = object.__new__(self._module)
         bound.__dict__.update({RUN: run, "task": self._task, "tasks": self._tasks})
@@ -425,7 +428,7 @@ def _size(outcome: Outcome) -> int:
         size += sum(map(len, changes.deletes)) + sum(len(low) + len(high) for low, high in changes.ranges)
         size += sum([len(key) + len(value) for key, value in changes.puts]) + 8 * len(changes.puts)
     for calls in outcome.hops.values():
-        size += sum([len(call.args) for call in calls]) + 32 * len(calls)
+        size += sum([len(call.step) + len(call.args) for call in calls]) + 16 * len(calls)
     return size
 
 

@@ -37,6 +37,8 @@ class RecordSignature:
     """Raises what msgspec does, or a ValueError."""
     of: str
     """What a record is, for a sentence."""
+    annotation: Any
+    """What a record is, as the function's author says it."""
 
     def decode(self, record: Buffer) -> Any:
         """Raises UsageError for what is no such record."""
@@ -97,8 +99,8 @@ def of_records(function: FunctionType, names: Mapping[str, Any], *, batch: bool)
     [annotation] = _annotations(function, signature, names)
     if batch:
         annotation = _element(annotation, "the records, as list[...]")
-    of = "JSON" if annotation is Any else f"{_named(annotation)} in JSON"
-    return RecordSignature(function, batch, _record_decoder(annotation), of)
+    of = "JSON" if annotation is Any else f"{named(annotation)} in JSON"
+    return RecordSignature(function, batch, _record_decoder(annotation), of, annotation)
 
 
 def of_calls(function: FunctionType, names: Mapping[str, Any], *, batch: bool) -> StepSignature:
@@ -114,13 +116,13 @@ def of_calls(function: FunctionType, names: Mapping[str, Any], *, batch: bool) -
             element = tuple
         if element is not tuple and get_origin(element) is not tuple:
             raise UsageError(
-                f"it takes a list of tuples, the arguments of many calls, not {_named(annotations[0])}; "
-                f"annotate it as list[tuple[{_named(element)}]]"
+                f"it takes a list of tuples, the arguments of many calls, not {named(annotations[0])}; "
+                f"annotate it as list[tuple[{named(element)}]]"
             )
         shape = element
     else:
         shape = tuple[tuple(annotations)]  # type: ignore[misc]
-    _check_decodable(annotations)
+    check_decodable(annotations)
     return StepSignature(function, signature, shape, batch=batch)
 
 
@@ -137,7 +139,7 @@ def of_parts(
         )
     annotation = _annotations(function, signature, names)[0]
     element = _element(annotation, "the parts, as list[...]")
-    _check_decodable([element])
+    check_decodable([element])
     return msgspec.msgpack.Decoder(element)
 
 
@@ -192,26 +194,27 @@ def _element(annotation: Any, what: str) -> Any:
         return Any
     if get_origin(annotation) in _LISTS:
         return get_args(annotation)[0]
-    raise UsageError(f"with batch its parameter is a list of {what}, not {_named(annotation)}")
+    raise UsageError(f"with batch its parameter is a list of {what}, not {named(annotation)}")
 
 
 def _record_decoder(annotation: Any) -> Callable[[Buffer], Any]:
     if annotation is bytes:
         return bytes
-    _check_decodable([annotation])
+    check_decodable([annotation])
     try:
         return msgspec.json.Decoder(annotation).decode
     except (TypeError, ValueError) as error:
-        raise UsageError(f"records cannot be decoded as {_named(annotation)}: {error}") from None
+        raise UsageError(f"records cannot be decoded as {named(annotation)}: {error}") from None
 
 
-def _check_decodable(annotations: Iterable[Any]) -> None:
+def check_decodable(annotations: Iterable[Any]) -> None:
+    """Raise UsageError unless values of all these types can be decoded."""
     for annotation in annotations:
         try:
             msgspec.msgpack.Decoder(annotation)
             unknown = _unknown_to_msgspec(inspect_types.type_info(annotation), set())
         except (TypeError, ValueError, NameError) as error:
-            raise UsageError(f"{_named(annotation)} cannot be decoded: {error}") from None
+            raise UsageError(f"{named(annotation)} cannot be decoded: {error}") from None
         if unknown is not None:
             raise UsageError(
                 f"{unknown} cannot be decoded; use plain types, dataclasses or msgspec.Structs of them"
@@ -221,7 +224,7 @@ def _check_decodable(annotations: Iterable[Any]) -> None:
 def _unknown_to_msgspec(info: inspect_types.Type, seen: set[Any]) -> str | None:
     """A class in it that msgspec does not know, and would refuse every value of."""
     if isinstance(info, inspect_types.CustomType):
-        return _named(info.cls)
+        return named(info.cls)
     cls = getattr(info, "cls", None)
     if cls is not None:
         if cls in seen:
@@ -234,7 +237,8 @@ def _unknown_to_msgspec(info: inspect_types.Type, seen: set[Any]) -> str | None:
     return next(filter(None, found), None)
 
 
-def _named(annotation: Any) -> str:
+def named(annotation: Any) -> str:
+    """Return what to call a type in a sentence."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return annotation.__name__
     return str(annotation)

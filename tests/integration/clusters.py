@@ -18,7 +18,8 @@ READY_SECONDS = 90.0
 
 @pytest.fixture(scope="session")
 def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    cluster = LocalCluster(tmp_path_factory.mktemp("whole") / "cluster", 3, port=0)
+    # Where a person keeps it, names may have spaces.
+    cluster = LocalCluster(tmp_path_factory.mktemp("whole") / "the cluster", 3, port=0)
     thread = threading.Thread(target=cluster.run, name="whole-cluster")
     thread.start()
     network = Network(cluster.bootstrap, None)

@@ -29,8 +29,13 @@ class Wire:
         self._socket.connect(f"tcp://{address}")
         self._numbers = itertools.count(1)
         if hello:
-            self.send(wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(worker), Incarnation("")))
-            assert isinstance(self.receive(), wire.Welcome)
+            try:
+                self.send(wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(worker), Incarnation("")))
+                assert isinstance(self.receive(), wire.Welcome)
+            except BaseException:
+                # Nobody else would, and a context that is collected with its socket waits for that for ever.
+                self._context.destroy(0)
+                raise
 
     def __enter__(self) -> Self:
         return self

@@ -194,12 +194,12 @@ def test_a_scenario_can_be_traced(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         (("--mutant", "nobody"), "there is no mutant 'nobody'"),
         (("--scenario", "nothing-like-it"), "no scenario is called 'nothing-like-it'"),
-        (("--seeds", "0"), "Invalid value for '--seeds'"),
-        (("--seeds", "many"), "Invalid value for '--seeds'"),
-        (("--seed", "-1"), "Invalid value for '--seed'"),
-        (("--steps", "0"), "Invalid value for '--steps'"),
-        (("--sed", "1"), "No such option"),
-        (("extra",), "unexpected extra argument"),
+        (("--seeds", "0"), "--seeds has to be 1 or more, not 0"),
+        (("--seeds", "many"), "--seeds has to be a whole number, not many"),
+        (("--seed", "-1"), "--seed has to be 0 or more, not -1"),
+        (("--steps", "0"), "--steps has to be 1 or more, not 0"),
+        (("--sed", "1"), "'stretto sim' has no option --sed; did you mean"),
+        (("extra",), "'stretto sim' does not know what to do with extra"),
     ],
 )
 def test_bad_usage_is_one_sentence_and_exit_code_2(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from stretto import cli
-from stretto.sim.microbatch.campaign import catch
 from stretto.sim.microbatch.mutants import MUTANTS
 from stretto.sim.microbatch.simulation import run_seed
+from stretto.sim.worlds import catch
 from stretto.worker.microbatch.guards import Guards
 
 TRIED = (
@@ -26,8 +26,19 @@ TRIED = (
     "stalls",
     "restarts",
     "too large",
+    "belated",
+    "told",
+    "results lost",
 )
-CAUGHT_SOON = ("runs_again", "all_staged", "is_staged", "is_committed", "all_rolled")
+CAUGHT_SOON = (
+    "runs_again",
+    "all_staged",
+    "is_staged",
+    "is_committed",
+    "all_rolled",
+    "is_everywhere",
+    "returned_then",
+)
 
 
 def run(*args: str) -> int:
@@ -59,13 +70,13 @@ def test_many_seeds_take_effect_exactly_once(first: int) -> None:
 
 @pytest.mark.parametrize("name", CAUGHT_SOON)
 def test_a_mutant_that_is_caught_soon(name: str) -> None:
-    assert catch(name).by is not None
+    assert catch("microbatch", name).by is not None
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [each.name for each in MUTANTS if each.name not in CAUGHT_SOON])
 def test_a_mutant_that_takes_its_time(name: str) -> None:
-    assert catch(name).by is not None, f"{name} survived; stretto sim --microbatch --mutants"
+    assert catch("microbatch", name).by is not None, f"{name} survived; stretto sim --microbatch --mutants"
 
 
 def test_every_guard_has_a_mutant() -> None:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stretto import admin
 from stretto.client.network import Network
 from stretto.loop import Loop
-from stretto.service import Service
+from stretto.service import Handler, Service
 
 
 @contextmanager
-def serving(handle: Callable[[admin.AnyCall, list[memoryview]], object]) -> Iterator[tuple[Network, str]]:
+def serving(handle: Handler) -> Iterator[tuple[Network, str]]:
+    with service(handle) as served:
+        network = Network([served.address], None)
+        try:
+            yield network, served.address
+        finally:
+            network.close()
+
+
+@contextmanager
+def service(handle: Handler) -> Iterator[Service]:
     loop = Loop()
     service = Service(loop, address="127.0.0.1:0", cluster="c", name="the conductor", key=None, handle=handle)
     thread = threading.Thread(target=loop.run)
     thread.start()
-    network = Network([service.address], None)
     try:
-        yield network, service.address
+        yield service
     finally:
-        network.close()
         loop.call_soon(loop.stop)
         thread.join()
         service.close()

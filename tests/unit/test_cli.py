@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import typer
@@ -10,6 +14,7 @@ from typer.core import TyperGroup
 
 from stretto import __version__, cli
 from stretto.errors import ModuleError, NotEnoughReplicas, OptionError
+from stretto.interrupts import ending_at_once
 from stretto.invariants import InvariantViolation, check
 
 VERBS = "stretto_cli_test_verbs"
@@ -172,11 +177,14 @@ def test_asking_for_the_impossible_is_bad_usage(
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (("cuont",), "stretto: No such command 'cuont'. Did you mean 'count'? (see 'stretto --help')"),
-        (("count",), "stretto: Missing argument 'upto' (see 'stretto count --help')"),
-        (("count", "1", "--stpe", "2"), "stretto: No such option: --stpe"),
-        (("count", "many"), "stretto: Invalid value for 'upto'"),
-        (("--nope",), "stretto: No such option: --nope (see 'stretto --help')"),
+        (("cuont",), "stretto: there is no command 'cuont'; did you mean 'count'? (see 'stretto --help')"),
+        (("count",), "stretto: 'stretto count' needs UPTO (see 'stretto count --help')"),
+        (
+            ("count", "1", "--stpe", "2"),
+            "stretto: 'stretto count' has no option --stpe; did you mean --step? (see",
+        ),
+        (("count", "many"), "stretto: UPTO has to be a whole number, not many (see"),
+        (("--nope",), "stretto: 'stretto' has no option --nope (see 'stretto --help')"),
     ],
 )
 def test_bad_usage_is_one_sentence_and_exit_code_2(
@@ -247,7 +255,7 @@ def test_an_option_that_a_verb_with_negative_values_does_not_have_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run("options", "set", "replication.min.isr", "-5", "--modul", "m") == 2
-    assert "No such option: --modul" in only_sentence(capsys)
+    assert "'stretto options set' has no option --modul; did you mean --module?" in only_sentence(capsys)
 
 
 def test_a_worker_whose_log_is_a_file_does_without_what_takes_memory() -> None:
@@ -273,3 +281,47 @@ def test_a_full_disk_under_the_output_is_told_in_one_sentence() -> None:
 def test_an_empty_record_is_refused_and_not_taken_for_no_records(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("append", "M", "depot", " ") == 2
     assert only_sentence(capsys).startswith("stretto: the record is empty; give JSON")
+
+
+def interrupted(tmp_path: Path, *args: str, library: str) -> tuple[int, str]:
+    """How a command ends that is interrupted while it loads a library, which swallows what it can."""
+    (tmp_path / f"{library}.py").write_text(
+        "import sys, time\n"
+        "print('loading', flush=True)\n"
+        "try:\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    sys.exit('swallowed')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stretto", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    return process.returncode, said
+
+
+def test_ctrl_c_while_a_command_is_loaded_ends_it_in_silence(tmp_path: Path) -> None:
+    gone = (-signal.SIGINT, "")
+    assert interrupted(tmp_path, "--version", library="typer") == gone
+    (tmp_path / "typer.py").unlink()
+    assert interrupted(tmp_path, "up", library="msgspec") == gone
+    (tmp_path / "msgspec.py").unlink()
+    assert interrupted(tmp_path, "ui", library="uvicorn") == gone
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_ctrl_c_is_left_to_whoever_ignores_it_or_listens_to_it(handler: Any) -> None:
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with ending_at_once():
+            assert signal.getsignal(signal.SIGINT) is handler
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -15,7 +15,9 @@ import pytest
 from pyarrow import parquet
 
 import stretto.testing
+from stretto import Module
 from stretto.artifact import load
+from stretto.artifact.importing import manifest
 from stretto.examples.bank.bank import Bank
 from stretto.examples.bank.orders import orders
 from stretto.examples.pageviews.pageviews import PageViews
@@ -91,7 +93,7 @@ def test_words_are_counted(seed: int | None) -> None:
         m.append("sentences", *given)
         m.run()
         counted = Counter(word for sentence in given for word in sentence["text"].split())
-        assert m.counts.get() == counted
+        assert dict(m.counts.items()) == counted
         assert m.query("top", 3) == [[counted[word], word] for word, _ in counted.most_common(3)]
 
 
@@ -157,7 +159,7 @@ def test_posts_reach_all_followers_newest_first_and_not_for_ever() -> None:
     with stretto.testing.module(Timeline, tasks=8) as m:
         m.append("follows", *made)
         m.run()
-        assert m.followers.get() == {whom: users for whom, users in followers.items() if users}
+        assert dict(m.followers.items()) == {whom: users for whom, users in followers.items() if users}
         m.append("posts", *written)
         readers = m.run().results
         assert sum(readers) == sum(len(followers[post["user"]]) for post in written)
@@ -203,3 +205,14 @@ def test_what_a_readme_shows_runs(name: str) -> None:
     assert done.stdout.strip()
     if name == "wordcount":
         assert done.stdout.strip() == shown
+
+
+@pytest.mark.parametrize("module", [WordCount, Bank, PageViews, Sections, Timeline])
+def test_the_record_that_a_launch_shows_is_taken_by_every_topology(module: type[Module]) -> None:
+    """One that had only the field that chooses the task used to be parked."""
+    told = manifest(module, "its:entry")
+    first = told.depots[0].name
+    with stretto.testing.module(module) as m:
+        m.append(first, json.loads(told.samples[first]))
+        ran = m.run(failures="keep")
+    assert (ran.failures, ran.records >= 1) == ([], True)

@@ -1,4 +1,4 @@
-"""Logs of daemons, where they cannot be written."""
+"""Logs of daemons, where they cannot be written, and where peers could fill them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
+from stretto.logs import Sparing
 from stretto.worker import children
 from stretto.worker.children import bound_logs
 
@@ -50,3 +52,15 @@ def test_a_log_is_bounded_although_nothing_of_it_can_be_kept(
     (tmp_path / "worker.log.1").symlink_to("/dev/full")
     bound_logs(tmp_path)
     assert (tmp_path / "worker.log").read_bytes() == b""
+
+
+def test_what_peers_can_repeat_is_logged_once_in_a_while_with_how_often() -> None:
+    with structlog.testing.capture_logs() as lines:
+        patient, hasty = Sparing(structlog.get_logger(), 1_000), Sparing(structlog.get_logger(), 0)
+        for _ in range(3):
+            patient.warning("connection_shut", why="a")
+        patient.warning("malformed_message")
+        for _ in range(2):
+            hasty.warning("not_for_us")
+    told = [(line["event"], line["times"]) for line in lines]
+    assert told == [("connection_shut", 1), ("malformed_message", 1), ("not_for_us", 1), ("not_for_us", 1)]

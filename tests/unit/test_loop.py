@@ -38,6 +38,13 @@ def sockets() -> Iterator[Pair]:
         yield ours, theirs
 
 
+def test_who_looks_at_the_clock_goes_by_what_it_shows(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = loop.now + 5_000
+    monkeypatch.setattr("stretto.loop.boot_time_ms", lambda: later)
+    loop.look_at_clock()
+    assert loop.now == later
+
+
 def gather(loop: Loop, source: zmq.Socket[bytes], count: int) -> list[bytes]:
     """Register a socket that collects, and stops the loop once it has so many messages."""
     found: list[bytes] = []

@@ -64,8 +64,8 @@ def test_an_error_names_class_attribute_and_line() -> None:
 
         class Wrong(Module):
             fine = Depot()
-            orders = Depot(
-                partition_by=7  # type: ignore[arg-type]
+            orders = Depot(  # type: ignore[call-overload]
+                partition_by=7
             )
 
     place = f"{__file__}:{line_of('orders = Depot(')}: "
@@ -106,6 +106,7 @@ def test_as_many_depots_as_a_task_can_keep() -> None:
     depots = {f"depot{number}": Depot() for number in range(OBJECTS_MAX)}
     largest = type("Largest", (Module,), dict(depots))
     assert len(declarations(largest).depots) == OBJECTS_MAX
+    depots = {f"depot{number}": Depot() for number in range(OBJECTS_MAX)}
     with pytest.raises(DeclarationError, match="1001 depots and PStates are beyond the limit of 1000"):
         type("Larger", (Module,), {**depots, "more": PState(set[int])})
 
@@ -161,3 +162,47 @@ def test_importing_stretto_does_not_import_the_client_or_the_modules() -> None:
     program = "import stretto, sys; print(sorted({'stretto.module', 'stretto.client'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Shop(Module):
+    orders = Depot(partition_by="customer")
+    totals = PState(dict[str, int])
+
+
+def test_what_another_module_declares_is_refused() -> None:
+    """It used to be a PState of this module's own, with nothing in it, for ever."""
+    with pytest.raises(DeclarationError) as refused:
+
+        class Report(Module):
+            totals = Shop.totals
+
+    line = line_of("class Report(Module)")
+    assert str(refused.value) == (
+        f"{__file__}:{line}: Report.totals: this is PState totals of Shop, whose data stays there; here it "
+        "would be another one, with nothing in it: declare a PState(...) of this module's own, or use that "
+        "of Shop from outside, with a client"
+    )
+    with pytest.raises(
+        DeclarationError, match=r"Other.orders: this is Depot orders of Shop, whose data stays"
+    ):
+        type("Other", (Module,), {"orders": Shop.orders})
+    with pytest.raises(DeclarationError, match=r"Sub.again: this is the same Depot as 'orders'"):
+        type("Sub", (Shop,), {"again": Shop.orders})
+
+    class Branch(Shop):
+        pass
+
+    with pytest.raises(DeclarationError, match=r"Sub.again: this is Depot orders of Branch"):
+        type("Sub", (Branch,), {"again": Branch.orders})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("customer", r"'customer' is no type of its records; say partition_by='customer'"),
+        (object(), "cannot be decoded"),
+    ],
+)
+def test_what_is_no_type_of_records_is_refused(wrong: Any, sentence: str) -> None:
+    with pytest.raises(DeclarationError, match=f"Wrong.depot: .*{sentence}"):
+        type("Wrong", (Module,), {"depot": Depot(wrong)})

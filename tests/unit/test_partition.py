@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -170,7 +170,7 @@ def test_who_appends_chooses_among_all_tasks_of_a_random_depot() -> None:
 def test_a_function_chooses_and_only_who_has_the_module_has_it() -> None:
     assert Partitioner(Depots.chosen, 4).place("abcde").task == 1
     with pytest.raises(
-        UsageError, match=r"from Python, with the module: Partitioner\(TheModule.chosen, tasks\)"
+        UsageError, match=r"with the module's class: client.depot\(TheModule.chosen\).append\(value\)"
     ):
         Partitioner(Depots.chosen.spec, 4).place("abcde")
 
@@ -193,6 +193,16 @@ def test_objects_have_fields_too() -> None:
 
     partitioner = Partitioner(DepotSpec(name="people", partition_by="user"), 8)
     assert partitioner.place(Person("ann")) == partitioner.place({"user": "ann"})
+
+
+def test_a_variable_of_a_class_is_no_field_of_its_records() -> None:
+    @dataclass
+    class Person:
+        name: str
+        user: ClassVar[str] = "everybody"
+
+    with pytest.raises(UsageError, match="partitioned by 'user', a field that"):
+        Partitioner(DepotSpec(name="people", partition_by="user"), 8).place(Person("ann"))
 
 
 @pytest.mark.parametrize("wrong", [hash_by(), hash_by(""), lambda record: 0, 7, "", ["user"]])

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from stretto import admin, endpoint, wire
+from stretto.callqueue import WAITING_MAX
 from stretto.client.calls import ask, ask_with_body
 from stretto.client.network import Network
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.service import WithBody
+from stretto.invariants import InvariantViolation
+from stretto.loop import Loop
+from stretto.service import THREADS, Service, WithBody
 from stretto.zk.records import Operation
 from tests.integration.wires import NO_TEXT, Wire
-from tests.unit.serving import serving
+from tests.integration.zk.waiting import wait_until
+from tests.unit.serving import service, serving
 
 
 def test_a_call_comes_back_with_its_result() -> None:
@@ -107,3 +113,68 @@ def test_whoever_was_forgotten_says_hello_again(monkeypatch: pytest.MonkeyPatch)
             assert answers > 0
         finally:
             second.close()
+
+
+def test_who_floods_is_told_to_try_again_and_others_are_answered() -> None:
+    may_go_on = threading.Event()
+
+    def handle(call: admin.AnyCall, _: list[memoryview]) -> object:
+        if isinstance(call, admin.Operations):
+            may_go_on.wait(60)
+        return ()
+
+    slow = wire.Ask(1, admin.encode(admin.Operations()))
+    with serving(handle) as (network, address), Wire(address) as flooding:
+        for _ in range(1_000):
+            flooding.send(slow)
+        refused = flooding.receive()
+        assert isinstance(refused, wire.Failed)
+        assert (
+            refused.why
+            == f"the conductor is busy: {WAITING_MAX} calls of this client wait already; try again"
+        )
+        assert refused.fault is wire.Fault.PASSING
+        assert ask(network, address, admin.Nodes()) == ()
+        may_go_on.set()
+
+
+def test_calls_of_a_client_that_left_are_forgotten() -> None:
+    may_go_on = threading.Event()
+
+    def handle(_: admin.AnyCall, __: list[memoryview]) -> object:
+        may_go_on.wait(60)
+        return ()
+
+    with service(handle) as served:
+        with Wire(served.address) as leaving:
+            for _ in range(WAITING_MAX):
+                leaving.send(wire.Ask(1, admin.encode(admin.Nodes())))
+            wait_until("they wait", lambda: served.waiting == WAITING_MAX - (THREADS - 1))
+        wait_until("they are forgotten", lambda: served.waiting == 0)
+        may_go_on.set()
+
+
+def test_a_broken_invariant_found_by_a_call_ends_the_process() -> None:
+    """Its loop, that is, and not only the thread that found it."""
+    loop = Loop()
+
+    def handle(_: admin.AnyCall, __: list[memoryview]) -> object:
+        raise InvariantViolation("two and two are five", {})
+
+    served = Service(loop, address="127.0.0.1:0", cluster="c", name="the conductor", key=None, handle=handle)
+    network = Network([served.address], None)
+    asking = threading.Thread(target=_ask_in_vain, args=(network, served.address))
+    asking.start()
+    try:
+        with pytest.raises(InvariantViolation, match="two and two"):
+            loop.run()
+    finally:
+        served.close()
+        loop.close()
+        asking.join()
+        network.close()
+
+
+def _ask_in_vain(network: Network, address: str) -> None:
+    with pytest.raises(RetriableError):
+        ask(network, address, admin.Nodes(), timeout=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -10,10 +11,12 @@ from litestar.exceptions import NotFoundException
 from litestar.params import Parameter
 
 from stretto.client import queries
+from stretto.client.acks import Ack
+from stretto.client.producer import check_ack
 from stretto.client.pstate import PStateReader
 from stretto.client.selection import Collection, KeyRange, entries, find, plain
 from stretto.decoding import MALFORMED
-from stretto.errors import OutcomeUnknown
+from stretto.errors import OutcomeUnknown, ProcessingFailed, ResultUnknown, RetriableError, StrettoError
 from stretto.partition import Partitioner
 from stretto.pstate import types
 from stretto.ui.api.common import Limit, find_named, get, module_named, post
@@ -32,34 +35,70 @@ QUERY_MS_MAX = 60_000
 
 class Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     records: Annotated[list[Any], msgspec.Meta(max_length=RECORDS_MAX)]
+    ack: str = "append"
+    """What is waited for: that the records are visible (append), that streams have processed them (streams),
+    that every topology has, microbatches included (all); or nothing (none)."""
 
 
-class AppendedRecords(msgspec.Struct, frozen=True):
+class AppendedRecords(msgspec.Struct, frozen=True, omit_defaults=True):
     appended: int
+    results: list[dict[str, Any]] = []
+    """With ack all or streams: of each record, what topologies returned for it, by their names."""
 
 
 @post(
     "/modules/{module:str}/depots/{depot:str}/records",
-    summary="Append records; answered when all are visible",
+    summary="Append records; answered when all are visible, or processed",
 )
 def append(desk: Desk, module: str, depot: str, data: Records) -> AppendedRecords:
+    check_ack(data.ack)
     view = module_named(desk, module)
     spec = find_named(f"module {module} has no depot", depot, {each.name: each for each in view.depots})
     partitioner = Partitioner(spec, view.tasks)
     placed = [partitioner.place(record) for record in data.records]
-    producer = desk.client.producer(module, depot, linger_ms=0, timeout_ms=int(APPEND_SECONDS * 1_000))
+    options = {"declared": spec, "linger_ms": 0, "timeout_ms": int(APPEND_SECONDS * 1_000), "ack": data.ack}
+    producer = desk.client.producer(module, depot, **options)
     deadline = time.monotonic() + APPEND_SECONDS
     acks = [producer.append(each.record, task=each.task) for each in placed]
-    try:
-        for ack in acks:
-            ack.result(max(0.0, deadline - time.monotonic()))
-    except (TimeoutError, OutcomeUnknown):
-        raise OutcomeUnknown(
-            f"not all records were confirmed within {APPEND_SECONDS:g} s, and any may be appended yet; "
-            "look at the depot before you append them again"
-        ) from None
+    results = _results(acks, deadline)
     producer.close()
-    return AppendedRecords(len(placed))
+    return AppendedRecords(len(placed), results if data.ack in ("all", "streams") else [])
+
+
+def _results(acks: Sequence[Ack], deadline: float) -> list[dict[str, Any]]:
+    """Of all, if all went well. Raises StrettoError that says what became of the records if not."""
+    results: list[dict[str, Any]] = []
+    failed: list[str] = []
+    lost: list[str] = []
+    refused: list[StrettoError] = []
+    unknown = 0
+    for index, ack in enumerate(acks):
+        try:
+            results.append(ack.result(max(0.0, deadline - time.monotonic())))
+        except (TimeoutError, OutcomeUnknown):
+            unknown += 1
+        except ProcessingFailed as error:
+            failed.append(f"of record {index} {error}")
+        except ResultUnknown as error:
+            lost.append(f"of record {index}: {error}")
+        except StrettoError as error:
+            refused.append(error)
+    appended = f"{len(results) + len(failed) + len(lost)} of {len(acks)} records are appended"
+    if unknown:
+        raise OutcomeUnknown(
+            f"{unknown} of {len(acks)} records were not confirmed within {APPEND_SECONDS:g} s, and any of "
+            "them may be appended yet; look at the depot before you append them again"
+        )
+    if len(refused) == len(acks) and refused:
+        raise refused[0]
+    if refused:
+        kind = RetriableError if isinstance(refused[0], RetriableError) else StrettoError
+        raise kind(f"{appended}, and the others are not: {refused[0]}")
+    if lost:
+        raise ResultUnknown(f"{appended}, but what came of {len(lost)} is not known, {lost[0]}")
+    if failed:
+        raise ProcessingFailed(f"{appended}, but {len(failed)} could not be processed: {failed[0]}")
+    return results
 
 
 class DepotRecord(msgspec.Struct, frozen=True):

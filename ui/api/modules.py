@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+from litestar.exceptions import NotFoundException
 from litestar.params import Parameter
 
 from stretto import admin
@@ -12,7 +13,7 @@ from stretto.client.failures import ModuleFailures, find_failures, settle_failur
 from stretto.client.status import GroupStatus
 from stretto.errors import UsageError
 from stretto.types import Epoch, WorkerId
-from stretto.ui.api.common import Group, get, group_named, groups_of, module_named, post
+from stretto.ui.api.common import Group, find_named, get, group_named, groups_of, module_named, post
 from stretto.ui.charts import Charts
 from stretto.ui.desk import Desk
 from stretto.ui.history import CHARTED_MINUTES, History, Scope
@@ -79,7 +80,8 @@ def epochs(desk: Desk, module: str, group: Group) -> list[EpochEntry]:
     follows = {
         line.fields.get("epoch"): WorkerId(str(line.fields["leader"]))
         for _, line in lines
-        if line.event == "follows"
+        # Of an epoch whose leader is gone a replica follows nobody.
+        if line.event == "follows" and line.fields.get("leader") is not None
     }
     ends = [each.start for each in found[1:]]
     entries = []
@@ -154,16 +156,25 @@ class Settling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Settled(msgspec.Struct, frozen=True):
     records: int
+    """So many were parked, and are not any more."""
 
 
 @post("/modules/{module:str}/failures", status_code=200, summary="Try parked records again, or forget them")
 def settle(desk: Desk, module: str, data: Settling) -> Settled:
-    module_named(desk, module)
-
-    if data.record is not None:
-        if data.topology is not None:
-            raise UsageError("name a topology, whose records are all meant, or one record, and not both")
-        return Settled(settle_one(desk.cluster, module, data.record, again=data.again))
+    view = module_named(desk, module)
+    record, topology = data.record, data.topology
+    if record is not None and topology is not None:
+        raise UsageError("name a topology, whose records are all meant, or one record, and not both")
+    named = topology if record is None else record.topology
+    if named is not None:
+        find_named(f"module {module} has no topology", named, {each.name: each for each in view.topologies})
+    if record is not None:
+        if not settle_one(desk.cluster, module, record, again=data.again):
+            raise NotFoundException(
+                detail=f"{record.topology} has not parked record {record.offset} of depot {record.depot} on "
+                f"task {record.task}, so nothing was done; GET the same address to see what is parked"
+            )
+        return Settled(1)
     settled = settle_failures(
         desk.cluster, module, lambda each: data.topology in (None, each.topology), again=data.again
     )

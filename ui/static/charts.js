@@ -4,6 +4,9 @@ import { ask, bytes, count, h } from "./dom.js";
 const COLOURS = ["#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#be185d"];
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 
+// As long as workers may be silent before their gauges are forgotten.
+const FRESH_MS = 35000;
+
 const milliseconds = (value) => (value >= 1000 ? `${(value / 1000).toFixed(1)} s` : `${+value.toPrecision(3)} ms`);
 
 const CHARTS = [
@@ -110,13 +113,20 @@ class Chart {
       series: [{ value: (_, seconds) => (seconds ? `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "latest") }, ...names.map((name, index) => ({
         label: name, stroke: COLOURS[index % COLOURS.length], width: 2, dash: DASHES[index % DASHES.length],
         points: { show: data[0].length < 40 || isSparse(lines[name]) },
-        // Where the pointer is; else the latest.
+        // Where the pointer is; else the latest, unless that was long ago.
         value: (plot, value, series, index) => {
-          const shown = index === null ? plot.data[series].findLast((each) => each !== null) : value;
+          const shown = index === null ? this.latest(plot.data[series]) : value;
           return shown === null || shown === undefined ? "–" : format(shown);
         },
       }))],
     }, data, this.box);
+  }
+
+  // The newest value of a line, unless it is older than what is told while all is well.
+  latest(line) {
+    const index = line.findLastIndex((each) => each !== null);
+    const age = this.asked.end_ms - this.told.start_ms[index];
+    return index >= 0 && age <= Math.max(FRESH_MS, 2 * this.told.step_ms) ? line[index] : null;
   }
 
   // The whole time that was asked for, so that what is missing is seen; a gap at its end as well.

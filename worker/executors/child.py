@@ -24,7 +24,7 @@ import msgspec
 
 from stretto.errors import StrettoError, UsageError
 from stretto.module import Module, declarations
-from stretto.pstate.changes import TooMuch, pack_part
+from stretto.pstate.changes import PART_BYTES_MAX, TooMuch, pack_part
 from stretto.records import DepotOffset
 from stretto.replog.frame import Buffer
 from stretto.topology.runner import TaskRunner
@@ -160,7 +160,9 @@ class Executor:
                     records = []
                 work = Records(lane.topology, message.depot, start, records)
                 outcome = runner.run(work, rows, stop_at_failure=message.stop_at_failure, skip=message.skip)
-        changes = pack_part(outcome.changes)
+        changes, hops = pack_part(outcome.changes), _packed_hops(outcome)
+        if len(changes.body) + sum(map(len, hops)) > PART_BYTES_MAX:
+            raise TooMuch(f"what a batch changes and sends is beyond the limit of {PART_BYTES_MAX} bytes")
         self._lanes.ran(lane, message.batch, outcome.changes)
         if isinstance(message, protocol.Run) and not message.is_aside and outcome.done == len(records):
             positions[message.depot] = start + len(records)
@@ -177,7 +179,7 @@ class Executor:
             max(0, _delayed_us() - delayed_before_us),
             outcome.times,
         )
-        return protocol.framed(answer, (changes.body, *_packed_hops(outcome)))
+        return protocol.framed(answer, (changes.body, *hops))
 
     def _query(self, message: protocol.RunQuery | protocol.CombineQuery, bodies: list[bytes]) -> bytes:
         began = time.monotonic_ns()

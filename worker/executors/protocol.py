@@ -20,6 +20,7 @@ import msgspec
 from stretto.replog.frame import Buffer
 from stretto.topology.work import Timed
 from stretto.types import Epoch, TaskId
+from stretto.worker.microbatch.entries import Result
 
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 PARTS_MAX = 1 << 20
@@ -206,6 +207,8 @@ class RoundRan(msgspec.Struct, frozen=True, tag="round_ran", gc=False):
     failures: tuple[SourcedFailure, ...] = ()
     elapsed_us: int = 0
     times: tuple[Timed, ...] = ()
+    results: tuple[Result, ...] = ()
+    """Of records; those that returned nothing are left out."""
 
 
 class Collected(msgspec.Struct, frozen=True, tag="collected", gc=False):

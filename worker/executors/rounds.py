@@ -27,6 +27,7 @@ from stretto.worker import depot as depots
 from stretto.worker.executors import protocol
 from stretto.worker.executors.lanes import Lanes, TaskFile
 from stretto.worker.executors.protocol import SourcedCall
+from stretto.worker.microbatch.entries import Result
 
 if TYPE_CHECKING:
     from stretto.topology.runner import TaskRunner
@@ -37,6 +38,8 @@ PORTION_BYTES = 8 * 1024 * 1024
 BEGINNING_BYTES = 1_000
 CALLS_BYTES_MAX = 64 * 1024 * 1024
 """That a round may lead to: they travel between workers in one message for each task."""
+RESULTS_BYTES_MAX = 64 * 1024 * 1024
+"""That functions may return in a round: a worker keeps them until the microbatch took effect."""
 FAILURES_MAX = 1_000
 """Of one round; what fails beyond that fails again in the next version."""
 
@@ -73,9 +76,11 @@ class _Told:
 
     calls: dict[TaskId, list[SourcedCall]] = field(default_factory=dict)
     failures: list[protocol.SourcedFailure] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     times: dict[str, Timed] = field(default_factory=dict)
     done: int = 0
     calls_bytes: int = 0
+    results_bytes: int = 0
 
     def add(self, outcome: Outcome, sources: Sequence[Source]) -> None:
         for task, hops in outcome.hops.items():
@@ -87,6 +92,10 @@ class _Told:
             protocol.SourcedFailure(*sources[each.index], each.error, each.traceback)
             for each in outcome.failures
         ]
+        for index, result in outcome.results:
+            depot, _, offset = sources[index]
+            self.results.append(Result(depot, offset, result))
+            self.results_bytes += len(result)
         for each in outcome.times:
             before = self.times.get(each.function)
             self.times[each.function] = each if before is None else before.merged(each)
@@ -94,6 +103,10 @@ class _Told:
         if self.calls_bytes > CALLS_BYTES_MAX:
             raise TooMuch(
                 f"the calls of a round have more than {CALLS_BYTES_MAX} bytes; make smaller microbatches"
+            )
+        if self.results_bytes > RESULTS_BYTES_MAX:
+            raise TooMuch(
+                f"what functions return in a round has more than {RESULTS_BYTES_MAX} bytes; return less"
             )
 
 
@@ -143,6 +156,7 @@ class Rounds:
             tuple(told.failures[:FAILURES_MAX]),
             (time.monotonic_ns() - began) // 1_000,
             tuple(told.times.values()),
+            tuple(told.results),
         )
         return protocol.framed(answer, [_encode(hops) for hops in told.calls.values()])
 

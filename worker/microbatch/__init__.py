@@ -22,4 +22,6 @@ and every step may be repeated. :mod:`~stretto.worker.microbatch.guards` has the
 | ``machine`` | events, effects and settings of both |
 | ``coordinator``, ``participant`` | the machines |
 | ``guards`` | every safety rule, by name, for the simulator's mutants |
+| ``waiting`` | appenders that wait until their records are processed, and what they are told |
+| ``desk`` | the driver of both machines in a worker |
 """

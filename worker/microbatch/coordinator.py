@@ -21,6 +21,9 @@ from stretto.worker.microbatch.guards import GUARDS, Guards
 from stretto.worker.microbatch.machine import Effect, Event, Settings
 from stretto.worker.microbatch.messages import Speaker
 
+ATTEMPTS_COUNTED = 3
+"""Of those in a row that came to nothing through no fault of the module's code: back-off ends there, at eight
+times what it began with."""
 TRACEBACKS_MAX = 100
 """Of records that one microbatch leaves out; what is told of the others is the error alone."""
 
@@ -95,6 +98,8 @@ class Coordinator:
         self._bounds: dict[TaskId, dict[str, tuple[int, int]]] = {}
         self._rolled_max = 0
         self._poll = 0
+        #: By task and depot: appenders wait for the records below these offsets, as was heard.
+        self._wanted: dict[TaskId, dict[str, int]] = {}
         self._primed_at: int | None = None
         self._input_since: int | None = None
         #: How often in a row a version came to nothing, and an entry was not applied.
@@ -213,21 +218,26 @@ class Coordinator:
 
     def _poll_of(self, task: TaskId) -> messages.Poll:
         done = {} if self._batch is None else self._batch.progress_after()
+        everywhere = self._rolled_id or 0
         known = self._bounds.get(task)
         if known is None:
-            return messages.Poll(self._poll, {})
+            return messages.Poll(self._poll, {}, everywhere)
         beyond = {
             depot: max(done.get(depot, {}).get(task, 0), known.get(depot, (0, 0))[1])
             for depot in self._depots
         }
-        return messages.Poll(self._poll, beyond)
+        return messages.Poll(self._poll, beyond, everywhere)
 
     def _input(self, message: messages.Input) -> None:
         self._learn(message.task, message.bounds)
         self._rolled_max = max(self._rolled_max, message.rolled)
+        wanted = self._wanted.setdefault(message.task, {})
+        for depot, end in message.awaited.items():
+            wanted[depot] = max(end, wanted.get(depot, 0))
         if self.phase is Phase.IDLE and message.number == self._poll:
             self._ask(message.task, self._poll_of(message.task))
-            self._look_for_input()
+            if self._later is None or message.awaited:
+                self._look_for_input()
 
     def _learn(self, task: TaskId, bounds: dict[str, tuple[int, int]]) -> None:
         """Depots only grow; what says otherwise is old."""
@@ -237,14 +247,26 @@ class Coordinator:
             known[depot] = (max(start, before[0]), max(end, before[1]))
 
     def _look_for_input(self) -> None:
-        if self._later is not None or self._settings.paused or not self._spans():
+        if self._settings.paused or not self._spans():
             return
         since = self._now if self._input_since is None else self._input_since
         self._input_since = since
         due = since + self._settings.gather_ms
-        if self._primed_at is not None:
+        # Under load a microbatch takes longer than the interval, which then means nothing. Without, there is
+        # no reason to let somebody wait.
+        if self._primed_at is not None and not self._is_wanted():
             due = max(due, self._primed_at + self._settings.interval_ms)
-        self._later = (due, self._prime_next)
+        if self._later is None or due < self._later[0]:
+            self._later = (due, self._prime_next)
+
+    def _is_wanted(self) -> bool:
+        """Whether an appender waits for records that no microbatch has."""
+        done = {} if self._batch is None else self._batch.progress_after()
+        return any(
+            end > done.get(depot, {}).get(task, 0)
+            for task, ends in self._wanted.items()
+            for depot, end in ends.items()
+        )
 
     def _spans(self) -> tuple[Span, ...]:
         done = {} if self._batch is None else self._batch.progress_after()
@@ -450,7 +472,10 @@ class Coordinator:
             # It is another input, so there is nothing to wait for.
             self._prime(next_)
         else:
-            self._wait(self._attempts, lambda: self._prime(next_))
+            # Code that fails does so again; leaders that move, or stall, have soon done with it.
+            is_code = bool(failures) or careful
+            attempts = self._attempts if is_code else min(self._attempts, ATTEMPTS_COUNTED)
+            self._wait(attempts, lambda: self._prime(next_))
             self._attempts += 1
 
     # A committed batch takes effect.

@@ -20,7 +20,7 @@ import structlog
 
 from stretto import admin, wire
 from stretto.decoding import MALFORMED
-from stretto.errors import PeerError
+from stretto.errors import PeerError, RetriableError
 from stretto.options import Level
 from stretto.pstate.changes import Packed, joined
 from stretto.records import DepotOffset
@@ -37,6 +37,8 @@ from stretto.worker.microbatch.messages import Speaker
 from stretto.worker.microbatch.participant import COORDINATOR, Participant
 from stretto.worker.stepping import Stepping
 from stretto.worker.topology import rows, work
+from stretto.worker.topology.settling import Settled, Tally, led_no_more
+from stretto.worker.topology.waiting import Where
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import TopologySpec
 
@@ -84,6 +86,9 @@ class MicrobatchDesk:
         self._participants: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
         self._coordinators: dict[str, _Led] = {}
         self._put = Stepping[_Led, machine.Event](worker.loop, self._step, machine.Tick()).put
+        #: Parked records that are being forgotten: task, topology, records, and who waits for that.
+        self._forgets = itertools.count()
+        self._forgetting: dict[GroupKey, dict[int, tuple[TaskId, str, list[work.RecordKey], Settled]]] = {}
         #: Records that they left out for good, as last counted, by group and topology.
         self._parked: dict[GroupKey, dict[str, int]] = {}
 
@@ -104,6 +109,8 @@ class MicrobatchDesk:
 
     def closed(self, key: GroupKey) -> None:
         """Nothing of a group runs any more."""
+        for *_, then in self._forgetting.pop(key, {}).values():
+            then(led_no_more(self._worker.worker, key))
         if self._epochs.pop(key, None) is None:
             return
         for where in [where for where in self._participants if where[0] == key]:
@@ -113,6 +120,7 @@ class MicrobatchDesk:
         for name in [name for name, led in self._coordinators.items() if led.group.key == key]:
             self._coordinators.pop(name).is_over = True
         self._parked.pop(key, None)
+        self._worker.waiters.ended(key)
 
     def restart(self) -> None:
         """With other functions, or other executors."""
@@ -177,6 +185,18 @@ class MicrobatchDesk:
             bounds={depot: (0, int(ends.get((led.task, depot), 0))) for depot in led.spec.depots}
         )
 
+    def processed_of(self, where: Where, awaited: int) -> dict[str, int] | None:
+        """How far each microbatch topology has processed a depot; None if some of them do not run here. They
+        hear that somebody waits for the records below ``awaited``."""
+        group, task, depot = where
+        names = [spec.name for spec in self._specs if depot in spec.depots]
+        led = self._participants.get((group, task), {})
+        if any(name not in led for name in names):
+            return None
+        for name in names:
+            self._put(led[name], machine.Awaited(depot=depot, end=awaited))
+        return {name: _participant(led[name]).processed.get(depot, 0) for name in names}
+
     def received(self, sender: Connection, message: wire.Microbatch, bodies: list[memoryview]) -> None:
         try:
             told = _messages.decode(bodies[0])
@@ -221,8 +241,8 @@ class MicrobatchDesk:
         match effect:
             case machine.Send(task=task, message=message, body=body):
                 self._send(led.spec.name, task, message, body)
-            case machine.Load(token=token):
-                self._load(led, token)
+            case machine.Load():
+                self._load(led, effect)
             case machine.Append(token=token, entry=entry):
                 self._append(led, token, entry)
             case machine.Execute():
@@ -231,6 +251,8 @@ class MicrobatchDesk:
                 self._collect(led, effect)
             case machine.Miss():
                 self._miss(led, effect)
+            case machine.Processed():
+                self._worker.waiters.processed(led.group.key, led.task, led.spec.name, effect)
             case machine.Discard():
                 self._worker.executors.forget(led.group.key, led.task, led.spec.name)
             case machine.Note(event=event, fields=fields):
@@ -271,20 +293,24 @@ class MicrobatchDesk:
     def _network(self) -> Network:
         return self._worker.streams.hops.network
 
-    def _load(self, led: _Led, token: int) -> None:
+    def _load(self, led: _Led, load: machine.Load) -> None:
         def read() -> machine.Loaded:
+            # Before what was rolled is read: it must not be beyond that.
+            progress = rows.progress(led.group.state, led.task, led.spec.name) if load.with_progress else None
             with led.group.state.reading_pstate(led.task, entries.DATABASE) as found:
                 return machine.Loaded(
-                    token=token,
+                    token=load.token,
                     batch=entries.batch_of(led.spec.name, found.get),
                     rolled=entries.rolled_of(led.spec.name, found.get),
+                    returned=entries.returned_of(led.spec.name, found.get),
+                    progress=progress,
                 )
 
         def then(loaded: machine.Loaded | Exception) -> None:
             if isinstance(loaded, Exception):
                 # What lacked may be there again, such as a reader's slot in the file.
                 log.error("microbatch_not_read", group=str(led.group.key), why=str(loaded), retry_ms=RETRY_MS)
-                self._worker.loop.call_after(RETRY_MS, self._load, led, token)
+                self._worker.loop.call_after(RETRY_MS, self._load, led, load)
             else:
                 self._put(led, loaded)
 
@@ -353,6 +379,7 @@ class MicrobatchDesk:
                         )
                         for each in failures
                     ),
+                    results=reply.results,
                 )
             case Lost(why=Why.TIME_OUT | Why.CRASH) if effect.careful:
                 failure = messages.Failure(_source(led.task, effect, reply.done), reply.sentence, "")
@@ -402,7 +429,7 @@ class MicrobatchDesk:
         state: AppliedState = led.group.state
 
         def read() -> tuple[work.RecordKey, ...]:
-            parked = rows.read(state, led.task, led.spec.name).parked
+            parked = rows.parked(state, led.task, led.spec.name)
             return parked[: max(0, len(parked) + count - parked_max)]
 
         def found(too_many: Any) -> None:
@@ -453,18 +480,46 @@ class MicrobatchDesk:
     def is_mine(self, topology: str) -> bool:
         return any(spec.name == topology for spec in self._specs)
 
-    def forget(self, key: GroupKey, failures: Sequence[admin.FailureKey]) -> int:
-        """How many of them are kept by groups that are led here, and will not be from now on."""
-        group = self._worker.groups.get(key)
+    def forget(self, group: Group, failures: Sequence[admin.FailureKey], then: Settled) -> None:
+        """Of a group that is led here; ``then`` hears how many of them were parked, and are not any more."""
         by_place: dict[tuple[TaskId, str], list[work.RecordKey]] = {}
         for each in failures:
-            by_place.setdefault((each.task, each.topology), []).append((each.depot, each.offset))
-        count = 0
+            if each.task in group.plan.tasks:
+                by_place.setdefault((each.task, each.topology), []).append((each.depot, each.offset))
+        tally = Tally(len(by_place), then)
         for (task, topology), records in by_place.items():
-            payload = joined(rows.packed(topology, work.Entry(unparked=records), 0))
-            if group is not None and self._worker.streams.entries.append(group, task, payload, _nothing):
-                count += len(records)
-        return count
+            self._forget(group, task, topology, records, tally.add)
+
+    def _forget(
+        self, group: Group, task: TaskId, topology: str, records: list[work.RecordKey], then: Settled
+    ) -> None:
+        forgetting = self._forgetting.setdefault(group.key, {})
+        number = next(self._forgets)
+        # What another call forgets at the same time counts there.
+        others = {key for *place, keys, _ in forgetting.values() if place == [task, topology] for key in keys}
+        mine = [key for key in records if key not in others]
+        forgetting[number] = (task, topology, mine, then)
+
+        def done(settled: int | RetriableError) -> None:
+            waiting = self._forgetting.get(group.key, {}).pop(number, None)
+            if waiting is not None:
+                waiting[-1](settled)
+
+        def found(parked: list[work.RecordKey] | Exception) -> None:
+            if isinstance(parked, Exception):
+                done(
+                    RetriableError(f"what is parked in group {group.key} cannot be read: {parked}; ask again")
+                )
+            elif not parked:
+                done(0)
+            else:
+                payload = joined(rows.packed(topology, work.Entry(unparked=parked), 0))
+                entries_ = self._worker.streams.entries
+                if not entries_.append(group, task, payload, lambda: done(len(parked))):
+                    done(RetriableError(f"group {group.key} takes no entries now; ask again"))
+
+        state: AppliedState = group.state
+        self._worker.applier.read(lambda: rows.parked_among(state, task, topology, mine), found)
 
     def views(self) -> list[admin.MicrobatchView]:
         """Of those whose coordinator is here."""
@@ -491,8 +546,9 @@ class MicrobatchDesk:
             self.closed(key)
 
 
-def _nothing() -> None:
-    """Nobody waits for it."""
+def _participant(led: _Led) -> Participant:
+    assert isinstance(led.machine, Participant)  # noqa: S101 - for the type checker
+    return led.machine
 
 
 def _keys(left_out: Sequence[LeftOut]) -> tuple[tuple[str, int], ...]:

@@ -7,6 +7,8 @@ the state of the task, and change in one transaction with the PStates::
     ("staged", topology)    which (id, version) has staged changes here            Version
     ("changes", topology)   those changes, as the payload of a STATE entry         bytes
     ("rolled", topology)    the latest id whose changes took effect here           int
+    ("returned", topology)  what the run returned that was staged last, if an      Returned
+                            appender waited for it
 
 An entry becomes changes of rows by what is stored, the same on every replica (:func:`resolve`). One that
 comes too late, because of what has been applied before it, changes nothing.
@@ -61,6 +63,25 @@ class Source(NamedTuple):
     offset: int
 
 
+class Result(NamedTuple):
+    """What the function of a topology returned for a record of this task."""
+
+    depot: str
+    offset: int
+    json: bytes
+
+
+class Returned(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a run returned that is staged, for the leader after this one: appenders will ask it."""
+
+    version: Version
+    spans: tuple[Span, ...]
+    """Its records of this task."""
+    results: tuple[Result, ...]
+    failures: tuple[tuple[Source, str], ...]
+    """Records that were left out, and their errors."""
+
+
 class LeftOut(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A record that failed too often: the batch goes on without it."""
 
@@ -112,6 +133,8 @@ class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage", gc=False)
     topology: str
     version: Version
     changes: bytes
+    returned: bytes = b""
+    """A Returned, encoded; empty if nobody waits for it."""
 
 
 class Roll(msgspec.Struct, frozen=True, array_like=True, tag="roll", gc=False):
@@ -134,6 +157,7 @@ encode = msgspec.msgpack.Encoder().encode
 _entries: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
 _decode_batch = msgspec.msgpack.Decoder(Batch).decode
 _decode_version = msgspec.msgpack.Decoder(Version).decode
+_decode_returned = msgspec.msgpack.Decoder(Returned).decode
 _decode_id = msgspec.msgpack.Decoder(int).decode
 
 
@@ -156,32 +180,51 @@ def resolve(entry: Entry, get: Get, guards: Guards = GUARDS) -> dict[str, Change
             if stored is not None and stored.version == version and not stored.committed:
                 committed = msgspec.structs.replace(stored, tasks=tasks)
                 return {DATABASE: Changes(puts=((_key("batch", topology), encode(committed)),))}
-        case Stage(topology=topology, version=version, changes=changes):
+        case Stage(topology=topology, version=version, changes=changes, returned=returned):
             puts = ((_key("staged", topology), encode(version)), (_key("changes", topology), changes))
-            return {DATABASE: Changes(puts=puts)}
+            kept = _key("returned", topology)
+            if returned:
+                return {DATABASE: Changes(puts=(*puts, (kept, returned)))}
+            # What an earlier version returned must not be taken for what this one did.
+            return {DATABASE: Changes(deletes=(kept,), puts=puts)}
         case Roll(topology=topology, version=version):
             if staged_of(topology, get) == version:
                 effect = get(_key("changes", topology)) or state_changes.pack({})
                 return _rolled(topology, version, effect)
         case Missed(topology=topology, version=version, changes=changes):
             if rolled_of(topology, get) < version.id and staged_of(topology, get) != version:
-                return _rolled(topology, version, changes)
+                return _rolled(topology, version, changes, _key("returned", topology))
     return {}
 
 
-def _rolled(topology: str, version: Version, packed: bytes) -> dict[str, Changes]:
+def _rolled(topology: str, version: Version, packed: bytes, *others: bytes) -> dict[str, Changes]:
+    """``others`` are rows that go as well."""
     staged, changes = _key("staged", topology), _key("changes", topology)
     effect = state_changes.parse(packed)
     effect[DATABASE] = Changes(
-        deletes=(changes, staged), puts=((_key("rolled", topology), encode(version.id)),)
+        deletes=(changes, *others, staged), puts=((_key("rolled", topology), encode(version.id)),)
     )
     return effect
 
 
 def without_depot(key: bytes, row: bytes, depot: str) -> bytes | None:
     """A row once a depot is gone, whose name may be used again; None if it says nothing of it."""
-    if ordered.decode(key)[0] != "batch":
-        return None
+    match ordered.decode(key)[0]:
+        case "batch":
+            return _batch_without(row, depot)
+        case "returned":
+            return _returned_without(row, depot)
+        case _:
+            return None
+
+
+def _returned_without(row: bytes, depot: str) -> bytes | None:
+    returned = _decode_returned(row)
+    spans = tuple(span for span in returned.spans if span.depot != depot)
+    return None if spans == returned.spans else encode(msgspec.structs.replace(returned, spans=spans))
+
+
+def _batch_without(row: bytes, depot: str) -> bytes | None:
     batch = _decode_batch(row)
     progress = {name: ends for name, ends in batch.progress.items() if name != depot}
     spans = tuple(span for span in batch.spans if span.depot != depot)
@@ -204,6 +247,11 @@ def rolled_of(topology: str, get: Get) -> int:
     """0 before the first."""
     row = get(_key("rolled", topology))
     return 0 if row is None else _decode_id(row)
+
+
+def returned_of(topology: str, get: Get) -> Returned | None:
+    row = get(_key("returned", topology))
+    return None if row is None else _decode_returned(row)
 
 
 def _key(what: str, topology: str) -> bytes:

@@ -77,6 +77,23 @@ def all_rolled(missing: Collection[TaskId]) -> bool:
     return not missing
 
 
+def is_everywhere(id_: int, everywhere: int) -> bool:
+    """An appender that waits is told when a microbatch has taken effect on all its tasks, not on one."""
+    return id_ <= everywhere
+
+
+def returned_then(returned: int, rolled: int) -> bool:
+    """What an earlier leader's run returned is told if its id is the one that took effect last: a later one
+    may be staged by then."""
+    return returned == rolled
+
+
+def results_count(staged: bool) -> bool:
+    """What a run returned is told if it is the one that was staged here. Another one of the same version, for
+    messages that came late, has no effect."""
+    return staged
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
     may_prime: Callable[[Batch | None, Batch], bool] = may_prime
@@ -93,6 +110,9 @@ class Guards:
     is_staged: Callable[[bool], bool] = is_staged
     is_committed: Callable[[Batch | None, Version], bool] = is_committed
     all_rolled: Callable[[Collection[TaskId]], bool] = all_rolled
+    is_everywhere: Callable[[int, int], bool] = is_everywhere
+    results_count: Callable[[bool], bool] = results_count
+    returned_then: Callable[[int, int], bool] = returned_then
 
 
 GUARDS = Guards()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from stretto.types import Millis, TaskId
-from stretto.worker.microbatch.entries import Batch, Entry, LeftOut, Span, Version
+from stretto.worker.microbatch.entries import Batch, Entry, LeftOut, Result, Returned, Span, Version
 from stretto.worker.microbatch.messages import AnyMessage, Failure
 
 
@@ -20,7 +20,7 @@ class Settings:
     max_records: int = 10_000
     """Of each depot partition in one microbatch."""
     interval_ms: Millis = Millis(50)
-    """Between the beginnings of two microbatches, at least."""
+    """Between the beginnings of two microbatches, at least; not while an appender waits."""
     retries: int = 3
     """How often a record may fail and be tried again before it is left out."""
     retry_ms: Millis = Millis(500)
@@ -62,6 +62,10 @@ class Loaded:
     token: int
     batch: Batch | None = None
     rolled: int = 0
+    returned: Returned | None = None
+    progress: Mapping[str, int] | None = None
+    """By depot: the offset below which all records took effect here, with ids up to ``rolled``. None if it
+    was not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,14 @@ class Grown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """An appender waits until the records of a depot below ``end`` are processed."""
+
+    depot: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChanged:
     settings: Settings
 
@@ -93,6 +105,7 @@ class Executed:
     round: int
     calls: Mapping[TaskId, tuple[int, bytes]]
     failures: tuple[Failure, ...] = ()
+    results: tuple[Result, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +133,7 @@ Event: TypeAlias = (
     | Loaded
     | Appended
     | Grown
+    | Awaited
     | SettingsChanged
     | Executed
     | ExecutionFailed
@@ -135,6 +149,7 @@ class Load:
     """Read what is applied; step Loaded."""
 
     token: int
+    with_progress: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +206,20 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Processed:
+    """Records ``[start, end)`` of a depot on this task have taken effect, on all tasks that they lead to."""
+
+    depot: str
+    start: int
+    end: int
+    results: tuple[tuple[int, bytes], ...] | None
+    """By offset, what the run that took effect returned, as JSON; those that returned nothing are left out.
+    None if that is not known: another leader ran them, and kept it to itself."""
+    failures: tuple[tuple[int, str], ...] = ()
+    """By offset, the errors of records that were left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
     """Nobody will ask for what was run up to this version."""
 
@@ -205,4 +234,4 @@ class Note:
     fields: dict[str, Any]
 
 
-Effect: TypeAlias = Load | Append | Send | Execute | Collect | Miss | Discard | Note
+Effect: TypeAlias = Load | Append | Send | Execute | Collect | Miss | Processed | Discard | Note

@@ -73,6 +73,8 @@ class Poll(msgspec.Struct, frozen=True, array_like=True, tag="poll", gc=False):
 
     number: int
     beyond: dict[str, int]
+    everywhere: int = 0
+    """The latest id that took effect on all its tasks, and so did all before it."""
 
 
 class CallsHeld(msgspec.Struct, frozen=True, array_like=True, tag="calls_held", gc=False):
@@ -140,12 +142,15 @@ class Rolled(msgspec.Struct, frozen=True, array_like=True, tag="rolled", gc=Fals
 
 
 class Input(msgspec.Struct, frozen=True, array_like=True, tag="input", gc=False):
-    """First and end offset of each depot, answering a Poll."""
+    """First and end offset of each depot, answering a Poll; once per Poll it may come unasked, when an
+    appender begins to wait."""
 
     number: int
     task: TaskId
     rolled: int
     bounds: dict[str, tuple[int, int]]
+    awaited: dict[str, int] = {}
+    """By depot: an appender waits for the records below this offset."""
 
 
 ToParticipant: TypeAlias = Begin | Calls | CallsHeld | Go | Stage | Roll | Poll

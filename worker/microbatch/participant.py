@@ -3,17 +3,22 @@
 What it remembers of a version is the run itself: which rounds were run, what they sent, and calls that wait
 for their round. It is lost with the leader, and the coordinator hears of that, because another leader is
 another speaker. Whatever is asked again is answered again, and never run again.
+
+An appender that waits is told what the run returned that took effect, once that shows on all tasks: a Poll
+says which microbatches do. For the leader after this one, what appenders wait for is staged with the changes.
+If nobody waited, and another leader ran the records, what they returned is not known, and that is told.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.types import TaskId
 from stretto.worker.microbatch import entries, machine, messages
-from stretto.worker.microbatch.entries import LeftOut, Span, Version
+from stretto.worker.microbatch.entries import LeftOut, Returned, Span, Version
 from stretto.worker.microbatch.guards import GUARDS, Guards
 from stretto.worker.microbatch.machine import Effect, Event, Settings
 from stretto.worker.microbatch.messages import Speaker
@@ -21,6 +26,8 @@ from stretto.worker.microbatch.messages import Speaker
 COORDINATOR = TaskId(0)
 ROUNDS_MAX = 1_000
 """Beyond so many, the calls of a topology are taken to hop for ever."""
+RETURNED_BYTES_MAX = 1024 * 1024
+"""That is staged with the changes of a microbatch; more of it is lost with the leader."""
 CALLS_BYTES_MAX = 192 * 1024 * 1024
 """Of all who call: they are given to the executor at once."""
 
@@ -38,9 +45,26 @@ class _Run:
     #: The round that was run last, and what it sent: not told before all of it is held.
     ran: messages.Ran | None = None
     unheld: dict[TaskId, tuple[messages.Calls, bytes]] = field(default_factory=dict)
+    results: tuple[entries.Result, ...] = ()
     #: Between a Stage and its answer.
     staging: bool = False
     staged: bool = False
+    spans: tuple[Span, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    def returned(self) -> Returned:
+        failures = tuple((each.source, each.error) for each in self.left_out)
+        return Returned(self.version, self.spans, self.results, failures)
+
+
+@dataclass(slots=True)
+class _Untold:
+    """What took effect here, until it has on all tasks."""
+
+    id: int
+    spans: tuple[Span, ...]
+    #: None if that is not known.
+    returned: Returned | None
 
 
 class Participant:
@@ -72,6 +96,20 @@ class Participant:
         #: What an answer with this token is about.
         self._pending: dict[int, Version] = {}
         self._resend_at: int | None = None
+        #: By depot: the offset below which all records are processed on all tasks, as was told.
+        self.processed: dict[str, int] = {}
+        self._untold: deque[_Untold] = deque()
+        #: What is staged of what was returned, as it was last read.
+        self._returned: Returned | None = None
+        #: The latest id that is known to have taken effect on all tasks.
+        self._everywhere = 0
+        #: By depot: the offset below which an appender waits for all records.
+        self._awaited: dict[str, int] = {}
+        #: It is news to the coordinator that somebody waits.
+        self._is_news = False
+        #: The latest Poll, and whether it was followed by an Input that nobody had asked for.
+        self._poll_number = 0
+        self._was_unasked = False
 
     # The door.
 
@@ -80,8 +118,11 @@ class Participant:
         self._out = []
         match event:
             case machine.Started():
-                self._load()
-            case machine.Loaded(token=token, rolled=rolled):
+                self._load(with_progress=True)
+            case machine.Loaded(token=token, rolled=rolled, returned=returned, progress=progress):
+                self._returned = returned
+                if progress is not None:
+                    self._inherited(rolled, progress)
                 self._loaded(token, rolled)
             case machine.Received(message=message, body=body):
                 self._received(message, body)
@@ -96,6 +137,9 @@ class Participant:
             case machine.Grown(bounds=bounds):
                 self._bounds = bounds
                 self._answer_poll()
+                self._tell_news()
+            case machine.Awaited(depot=depot, end=end):
+                self._wait(depot, end)
             case machine.SettingsChanged(settings=settings):
                 self._settings = settings
             case machine.Tick():
@@ -121,8 +165,7 @@ class Participant:
             case messages.Roll(version=version, spans=spans):
                 self._roll(version, spans)
             case messages.Poll():
-                self._poll = (message, self._now + self._settings.poll_ms)
-                self._answer_poll()
+                self._polled(message)
             case _:
                 pass
 
@@ -214,6 +257,7 @@ class Participant:
         run.executing = None
         run.rounds += 1
         run.held.pop(event.round, None)
+        run.results += event.results
         if event.failures:
             self._tell(
                 run,
@@ -292,6 +336,7 @@ class Participant:
             self._answer(messages.Working(run.version, self.task))
         else:
             run.staging = True
+            run.spans, run.left_out = message.spans, message.left_out
             self._out.append(
                 machine.Collect(
                     version=run.version, after=run.rounds, spans=message.spans, left_out=message.left_out
@@ -301,7 +346,8 @@ class Participant:
     def _collected(self, event: machine.Collected) -> None:
         run = self._run
         if run is not None and run.version == event.version and run.staging:
-            self._append(entries.Stage(self.topology, event.version, event.changes), event.version)
+            stage = entries.Stage(self.topology, event.version, event.changes, self._handed_on(run))
+            self._append(stage, event.version)
             if self._guards.is_staged(False):
                 self._answer(messages.Staged(run.version, self.task, self.speaker))
 
@@ -342,9 +388,9 @@ class Participant:
         else:
             self._rolling = self._missed = None
 
-    def _load(self) -> None:
+    def _load(self, *, with_progress: bool = False) -> None:
         self._token += 1
-        self._out.append(machine.Load(token=self._token))
+        self._out.append(machine.Load(token=self._token, with_progress=with_progress))
 
     def _loaded(self, token: int, rolled: int) -> None:
         self._rolled = max(self._rolled, rolled)
@@ -357,6 +403,7 @@ class Participant:
         self._rolling = self._missed = None
         if rolling.id > self._rolled:
             return
+        self._took_effect(rolling)
         if self._run is not None and self._run.version.id <= self._rolled:
             self._forget()
         self._tell_rolled()
@@ -373,7 +420,76 @@ class Participant:
     def _tell_rolled(self) -> None:
         self._answer(messages.Rolled(self.task, self._rolled, dict(self._bounds)))
 
+    # Appenders that wait.
+
+    def _inherited(self, rolled: int, progress: Mapping[str, int]) -> None:
+        """What took effect here before this participant began."""
+        returned = self._returned
+        if returned is not None and not self._guards.returned_then(returned.version.id, rolled):
+            returned = None
+        known = () if returned is None else returned.spans
+        ends = {**progress, **{span.depot: span.start for span in known}}
+        spans = tuple(Span(depot, self.task, 0, end) for depot, end in ends.items())
+        self._untold.append(_Untold(rolled, spans, None))
+        self._untold.append(_Untold(rolled, known, returned))
+        self._tell_processed()
+
+    def _took_effect(self, version: Version) -> None:
+        run, returned = self._run, self._returned
+        if run is not None and run.version == version and self._guards.results_count(run.staged):
+            returned = run.returned()
+        elif returned is not None and returned.version != version:
+            returned = None
+        self._untold.append(_Untold(version.id, self._rolling_spans, returned))
+        self._tell_processed()
+
+    def _handed_on(self, run: _Run) -> bytes:
+        """What the run returned, for the next leader; nothing if nobody waits for it, or if it is much."""
+        if not any(self._awaited.get(span.depot, 0) > span.start for span in run.spans):
+            return b""
+        returned = entries.encode(run.returned())
+        return returned if len(returned) <= RETURNED_BYTES_MAX else b""
+
+    def _tell_processed(self) -> None:
+        untold = self._untold
+        while untold and self._guards.is_everywhere(untold[0].id, self._everywhere):
+            for effect in _processed(untold.popleft()):
+                self._out.append(effect)
+                depot, end = effect.depot, effect.end
+                self.processed[depot] = max(end, self.processed.get(depot, 0))
+                if self._awaited.get(depot, 0) <= end:
+                    self._awaited.pop(depot, None)
+
+    def _wait(self, depot: str, end: int) -> None:
+        if end > self.processed.get(depot, 0):
+            self._awaited[depot] = max(end, self._awaited.get(depot, 0))
+            self._is_news = True
+            self._answer_poll()
+            self._tell_news()
+
+    def _has_news(self) -> bool:
+        """Not before the records are known to be there, which the coordinator hears with it."""
+        bounds = self._bounds
+        return self._is_news and all(
+            bounds.get(depot, (0, 0))[1] >= end for depot, end in self._awaited.items()
+        )
+
+    def _tell_news(self) -> None:
+        """While a microbatch is under way nobody asks. Once is enough: the next Poll comes after it."""
+        if self._poll_number and not self._was_unasked and self._has_news():
+            self._was_unasked = True
+            self._tell_input(self._poll_number)
+
     # Input, time.
+
+    def _polled(self, poll: messages.Poll) -> None:
+        self._poll = (poll, self._now + self._settings.poll_ms)
+        self._poll_number = poll.number
+        self._was_unasked = False
+        if poll.everywhere > self._everywhere:
+            self._everywhere = poll.everywhere
+            self._tell_processed()
+        self._answer_poll()
 
     def _answer_poll(self) -> None:
         if self._poll is None:
@@ -382,9 +498,14 @@ class Participant:
         beyond = not poll.beyond or any(
             end > poll.beyond.get(depot, 0) for depot, (_, end) in self._bounds.items()
         )
-        if beyond or self._now >= until:
+        if beyond or self._now >= until or self._has_news():
             self._poll = None
-            self._answer(messages.Input(poll.number, self.task, self._rolled, dict(self._bounds)))
+            self._tell_input(poll.number)
+
+    def _tell_input(self, number: int) -> None:
+        self._is_news = False
+        bounds, awaited = dict(self._bounds), dict(self._awaited)
+        self._answer(messages.Input(number, self.task, self._rolled, bounds, awaited))
 
     def _tick(self) -> None:
         if self._run is not None and self._resend_at is not None and self._now >= self._resend_at:
@@ -395,3 +516,23 @@ class Participant:
         self._out.append(
             machine.Note(event=event, fields={"topology": self.topology, "task": self.task, **fields})
         )
+
+
+def _processed(untold: _Untold) -> list[machine.Processed]:
+    """By depot, in the order of its spans."""
+    returned = untold.returned
+    if returned is None:
+        return [
+            machine.Processed(depot=span.depot, start=span.start, end=span.end, results=None)
+            for span in untold.spans
+        ]
+    return [
+        machine.Processed(
+            depot=span.depot,
+            start=span.start,
+            end=span.end,
+            results=tuple((each.offset, each.json) for each in returned.results if each.depot == span.depot),
+            failures=tuple((at.offset, error) for at, error in returned.failures if at.depot == span.depot),
+        )
+        for span in untold.spans
+    ]

@@ -23,9 +23,10 @@ import zmq
 
 from stretto import logs, scans
 from stretto.clock import boot_time_ms
-from stretto.endpoint import configure
 from stretto.errors import PeerError, StorageError, StrettoError
-from stretto.keys import ClusterKey, require_key
+from stretto.keys import ClusterKey
+from stretto.listener import Listener
+from stretto.logs import Sparing
 from stretto.ordered import KEY_BYTES_MAX
 from stretto.pstate.pages import PAGE_BYTES, read_page
 from stretto.records import DepotOffset
@@ -38,6 +39,7 @@ from stretto.worker.scans.pins import NoPin, Pin, Pins
 NICENESS = 5
 """Replication comes first."""
 REQUESTS_PER_TURN = 16
+ADMISSIONS_PER_TURN = 256
 BATCHES_BYTES_MAX = 16 * 1024 * 1024
 BATCH_RECORDS_MAX = 1_000_000
 
@@ -56,33 +58,32 @@ class ScanProcess:
         #: Since when there has been no pin.
         self._idle_since = boot_time_ms()
         key = ClusterKey(start.public, start.secret) if start.public else None
-        require_key(f"{start.host}:0", key)
+        self._sparing = Sparing(self._log)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._authenticator = key.authenticator(self._context) if key is not None else None
-        self._router = self._context.socket(zmq.ROUTER)
-        configure(self._router)
-        self._router.router_mandatory = True
-        if key is not None:
-            key.serve_with(self._router)
-        try:
-            self._router.bind(f"tcp://{start.host}:0")
-        except zmq.ZMQError as error:
-            raise StrettoError(f"a scan process cannot listen on {start.host}: {error.strerror}") from None
-        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.address = endpoint.rstrip("\0").removeprefix("tcp://")
+        self._listener = Listener(self._context, f"{start.host}:0", key, boot_time_ms())
+        self._router = self._listener.router
+        self.address = self._listener.address
+        #: When to look after the bounds of connections; None while there are none.
+        self._look_at: int | None = None
 
     def run(self) -> None:
         """Until the worker is gone, or there is nothing to do."""
         poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
+        for each in self._listener.sockets:
+            poller.register(each, zmq.POLLIN)
         poller.register(self._control.fileno(), zmq.POLLIN)
         while True:
             ready = dict(poller.poll(self._patience_ms()))
             if self._control.fileno() in ready and not self._hear_worker():
                 return
+            if self._listener.zap in ready:
+                self._admit()
             if self._router in ready:
                 self._hear_reader()
             now = boot_time_ms()
+            if self._listener.monitor in ready or (self._look_at is not None and now >= self._look_at):
+                again_ms = self._listener.look(now)
+                self._look_at = None if again_ms is None else now + again_ms
             for pin, why in self._pins.expire(now):
                 self._ended(pin, why)
             if self._pins:
@@ -90,16 +91,22 @@ class ScanProcess:
             elif now - self._idle_since >= self._idle_ms:
                 return
 
+    def _admit(self) -> None:
+        """Let in everybody who waits: a turn that answers readers may take long, and many come at once."""
+        for _ in range(ADMISSIONS_PER_TURN):
+            if not self._listener.admit():
+                return
+
     def close(self) -> None:
-        self._router.close(0)
-        if self._authenticator is not None:
-            self._authenticator.stop()
+        self._listener.close()
         self._context.destroy(0)
 
     def _patience_ms(self) -> int:
         next_ = self._pins.next_end
         if next_ is None:
             next_ = self._idle_since + self._idle_ms
+        if self._look_at is not None:
+            next_ = min(next_, self._look_at)
         return max(0, next_ - boot_time_ms())
 
     def _ended(self, pin: Pin, why: str) -> None:
@@ -164,17 +171,27 @@ class ScanProcess:
     def _hear_reader(self) -> None:
         for _ in range(REQUESTS_PER_TURN):
             try:
-                connection, header, *_rest = self._router.recv_multipart(zmq.NOBLOCK)
+                connection, header, *_rest = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
             except ValueError:
                 continue
-            try:
-                message = scans.decode_to_scans(header)
-            except PeerError as error:
-                self._log.warning("malformed_message", why=str(error))
+            if not self._listener.is_peer(connection.bytes, header):
                 continue
-            reply, bodies = self._answer(message)
+            self._listener.heard.add(connection.bytes)
+            try:
+                message = scans.decode_to_scans(header.buffer)
+            except PeerError as error:
+                self._sparing.warning("malformed_message", why=str(error))
+                continue
+            try:
+                reply, bodies = self._answer(message)
+            except Exception:  # noqa: BLE001 - no message of a reader ends the process
+                self._sparing.exception("message_failed", message=type(message).__name__)
+                reply, bodies = (
+                    scans.Refused(message.request, "the scan process failed at this; see its log"),
+                    (),
+                )
             try:
                 self._router.send_multipart([connection, scans.encode(reply), *bodies], zmq.NOBLOCK)
             except zmq.ZMQError:
@@ -188,8 +205,8 @@ class ScanProcess:
                 self._ended(closed, "it was released")
             return scans.Released(message.request), ()
         if isinstance(message, scans.Renew):
-            self._pins.renew(message.pins, boot_time_ms())
-            return scans.Released(message.request), ()
+            gone = self._pins.renew(message.pins, boot_time_ms())
+            return scans.Released(message.request, gone), ()
         try:
             pin = self._pins.find(message.pin, boot_time_ms())
         except NoPin as error:

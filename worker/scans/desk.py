@@ -225,8 +225,9 @@ class _Pinning:
     def _look(self, group: Group, process: ScanProcess, done: Callable[[], None]) -> None:
         state = group.state
         folder, tasks = _files(group)
-        idle_ms = int(self._worker.option("pin.idle.timeout.millis"))
         max_age_ms = int(self._worker.option("pin.max.age.millis"))
+        idle_ms = self._idle_ms()
+        hold_ms = min(self._call.hold_ms, max_age_ms)
 
         def work() -> Offset:
             with state.held(HOLD_SECONDS) as offset:
@@ -240,6 +241,7 @@ class _Pinning:
                     self._call.holder,
                     idle_ms,
                     max_age_ms,
+                    hold_ms,
                 )
                 process.open(message, HOLD_SECONDS)
             return offset
@@ -281,8 +283,14 @@ class _Pinning:
             version=self._worker.description.version,
             tasks=group.plan.tasks,
             by_leader=group.leader is not None,
-            idle_ms=int(self._worker.option("pin.idle.timeout.millis")),
+            idle_ms=max(self._idle_ms(), self._call.hold_ms),
+            max_age_ms=int(self._worker.option("pin.max.age.millis")),
         )
+
+    def _idle_ms(self) -> int:
+        """How long the pin lasts when nobody reads it: as options say, or less if that was asked for."""
+        allowed = int(self._worker.option("pin.idle.timeout.millis"))
+        return allowed if self._call.idle_ms is None else max(1, min(allowed, self._call.idle_ms))
 
 
 def _files(group: Group) -> tuple[str, tuple[int, ...]]:

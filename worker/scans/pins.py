@@ -86,6 +86,10 @@ class Pin:
     def is_read(self) -> bool:
         return self.read_at is not None
 
+    def is_left(self, now: int) -> bool:
+        """Whether nobody has read it for so long that whoever does would have renewed it."""
+        return now - self.used_at > self.opened.idle_ms // 2
+
     def part_read(self, part: int, parts: int, now: int) -> None:
         self.parts.add(part)
         if self.read_at is None and len(self.parts) >= parts:
@@ -109,8 +113,9 @@ class Pin:
         within about the time that the first pass took: stages before it are as long. So a short read costs
         the disk little, and a long one is not lost between two passes."""
         if self.read_at is None:
-            return self.opened.idle_ms
-        return min(self.opened.idle_ms, max(READ_MS, self.read_at - self.opened_at))
+            return max(self.opened.idle_ms, self.opened.hold_ms)
+        shortened = min(self.opened.idle_ms, max(READ_MS, self.read_at - self.opened_at))
+        return max(shortened, self.opened.hold_ms)
 
     def why_it_ends(self, now: int) -> str:
         if now >= self.opened_at + self.opened.max_age_ms:
@@ -119,6 +124,8 @@ class Pin:
             )
         if self.is_read:
             return f"all its parts were read, and nobody read it for {self._patience_ms / 1_000:.0f} s since"
+        if self.opened.hold_ms >= self.opened.idle_ms:
+            return f"nobody read it for {self.opened.hold_ms / 1_000:g} s, as long as it was to be held"
         return (
             f"nobody read it for {self.opened.idle_ms / 1_000:g} s, as long as pin.idle.timeout.millis allows"
         )
@@ -164,7 +171,7 @@ class Pins:
         """Raises StorageError."""
         self.prepare(message.group, message.folder, message.tasks)
         group = self._groups[message.group]
-        if len(group.pins) >= PINS_MAX and not self._make_room(group):
+        if len(group.pins) >= PINS_MAX and not self._make_room(group, now):
             raise StorageError(f"group {message.group} has {PINS_MAX} pins here, and takes no other")
         tasks: dict[int, PinnedTask] = {}
         try:
@@ -177,12 +184,16 @@ class Pins:
         self._pins[message.pin] = Pin(message, tasks, now, now)
         group.pins.add(message.pin)
 
-    def _make_room(self, group: _Group) -> bool:
-        read = [self._pins[pin] for pin in group.pins if self._pins[pin].is_read]
-        if read:
-            oldest = min(read, key=lambda pin: pin.used_at)
-            self.close(oldest.opened.pin, "all its parts were read, and others came")
-        return bool(read)
+    def _make_room(self, group: _Group, now: int) -> bool:
+        """Of pins that nobody seems to need: all of it was read, or half of its time has passed without
+        anybody reading it. Whoever reads a plan renews its pins more often than that."""
+        pins = [self._pins[pin] for pin in group.pins]
+        unneeded = [pin for pin in pins if not pin.opened.hold_ms and (pin.is_read or pin.is_left(now))]
+        if unneeded:
+            oldest = min(unneeded, key=lambda pin: (not pin.is_read, pin.used_at))
+            left = "all its parts were read" if oldest.is_read else "nobody read it for a while"
+            self.close(oldest.opened.pin, f"{left}, and others came")
+        return bool(unneeded)
 
     def find(self, pin: str, now: int) -> Pin:
         """For somebody who reads it, which renews it. Raises NoPin."""
@@ -192,11 +203,13 @@ class Pins:
         found.used_at = now
         return found
 
-    def renew(self, pins: tuple[str, ...], now: int) -> None:
-        """Somebody reads others of the same plan, and these when their turn comes."""
+    def renew(self, pins: tuple[str, ...], now: int) -> tuple[str, ...]:
+        """Keep pins for somebody who reads others of the same plan, and these when their turn comes; returns
+        those that are gone."""
         for pin in pins:
             if pin in self._pins:
                 self._pins[pin].used_at = now
+        return tuple(pin for pin in pins if pin not in self._pins)
 
     def close(self, pin: str, why: str) -> Pin | None:
         """The one that ended, if there was one."""

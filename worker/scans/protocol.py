@@ -40,6 +40,8 @@ class Open(msgspec.Struct, frozen=True, tag="open", gc=False):
     holder: str
     idle_ms: int
     max_age_ms: int
+    hold_ms: int = 0
+    """How long it is kept at least after it was read, although all of it was."""
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare", gc=False):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import msgspec
 
-from stretto.invariants import check
+from stretto.invariants import InvariantViolation, check
 from stretto.replog.frame import Buffer
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology import work
-from stretto.worker.topology.work import Entry, RecordKey
+from stretto.worker.topology.inbox import Arrived
+from stretto.worker.topology.work import Entry, OfCalls, OfRecords, OfRetry, Origin, RecordKey
 
 _split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -23,7 +25,8 @@ class Records:
     size: int
     start: int = 0
     end: int = 0
-    results: tuple[tuple[int, bytes], ...] = ()
+    results: tuple[tuple[int, bytes], ...] | None = ()
+    """By the place in the batch; None if they were run by an earlier leader."""
     failures: list[FailureNote] = field(default_factory=list)
 
 
@@ -37,25 +40,21 @@ class Retry:
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """Calls of one hop, in one batch or in several: those that one entry does not hold, or, after one of them
-    killed an executor, each by itself."""
-
-    number: int
-    left: int = 1
-    failures: list[FailureNote] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
 class Calls:
-    ticket: Ticket
+    """Calls of one hop, all of them or a part: those that one entry holds, or, after one of them killed an
+    executor, each by itself."""
+
+    of: Arrived
     calls: Buffer
     first: int = 0
     """The place of the first of them in the hop."""
+    is_last: bool = True
+    """Nothing of the hop comes behind them."""
     is_alone: bool = False
     """It is one call, for it may have killed an executor."""
     crashes: int = 0
     failures: list[FailureNote] = field(default_factory=list)
+    """By the place in the hop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,19 +75,36 @@ class Batch:
     hops: int = 0
     """Unanswered."""
 
+    @property
+    def origin(self) -> Origin:
+        """What is known of it to whoever leads when its hops are answered."""
+        match self.of:
+            case Records(depot=depot, start=start, end=end):
+                return OfRecords(depot, start, end)
+            case Retry(key=(depot, offset), failures=failures):
+                return OfRetry(depot, offset, failures)
+            case Calls(of=arrived, first=first):
+                return OfCalls(*arrived.key, first)
+            case Bare():
+                raise InvariantViolation("rows of the engine hop", {"batch": self.number})
+            case _:
+                assert_never(self.of)
 
-def in_hop(calls: Calls, note: FailureNote) -> FailureNote:
-    return msgspec.structs.replace(note, index=calls.first + note.index) if calls.first else note
+
+def in_hop(calls: Calls, notes: Iterable[FailureNote]) -> list[FailureNote]:
+    """Notes of calls of a part, by their places in the hop."""
+    return [msgspec.structs.replace(note, index=calls.first + note.index) for note in notes]
 
 
 def one_by_one(calls: Calls) -> list[Calls]:
-    if calls.is_alone:
+    each = _split(calls.calls)
+    if calls.is_alone or not each:
         return [calls]
-    alone = _split(calls.calls)
-    calls.ticket.left += len(alone) - 1
+    calls.of.parts += len(each) - 1
+    last = calls.first + len(each) - 1
     return [
-        Calls(calls.ticket, _encode([each]), index, is_alone=True)
-        for index, each in enumerate(alone, calls.first)
+        Calls(calls.of, _encode([call]), index, is_last=calls.is_last and index == last, is_alone=True)
+        for index, call in enumerate(each, calls.first)
     ]
 
 
@@ -97,8 +113,15 @@ def cut_off(calls: Calls, left: int) -> Calls:
     each = _split(calls.calls)
     done = len(each) - left
     calls.calls = _encode(each[:done])
-    calls.ticket.left += 1
-    return Calls(calls.ticket, _encode(each[done:]), calls.first + done)
+    calls.of.parts += 1
+    rest = Calls(calls.of, _encode(each[done:]), calls.first + done, is_last=calls.is_last)
+    calls.is_last = False
+    return rest
+
+
+def without_first(calls: Buffer, count: int) -> Buffer:
+    """What is left of a hop whose first calls have run."""
+    return _encode(_split(calls)[count:]) if count else calls
 
 
 def notes_of_all(note: FailureNote, count: int) -> tuple[FailureNote, ...]:
@@ -107,6 +130,6 @@ def notes_of_all(note: FailureNote, count: int) -> tuple[FailureNote, ...]:
     return tuple(FailureNote(index, error, note.traceback) for index in range(count))
 
 
-def end_of(batch: Batch) -> int:
-    check(isinstance(batch.of, Records), "a batch without records has no end", batch=batch.number)
-    return batch.of.end if isinstance(batch.of, Records) else 0
+def start_of(batch: Batch) -> int:
+    check(isinstance(batch.of, Records), "a batch without records has no start", batch=batch.number)
+    return batch.of.start if isinstance(batch.of, Records) else 0

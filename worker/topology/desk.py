@@ -19,6 +19,7 @@ from stretto.invariants import InvariantViolation
 from stretto.options import Level
 from stretto.pstate.changes import NO_CHANGES, Packed, joined
 from stretto.records import DepotOffset
+from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Buffer
 from stretto.topology.work import Timed
 from stretto.types import Epoch, Offset, TaskId
@@ -26,11 +27,11 @@ from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
 from stretto.worker.stepping import Stepping
 from stretto.worker.topology import rows, work
-from stretto.worker.topology.acks import Acks
-from stretto.worker.topology.acks import Reply as AckReply
 from stretto.worker.topology.entries import Entries
-from stretto.worker.topology.hops import Failures, Hop, Hops, only_step, with_origins
+from stretto.worker.topology.hops import Asked, Called, Failures, Hops, Route, Told, only_step
+from stretto.worker.topology.settling import Settled, Tally, led_no_more, not_led
 from stretto.worker.topology.stream import Stream
+from stretto.worker.topology.waiting import Where
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import TopologySpec
 
@@ -56,8 +57,10 @@ class _Led:
     spec: TopologySpec
     stream: Stream
     file: str
-    hops: set[Hop] = field(default_factory=set)
-    tickets: dict[int, tuple[Buffer, Callable[[Failures | None], None]]] = field(default_factory=dict)
+    routes: dict[TaskId, Route] = field(default_factory=dict)
+    """By the task that its hops go to."""
+    asked: Asked = field(default_factory=Asked)
+    settling: dict[int, Settled] = field(default_factory=dict)
     timer: int | None = None
     is_over: bool = False
 
@@ -69,10 +72,11 @@ class StreamDesk:
         self._worker = worker
         self.entries = Entries()
         self.hops = Hops(worker, self._take)
-        self._acks = Acks()
         self._tickets = itertools.count(1)
-        #: The epoch in which a group's streams run, or are about to.
+        #: The epoch in which a group's streams run, or are about to; and by whose beginning, for they may
+        #: begin again in the same one before what the first has asked for is read.
         self._epochs: dict[GroupKey, Epoch] = {}
+        self._beginnings: dict[GroupKey, object] = {}
         #: Restarted in this epoch: they begin when what is in the log by then is applied.
         self._unsettled: dict[GroupKey, tuple[Epoch, Offset]] = {}
         self._led: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
@@ -105,11 +109,12 @@ class StreamDesk:
         """Nothing of a group runs any more."""
         if self._epochs.pop(key, None) is None:
             return
+        self._beginnings.pop(key, None)
         for where in [where for where in self._led if where[0] == key]:
             for led in self._led.pop(where).values():
                 self._end(led)
             self._worker.executors.forget(key, where[1])
-        self._acks.ended(key)
+        self._worker.waiters.ended(key)
 
     def restart(self) -> None:
         """With other functions, or other executors."""
@@ -121,23 +126,31 @@ class StreamDesk:
 
     def _begin(self, group: Group, epoch: Epoch) -> None:
         self._epochs[group.key] = epoch
+        beginning = self._beginnings[group.key] = object()
         state, specs, tasks = group.state, self._specs, group.plan.tasks
 
         def read() -> dict[tuple[TaskId, str], work.Stored]:
-            return {(task, spec.name): rows.read(state, task, spec.name) for task in tasks for spec in specs}
+            now_us = time.time_ns() // 1_000
+            return {
+                (task, spec.name): rows.read(state, task, spec.name, now_us)
+                for task in tasks
+                for spec in specs
+            }
 
         def begun(found: dict[tuple[TaskId, str], work.Stored] | Exception) -> None:
+            if self._beginnings.get(group.key) is not beginning:
+                return
             if isinstance(found, Exception):
                 # What lacked may be there again, such as a reader's slot in a file.
                 log.error("streams_not_begun", group=str(group.key), why=str(found), retry_ms=RETRY_MS)
                 self._worker.loop.call_after(RETRY_MS, look)
-            elif self._epochs.get(group.key) == epoch:
+            else:
                 for task in tasks:
                     for spec in specs:
                         self._add(group, epoch, task, spec, found[task, spec.name])
 
         def look() -> None:
-            if self._epochs.get(group.key) == epoch and not group.closed:
+            if self._beginnings.get(group.key) is beginning and not group.closed:
                 self._worker.applier.read(read, begun)
 
         look()
@@ -152,10 +165,11 @@ class StreamDesk:
 
     def _end(self, led: _Led) -> None:
         led.is_over = True
-        for hop in led.hops:
-            hop.is_over = True
-        for _, told in led.tickets.values():
-            told(None)
+        for route in led.routes.values():
+            route.close()
+        led.asked.refuse_all(Refusal.NOT_LEADER)
+        for settled in led.settling.values():
+            settled(led_no_more(self._worker.worker, led.group.key))
 
     def _settings(self, spec: TopologySpec) -> work.Settings:
         worker = self._worker
@@ -196,21 +210,14 @@ class StreamDesk:
                     self._put(led, work.Grown(depot, depot_end))
         self.entries.applied(group, end)
 
-    def await_processed(
-        self, where: tuple[GroupKey, TaskId, str], start: int | None, end: int, reply: AckReply
-    ) -> None:
-        """Of records ``[start, end)`` of a depot, which are applied; None: of all below ``end``."""
+    def processed_of(self, where: Where) -> dict[str, int] | None:
+        """How far each stream has processed a depot; None if some of them do not run here."""
         group, task, depot = where
-        streams = [spec for spec in self._specs if depot in spec.depots]
-        if not streams:
-            reply(())
-            return
+        names = [spec.name for spec in self._specs if depot in spec.depots]
         led = self._led.get((group, task), {})
-        if any(spec.name not in led for spec in streams):
-            reply(None)
-            return
-        processed = {spec.name: led[spec.name].stream.processed[depot] for spec in streams}
-        self._acks.wait(where, start, end, processed, reply)
+        if any(name not in led for name in names):
+            return None
+        return {name: led[name].stream.processed[depot] for name in names}
 
     # For people.
 
@@ -260,30 +267,31 @@ class StreamDesk:
         self._worker.applier.read(read, then)
         return True
 
-    def settle(self, call: admin.SettleFailures) -> int:
-        """How many of them are streams' that run here."""
-        count = 0
-        for failure in call.keys:
-            led = self._led.get((call.group, failure.task), {}).get(failure.topology)
-            if led is not None and failure.depot in led.spec.depots:
-                self._put(led, work.Settle(((failure.depot, failure.offset),), again=call.again))
-                count += 1
-        return count
+    def settle(self, call: admin.SettleFailures, then: Settled) -> None:
+        """Of a group that is led here; ``then`` hears how many of them streams had parked."""
+        known = {(spec.name, depot) for spec in self._specs for depot in spec.depots}
+        by_stream: dict[tuple[TaskId, str], list[work.RecordKey]] = {}
+        for each in call.keys:
+            if (each.topology, each.depot) in known:
+                by_stream.setdefault((each.task, each.topology), []).append((each.depot, each.offset))
+        tally = Tally(len(by_stream), then)
+        for (task, topology), keys in by_stream.items():
+            led = self._led.get((call.group, task), {}).get(topology)
+            if led is None:
+                tally.add(not_led(self._worker.worker, call.group))
+                continue
+            ticket = next(self._tickets)
+            led.settling[ticket] = tally.add
+            self._put(led, work.Settle(tuple(keys), call.again, ticket))
 
-    def _take(
-        self,
-        group: GroupKey,
-        task: TaskId,
-        topology: str,
-        calls: Buffer,
-        told: Callable[[Failures | None], None],
-    ) -> bool:
+    def _take(self, group: GroupKey, task: TaskId, topology: str, called: Called, told: Told) -> bool:
         led = self._led.get((group, task), {}).get(topology)
         if led is None:
             return False
-        ticket = next(self._tickets)
-        led.tickets[ticket] = (calls, told)
-        self._put(led, work.Called(ticket, calls))
+        ticket = led.asked.add(next(self._tickets), called, told)
+        self._put(
+            led, work.Called(ticket, called.key, called.epoch, called.after, called.settled, called.calls)
+        )
         return True
 
     def _step(self, led: _Led, event: work.Event) -> int | None:
@@ -299,13 +307,16 @@ class StreamDesk:
                 self._run(led, effect)
             case work.Append():
                 self._append(led, effect)
-            case work.Hop(batch=batch, task=task, calls=calls):
-                self._hop(led, batch, task, calls)
+            case work.Hop():
+                self._hop(led, effect)
             case work.Answer(ticket=ticket, failures=failures):
-                calls_of, told = led.tickets.pop(ticket)
-                told(with_origins(calls_of, failures))
+                led.asked.answer(ticket, failures)
+            case work.Decline(ticket=ticket):
+                led.asked.refuse(ticket, Refusal.NOT_READY)
+            case work.Settled(ticket=ticket, count=count):
+                led.settling.pop(ticket)(count)
             case work.Processed():
-                self._acks.processed(led.group.key, led.task, led.spec.name, effect)
+                self._worker.waiters.processed(led.group.key, led.task, led.spec.name, effect)
             case work.Note(event=event, fields=fields):
                 log.warning(event, group=str(led.group.key), task=led.task, topology=led.spec.name, **fields)
             case _:
@@ -364,16 +375,18 @@ class StreamDesk:
         )
         self._step(led, work.Accepted(number) if is_in else work.Refused(number))
 
-    def _hop(self, led: _Led, batch: int, task: TaskId, calls: bytes) -> None:
+    def _hop(self, led: _Led, hop: work.Hop) -> None:
         def then(failures: Failures) -> None:
-            led.hops.discard(hop)
             notes = tuple(
                 protocol.FailureNote(failure.origin, failure.error, failure.traceback) for failure in failures
             )
-            self._put(led, work.HopAnswered(batch, notes))
+            self._put(led, work.HopAnswered(hop.number, notes))
 
-        hop = self.hops.send(led.spec.name, task, calls, then)
-        led.hops.add(hop)
+        route = led.routes.get(hop.task)
+        if route is None:
+            route = self.hops.route(led.spec.name, led.task, led.epoch, hop.task)
+            led.routes[hop.task] = route
+        route.send(hop, then)
 
 
 def _event(batch: int, reply: Reply, bodies: list[bytes]) -> work.Event:

@@ -1,8 +1,9 @@
 """Steps that run on other tasks: sent to the leader of each, until it answers; and those that others send.
 
 A hop is answered when all that it led to is applied, or has failed. Until then it is sent again whenever
-somebody else leads, or too long a time has passed; a leader recognizes a hop that it has taken already, by
-its source and number. A leader that has lost its epoch forgets what it took: then steps may run twice.
+somebody else leads, or too long a time has passed; whoever leads there knows what has run
+(:mod:`stretto.worker.topology.inbox`). Hops from one task to another are sent in their order: if one of them
+has to be sent again, so are all behind it.
 
 Workers take up the code of an update one after the other. Calls are run by the code that made them, or steps
 could be missing there: a leader that goes by other code refuses them, until both go by the same.
@@ -10,12 +11,8 @@ could be missing there: a leader that goes by other code refuses them, until bot
 
 from __future__ import annotations
 
-import itertools
-import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -28,32 +25,54 @@ from stretto.replog.frame import Buffer
 from stretto.topology.work import StepCall
 from stretto.types import Epoch, TaskId
 from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.topology import work
+from stretto.worker.topology.inbox import ASKED_MAX
 from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
+    from stretto.loop import Loop
     from stretto.worker.process import Worker
     from stretto.worker.transport import Connection
 
 TIMEOUT_MS = 60_000
-TAKEN_MAX = 10_000
-"""Hops of others that are remembered after they were answered."""
+TASKS_END = 1 << 32
+"""Beyond any number of a task."""
+NUMBERS_END = (1 << 63) - 1
+"""Beyond any number of a hop."""
+
+
+class Called(NamedTuple):
+    """A hop that has come, as its sender made it."""
+
+    key: work.HopKey
+    epoch: Epoch
+    after: int
+    settled: int
+    calls: Buffer
+
 
 Failures: TypeAlias = tuple[wire.StepFailure, ...]
-Take: TypeAlias = Callable[[GroupKey, TaskId, str, Buffer, Callable[[Failures | None], None]], bool]
-"""Run calls of a topology on a task that is led here; False if it is not. The last argument hears what became
-of it: None if the epoch ended before."""
+Told: TypeAlias = Callable[[Failures | Refusal], None]
+"""Hears what became of a hop, or why it was not taken."""
+Take: TypeAlias = Callable[[GroupKey, TaskId, str, Called, Told], bool]
+"""Run a hop of a topology on a task that is led here; False if it is not."""
 
 _decode_calls = msgspec.msgpack.Decoder(list[StepCall]).decode
 
 
-def _checked(bodies: Sequence[memoryview]) -> bytes:
-    """Whatever is no calls would end the executor that is given them, and then who takes them apart."""
+def _checked(message: wire.RunSteps, bodies: Sequence[memoryview]) -> Called:
+    """What has come, if it is a hop: anything else would end the executor that is given it, or the worker
+    that makes rows of it."""
+    numbers = (message.number - 1, message.after, message.settled, message.epoch)
+    if not 0 <= message.source < TASKS_END or not all(0 <= each < NUMBERS_END for each in numbers):
+        raise PeerError("the number of a hop is malformed")
     try:
         calls = bytes(bodies[0])
         _decode_calls(calls)
     except (*MALFORMED, IndexError) as error:
         raise PeerError(f"calls of steps are malformed: {error}") from error
-    return calls
+    key = (message.source, message.number)
+    return Called(key, message.epoch, message.after, message.settled, calls)
 
 
 def only_step(calls: Buffer) -> str | None:
@@ -67,27 +86,151 @@ def with_origins(calls: Buffer, notes: tuple[FailureNote, ...]) -> Failures:
     if not notes:
         return ()
     origins = [call.origin for call in _decode_calls(calls)]
-    return tuple(wire.StepFailure(origins[note.index], note.error, note.traceback) for note in notes)
+    known = [note for note in notes if note.index < len(origins)]
+    return tuple(wire.StepFailure(origins[note.index], note.error, note.traceback) for note in known)
 
 
-@dataclass(slots=True, eq=False)
-class Hop:
-    """On its way."""
+class Asked:
+    """Hops of others that one stream was asked to run, and who hears of them.
 
-    number: int
-    topology: str
-    task: TaskId
-    calls: Buffer
-    then: Callable[[Failures], None]
-    attempts: int = 0
-    is_over: bool = False
-    """Nobody waits for it any more."""
+    A hop may be asked for again and again while it waits: its calls are kept once, and the latest askers.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[work.HopKey, tuple[Buffer, list[int]]] = {}
+        self._tickets: dict[int, tuple[work.HopKey, Told]] = {}
+
+    def add(self, ticket: int, called: Called, told: Told) -> int:
+        _, tickets = self._calls.setdefault(called.key, (called.calls, []))
+        if len(tickets) == ASKED_MAX:
+            del self._tickets[tickets.pop(0)]
+        tickets.append(ticket)
+        self._tickets[ticket] = (called.key, told)
+        return ticket
+
+    def answer(self, ticket: int, notes: tuple[FailureNote, ...]) -> None:
+        found = self._pop(ticket)
+        if found is not None:
+            calls, told = found
+            told(with_origins(calls, notes))
+
+    def refuse(self, ticket: int, why: Refusal) -> None:
+        found = self._pop(ticket)
+        if found is not None:
+            found[1](why)
+
+    def refuse_all(self, why: Refusal) -> None:
+        for ticket in list(self._tickets):
+            self.refuse(ticket, why)
+
+    def _pop(self, ticket: int) -> tuple[Buffer, Told] | None:
+        """None if others have asked since."""
+        found = self._tickets.pop(ticket, None)
+        if found is None:
+            return None
+        key, told = found
+        calls, tickets = self._calls[key]
+        tickets.remove(ticket)
+        if not tickets:
+            del self._calls[key]
+        return calls, told
 
 
-@dataclass(slots=True, eq=False)
-class _Taken:
-    waiting: list[tuple[Connection, int]] = field(default_factory=list)
-    answer: Failures | None = None
+class Route:
+    """Hops of a topology from one task to another that are not answered."""
+
+    def __init__(self, hops: Hops, topology: str, source: TaskId, epoch: Epoch, target: TaskId) -> None:
+        self._hops = hops
+        self._topology = topology
+        self._source = source
+        self._epoch = epoch
+        self._target = target
+        #: In the order of their numbers, each with who hears of its answer.
+        self._unanswered: dict[int, tuple[work.Hop, Callable[[Failures], None]]] = {}
+        #: Everything is sent again soon, and nothing before that.
+        self._waits = False
+        self._attempts = 0
+        #: How often all was sent again: what is heard of an earlier time says nothing of this one.
+        self._round = 0
+        self._is_over = False
+
+    def send(self, hop: work.Hop, then: Callable[[Failures], None]) -> None:
+        self._unanswered[hop.number] = (hop, then)
+        if not self._waits:
+            self._try(hop)
+
+    def close(self) -> None:
+        """Nobody waits for them any more."""
+        self._is_over = True
+        self._unanswered.clear()
+
+    def _try(self, hop: work.Hop) -> None:
+        hops, round_ = self._hops, self._round
+        network = hops.network
+        group = hops.group_of(self._target)
+        if group is None:
+            # As when a worker has just begun.
+            self._again(round_, lambda then, ms: hops.loop.call_after(ms, network.refresh, then))
+            return
+        epoch = network.view.epoch(group)
+
+        def wait(then: Callable[[], None], within_ms: int) -> None:
+            network.when_led_anew(group, then, above=epoch, within_ms=within_ms)
+
+        def heard_here(told: Failures | Refusal) -> None:
+            if isinstance(told, Refusal):
+                self._again(round_, wait)
+            else:
+                self._answered(hop.number, told)
+
+        def heard(reply: wire.ToClient | None, _: list[memoryview]) -> None:
+            if isinstance(reply, wire.StepsRun):
+                self._answered(hop.number, reply.failures)
+            else:
+                self._again(round_, wait)
+
+        # One that was answered has run, whatever became of the log there since.
+        after = max((number for number in self._unanswered if number < hop.number), default=0)
+        called = Called((self._source, hop.number), self._epoch, after, hop.settled, hop.calls)
+        if hops.take(group, self._target, self._topology, called, heard_here):
+            return
+        request = network.next_request()
+        message = wire.RunSteps(
+            request,
+            group,
+            self._target,
+            self._topology,
+            self._source,
+            self._epoch,
+            hop.number,
+            after,
+            hop.settled,
+            hops.code,
+        )
+        if not network.to_leader(
+            group, request, message, (hop.calls,), heard, timeout_ms=TIMEOUT_MS, wait_ms=TIMEOUT_MS
+        ):
+            self._again(round_, wait)
+
+    def _answered(self, number: int, failures: Failures) -> None:
+        found = self._unanswered.pop(number, None)
+        if found is not None:
+            self._attempts = 0
+            found[1](failures)
+
+    def _again(self, round_: int, wait: Callable[[Callable[[], None], int], object]) -> None:
+        if self._waits or self._is_over or round_ != self._round:
+            return
+        self._waits = True
+        self._round += 1
+        wait(self._resume, patience_ms(self._attempts))
+        self._attempts += 1
+
+    def _resume(self) -> None:
+        self._waits = False
+        for hop, _ in list(self._unanswered.values()):
+            if not self._waits and hop.number in self._unanswered:
+                self._try(hop)
 
 
 class Hops:
@@ -95,87 +238,25 @@ class Hops:
 
     def __init__(self, worker: Worker, take: Take) -> None:
         self._worker = worker
-        self._take = take
-        self._source = f"{worker.worker}/{secrets.token_hex(8)}"
-        self._numbers = itertools.count(1)
+        self.take = take
         self._network: Network | None = None
-        #: Those that wait until it is known who leads their tasks, as when a worker has just begun.
-        self._unplaced: deque[Hop] = deque()
-        #: Of others, by source and number.
-        self._taken: dict[tuple[str, int], _Taken] = {}
-        #: Those that were answered, oldest first.
-        self._answered: deque[tuple[str, int]] = deque()
 
     # To others.
 
-    def send(self, topology: str, task: TaskId, calls: Buffer, then: Callable[[Failures], None]) -> Hop:
-        hop = Hop(next(self._numbers), topology, task, calls, then)
-        self._queue(hop)
-        return hop
+    def route(self, topology: str, source: TaskId, epoch: Epoch, target: TaskId) -> Route:
+        return Route(self, topology, source, epoch, target)
 
-    def _queue(self, hop: Hop) -> None:
-        self._unplaced.append(hop)
-        if len(self._unplaced) == 1:
-            self._try_unplaced()
+    @property
+    def loop(self) -> Loop:
+        return self._worker.loop
 
-    def _try_unplaced(self) -> None:
-        """In the order in which they were sent: what one task sends to another arrives in that order."""
-        while self._unplaced:
-            hop = self._unplaced[0]
-            if self._group_of(hop) is None and not hop.is_over:
-                hop.attempts += 1
-                wait_ms = patience_ms(hop.attempts - 1)
-                self._worker.loop.call_after(wait_ms, self.network.refresh, self._try_unplaced)
-                return
-            self._try(hop)
-            self._unplaced.popleft()
+    @property
+    def code(self) -> str:
+        """Digest of the module's code that makes the calls."""
+        return self._worker.artifact
 
-    def _try(self, hop: Hop) -> None:
-        if hop.is_over:
-            return
-        network = self.network
-        group = self._group_of(hop)
-        if group is None:
-            self._queue(hop)
-            return
-        epoch = network.view.epoch(group)
-
-        def heard_here(failures: Failures | None) -> None:
-            if failures is None:
-                self._again(hop, group, epoch)
-            else:
-                self._end(hop, failures)
-
-        def heard(reply: wire.ToClient | None, _: list[memoryview]) -> None:
-            if isinstance(reply, wire.StepsRun):
-                self._end(hop, reply.failures)
-            else:
-                self._again(hop, group, epoch)
-
-        if self._take(group, hop.task, hop.topology, hop.calls, heard_here):
-            return
-        request = network.next_request()
-        message = wire.RunSteps(
-            request, group, hop.task, hop.topology, self._source, hop.number, self._worker.artifact
-        )
-        if not network.to_leader(
-            group, request, message, (hop.calls,), heard, timeout_ms=TIMEOUT_MS, wait_ms=TIMEOUT_MS
-        ):
-            self._again(hop, group, epoch)
-
-    def _group_of(self, hop: Hop) -> GroupKey | None:
-        return self.network.view.of_task.get((self._worker.config.module, hop.task))
-
-    def _again(self, hop: Hop, group: GroupKey, epoch: Epoch) -> None:
-        hop.attempts += 1
-        self.network.when_led_anew(
-            group, lambda: self._try(hop), above=epoch, within_ms=patience_ms(hop.attempts)
-        )
-
-    def _end(self, hop: Hop, failures: Failures) -> None:
-        if not hop.is_over:
-            hop.is_over = True
-            hop.then(failures)
+    def group_of(self, task: TaskId) -> GroupKey | None:
+        return self.network.view.of_task.get((self._worker.config.module, task))
 
     @property
     def network(self) -> Network:
@@ -190,43 +271,21 @@ class Hops:
     # Of others.
 
     def received(self, sender: Connection, message: wire.RunSteps, bodies: list[memoryview]) -> None:
-        key = (message.source, message.number)
-        taken = self._taken.get(key)
-        if taken is not None and taken.answer is not None:
-            self._worker.transport.reply(sender, wire.StepsRun(message.request, taken.answer))
-            return
-        if taken is None:
-            calls = _checked(bodies)
-            if message.code != self._worker.artifact:
-                self._refuse(sender, message.request, Refusal.NOT_READY)
-                return
-            taken = self._taken[key] = _Taken()
-            if not self._take(
-                message.group, message.task, message.topology, calls, lambda told: self._told(key, told)
-            ):
-                del self._taken[key]
-                self._refuse(sender, message.request)
-                return
-        taken.waiting.append((sender, message.request))
+        called = _checked(message, bodies)
 
-    def _told(self, key: tuple[str, int], failures: Failures | None) -> None:
-        taken = self._taken[key]
-        waiting, taken.waiting = taken.waiting, []
-        if failures is None:
-            del self._taken[key]
-            for sender, request in waiting:
-                self._refuse(sender, request)
-            return
-        taken.answer = failures
-        for sender, request in waiting:
-            self._worker.transport.reply(sender, wire.StepsRun(request, failures))
-        self._answered.append(key)
-        if len(self._answered) > TAKEN_MAX:
-            del self._taken[self._answered.popleft()]
+        def told(told: Failures | Refusal) -> None:
+            reply: wire.ToClient
+            if isinstance(told, Refusal):
+                reply = wire.Refused(message.request, told, None, Epoch(0))
+            else:
+                reply = wire.StepsRun(message.request, told)
+            self._worker.transport.reply(sender, reply)
 
-    def _refuse(self, sender: Connection, request: int, why: Refusal = Refusal.NOT_LEADER) -> None:
-        refused = wire.Refused(request, why, None, Epoch(0))
-        self._worker.transport.reply(sender, refused)
+        if message.code != self._worker.artifact:
+            told(Refusal.NOT_READY)
+            return
+        if not self.take(message.group, message.task, message.topology, called, told):
+            told(Refusal.NOT_LEADER)
 
     def close(self) -> None:
         if self._network is not None:

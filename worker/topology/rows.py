@@ -3,6 +3,10 @@
     $progress   topology, depot          ->  the offset below which all records are processed
     $retries    topology, depot, offset  ->  how often the record failed; it is tried again
     $failures   topology, depot, offset  ->  a record that is not: when, how often, and why
+    $hops       topology, "latest"       ->  the number of the hop that was made last
+                topology, "out", number  ->  a hop that is not known to be done: Outgoing
+                topology, "in", task     ->  how far the hops of that task have run here: Incoming
+                topology, "failed", task, number  ->  how calls of such a hop failed
 
 Keys are paths of :mod:`stretto.ordered` keys, values MessagePack.
 """
@@ -17,10 +21,21 @@ import msgspec
 
 from stretto import admin
 from stretto.ordered import EVERYTHING, decode_at, encode, subtree
-from stretto.pstate.changes import Changes, Packed, pack_part
+from stretto.pstate.changes import CHANGES_BYTES_MAX, Changes, Packed, pack_part
 from stretto.records import DepotOffset, RecordBatch
 from stretto.types import TaskId
-from stretto.worker.topology.work import Entry, RecordKey, Stored
+from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.taskseed import HOPS
+from stretto.worker.topology.work import (
+    Entry,
+    HopKey,
+    Incoming,
+    OfRecords,
+    OfRetry,
+    Outgoing,
+    RecordKey,
+    Stored,
+)
 
 if TYPE_CHECKING:
     from stretto.worker.state import AppliedState
@@ -28,13 +43,19 @@ if TYPE_CHECKING:
 PROGRESS = "$progress"
 RETRIES = "$retries"
 FAILURES = "$failures"
+_LATEST, _OUT, _IN, _FAILED = "latest", "out", "in", "failed"
 
 BEGINNING_BYTES = 1_000
 ERROR_CHARACTERS_MAX = 1_000
 TRACEBACK_CHARACTERS_MAX = 8_000
+NOTES_CHARACTERS_MAX = 1_000_000
+"""Of the errors of all records that one entry parks, and as much of tracebacks: an entry holds them."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _number = msgspec.msgpack.Decoder(int).decode
+_outgoing = msgspec.msgpack.Decoder(Outgoing).decode
+_incoming = msgspec.msgpack.Decoder(Incoming).decode
+_notes = msgspec.msgpack.Decoder(tuple[FailureNote, ...]).decode
 
 
 class FailureRow(msgspec.Struct, frozen=True, array_like=True):
@@ -69,32 +90,104 @@ def packed(topology: str, entry: Entry, now_ms: int) -> Packed:
         changes[RETRIES] = _changes(gone, puts)
     if entry.parked or entry.unparked:
         puts = []
+        count = max(1, len(entry.parked))
+        error_max = min(ERROR_CHARACTERS_MAX, NOTES_CHARACTERS_MAX // count)
+        traceback_max = min(TRACEBACK_CHARACTERS_MAX, NOTES_CHARACTERS_MAX // count)
         for parked in entry.parked:
             note = parked.note
             row = FailureRow(
                 now_ms,
                 parked.attempts,
-                note.error[:ERROR_CHARACTERS_MAX],
-                note.traceback[-TRACEBACK_CHARACTERS_MAX:],
-                note.beginning,
+                note.error[:error_max],
+                note.traceback[-traceback_max:],
+                note.beginning[:error_max],
             )
             puts.append((key_of(topology, *parked.key), _encode(row)))
         changes[FAILURES] = _changes([key_of(topology, *key) for key in entry.unparked], puts)
-    return pack_part(changes)
+    if hops := _hops(topology, entry):
+        changes[HOPS] = hops
+    return pack_part(changes, CHANGES_BYTES_MAX)
+
+
+def _hops(topology: str, entry: Entry) -> Changes | None:
+    puts = [(key_of(topology, _OUT, number), _encode(row)) for number, row in entry.made.items()]
+    if entry.made:
+        puts.append((key_of(topology, _LATEST), _encode(max(entry.made))))
+    puts += [(key_of(topology, _IN, source), _encode(row)) for source, row in entry.run.items()]
+    puts += [(key_of(topology, _FAILED, *key), _encode(notes)) for key, notes in entry.failed.items()]
+    gone = [key_of(topology, _OUT, number) for number in entry.cleared]
+    gone += [key_of(topology, _FAILED, *key) for key in entry.forgotten]
+    return _changes(gone, puts) if gone or puts else None
 
 
 def _changes(deletes: Iterable[bytes], puts: Sequence[tuple[bytes, bytes]]) -> Changes:
     return Changes(deletes=tuple(sorted(deletes)), puts=tuple(sorted(puts)))
 
 
-def read(state: AppliedState, task: TaskId, topology: str) -> Stored:
-    """What is applied; off the loop."""
-    progress: dict[str, int] = {}
-    for path, value in _rows(state, task, PROGRESS, topology):
-        progress[str(path[0])] = _number(value)
+def read(state: AppliedState, task: TaskId, topology: str, now: int) -> Stored:
+    """What is applied; off the loop. Hops are numbered from ``now`` on, a time, or from those that are known:
+    beyond any that are not, which other tasks may remember. A topology of the same name that was deleted made
+    such, or a leader whose log was given up."""
     retries = {_record(path): _number(value) for path, value in _rows(state, task, RETRIES, topology)}
-    parked = tuple(_record(path) for path, _ in _rows(state, task, FAILURES, topology))
-    return Stored(progress=progress, retries=retries, parked=parked)
+    outbox: dict[int, Outgoing] = {}
+    inbox: dict[TaskId, Incoming] = {}
+    failed: dict[HopKey, tuple[FailureNote, ...]] = {}
+    latest = now
+    for (kind, *path), value in _rows(state, task, HOPS, topology):
+        match kind:
+            case "out":
+                outbox[int(path[0])] = _outgoing(value)
+            case "in":
+                inbox[TaskId(int(path[0]))] = _incoming(value)
+            case "failed":
+                failed[TaskId(int(path[0])), int(path[1])] = _notes(value)
+            case _:
+                latest = max(now, _number(value))
+    return Stored(
+        progress=progress(state, task, topology),
+        retries=retries,
+        parked=parked(state, task, topology),
+        outbox=outbox,
+        latest_hop=latest,
+        inbox=inbox,
+        failed=failed,
+    )
+
+
+def first_needed(state: AppliedState, task: TaskId, topology: str, depot: str) -> int:
+    """Records of a depot below this are not run again by a topology; off the loop."""
+    # An entry moves a record from one of these to another: they are read as of one moment.
+    with state.reading_pstates(task, PROGRESS, RETRIES, HOPS) as (progress, retries, hops):
+        value = progress.get(key_of(topology, depot))
+        first = 0 if value is None else _number(value)
+        key = next(iter(retries.keys(*subtree(key_of(topology, depot)))), None)
+        if key is not None:
+            first = min(first, int(_decoded(key)[2]))
+        for _, value in hops.scan(*subtree(key_of(topology, _OUT))):
+            match _outgoing(value).origin:
+                case OfRecords(depot=of, start=offset) | OfRetry(depot=of, offset=offset) if of == depot:
+                    first = min(first, offset)
+                case _:
+                    pass
+    return first
+
+
+def parked(state: AppliedState, task: TaskId, topology: str) -> tuple[RecordKey, ...]:
+    """Records that are not tried again; off the loop."""
+    return tuple(_record(path) for path, _ in _rows(state, task, FAILURES, topology))
+
+
+def progress(state: AppliedState, task: TaskId, topology: str) -> dict[str, int]:
+    """The offset below which a topology has processed all records of each depot; off the loop."""
+    return {str(path[0]): _number(value) for path, value in _rows(state, task, PROGRESS, topology)}
+
+
+def parked_among(
+    state: AppliedState, task: TaskId, topology: str, keys: Iterable[RecordKey]
+) -> list[RecordKey]:
+    """Those of these records that a topology has parked; off the loop."""
+    with state.reading_pstate(task, FAILURES) as rows:
+        return [key for key in dict.fromkeys(keys) if rows.get(key_of(topology, *key)) is not None]
 
 
 def count_parked(state: AppliedState, task: TaskId, topology: str) -> int:

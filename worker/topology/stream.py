@@ -6,11 +6,11 @@ steps that others hopped to. The life of a batch:
 
 1. It *runs* in the executor, a few at a time. The executor lets each see those before it, applied or not.
 2. When the executor has answered, its changes are *appended*, at once and in the order of the runs: so what a
-   batch saw lies before it in the log. If nothing it caused is left to do, the progress of its depot is
-   in the same entry: such records are processed exactly once, whatever happens.
-3. What it called on other tasks is *sent*, and answered when it is applied there, hops of its own included.
-   Nothing else waits for that, or two tasks that call each other would wait for ever; but only then does the
-   progress pass the batch, with a later entry.
+   batch saw lies before it in the log. In the same entry are the progress of its depot, or that the hop has
+   run, and what it calls on other tasks: all of it happens exactly once, whoever leads when.
+3. Once that is applied, the calls are *sent*, and answered when they are applied there, hops of their own
+   included. Nothing else waits for that, or two tasks that call each other would wait for ever. Who leads
+   next finds unanswered hops in the outbox and sends them again; who has run them finds them in its inbox.
 4. It is *processed* when it is applied and its hops are answered.
 
 A batch that has no effect although others may have seen it ends the *attempt*: the executor died with what it
@@ -19,7 +19,8 @@ forgotten, and work goes on from where the last entry in the log says. Nothing i
 in the log was never counted as done; and nothing is lost of updates, because what runs next sees all that is.
 
 A record that fails has no effect of its own. It is tried again by the policy of its topology, and parked at
-last, in the state where people find it. Steps that fail elsewhere make the record fail that called them.
+last, in the state where people find it. Steps that fail elsewhere make the record fail that called them: it
+is run again whole, and whatever else it did is done once more.
 """
 
 from __future__ import annotations
@@ -38,16 +39,31 @@ from stretto.worker.topology.batches import (
     Calls,
     Records,
     Retry,
-    Ticket,
     Work,
     cut_off,
-    end_of,
     in_hop,
     notes_of_all,
     one_by_one,
+    start_of,
+    without_first,
 )
 from stretto.worker.topology.failed import Failed, backoff_ms
-from stretto.worker.topology.work import Effect, Entry, Event, Parked, RecordKey, Settings, Stored
+from stretto.worker.topology.guards import GUARDS, Guards
+from stretto.worker.topology.inbox import Arrived, Inbox, bounded
+from stretto.worker.topology.outbox import Outbox
+from stretto.worker.topology.work import (
+    Effect,
+    Entry,
+    Event,
+    OfCalls,
+    OfRecords,
+    OfRetry,
+    Origin,
+    Parked,
+    RecordKey,
+    Settings,
+    Stored,
+)
 
 RUNNING_MAX = 2
 """One runs, and the next is there when it ends."""
@@ -70,9 +86,12 @@ CRASHES_MAX = 2
 
 
 class Stream:
-    def __init__(self, depots: tuple[str, ...], settings: Settings, stored: Stored) -> None:
+    def __init__(
+        self, depots: tuple[str, ...], settings: Settings, stored: Stored, guards: Guards = GUARDS
+    ) -> None:
         self.depots = depots
         self._settings = settings
+        self._guards = guards
         self.attempt = 1
         self._now = 0
         self._effects: list[Effect] = []
@@ -81,7 +100,7 @@ class Stream:
         self._running: deque[Batch] = deque()
         #: Appended, and not both applied and answered for.
         self._unfinished: dict[int, Batch] = {}
-        #: Of these, the records of each depot, in order: the progress passes them one by one.
+        #: Of these, the records of each depot, in order: they are processed one by one.
         self._in_order: dict[str, deque[Batch]] = {depot: deque() for depot in depots}
         self._ends = {depot: stored.ends.get(depot, 0) for depot in depots}
         #: Where the next run begins, as of the last entry.
@@ -91,6 +110,10 @@ class Stream:
         #: What is told of it.
         self.processed = dict(self._positions)
         self._calls: deque[Calls] = deque()
+        self._outbox = Outbox(stored.outbox, stored.latest_hop)
+        self._inbox = Inbox(stored.inbox, stored.failed, guards)
+        #: Which batch made each hop that is not answered.
+        self._makers: dict[int, Batch] = {}
         self._failed = Failed(stored)
         #: To be in the next entry.
         self._owed = Entry()
@@ -105,6 +128,41 @@ class Stream:
         self._resumes_at: int | None = None
         self._pauses = 0
         self._turn = 0
+        self._restore(stored)
+
+    def _restore(self, stored: Stored) -> None:
+        """Hops that nobody who led before knew to be answered go out again."""
+        made: dict[Origin, Batch] = {}
+        for number, row in sorted(stored.outbox.items()):
+            batch = made.get(row.origin)
+            if batch is None:
+                batch = made[row.origin] = self._begin(self._remade(row.origin))
+                batch.is_applied = True
+                self._unfinished[batch.number] = batch
+            batch.hops += 1
+            self._makers[number] = batch
+            self._effects.append(self._outbox.hop(number))
+        for depot in self.depots:
+            of_depot = [batch for batch in made.values() if _is_of(batch, depot)]
+            self._in_order[depot].extend(sorted(of_depot, key=start_of))
+            self.processed[depot] = self._reached(depot)
+
+    def _remade(self, origin: Origin) -> Work:
+        match origin:
+            case OfRecords(depot=depot, start=start, end=end) if start < self._progress.get(depot, 0):
+                end = min(end, self._progress[depot])
+                return Records(depot, end - start, start, end, results=None)
+            case OfRetry(depot=depot, offset=offset, failures=failures):
+                return Retry((depot, offset), failures)
+            case OfCalls(source=source, number=number, first=first):
+                arrived = self._inbox.reopen((source, number))
+                arrived.parts += 1
+                return Calls(arrived, b"", first)
+            case OfRecords():
+                # They are run again, or of a depot that the topology does not read any more.
+                return Bare()
+            case _:
+                assert_never(origin)
 
     # The door.
 
@@ -113,8 +171,8 @@ class Stream:
         match event:
             case work.Grown(depot=depot, end=end):
                 self._ends[depot] = max(self._ends[depot], end)
-            case work.Called(ticket=ticket, calls=calls):
-                self._calls.append(Calls(Ticket(ticket), calls))
+            case work.Called():
+                self._called(event)
             case work.Ran():
                 self._ran(event)
             case work.NotRun():
@@ -125,10 +183,10 @@ class Stream:
                 self._refused(number)
             case work.Applied(batch=number):
                 self._applied(number)
-            case work.HopAnswered(batch=number, failures=failures):
+            case work.HopAnswered(number=number, failures=failures):
                 self._hop_answered(number, failures)
-            case work.Settle(keys=keys, again=again):
-                self._settle(keys, again)
+            case work.Settle():
+                self._settle(event)
             case work.Retimed(settings=settings):
                 self._settings = settings
                 self._size = min(self._size, settings.records_max)
@@ -151,12 +209,12 @@ class Stream:
     @property
     def lag(self) -> int:
         """Records that are applied and not known to be processed."""
-        return sum(self._ends[depot] - self._progress[depot] for depot in self.depots)
+        return sum(self._ends[depot] - self.processed[depot] for depot in self.depots)
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing has begun that is not done, hops included, and known to be in the log."""
-        return not (self._running or self._unfinished or self._calls or self._owed)
+        """Nothing has begun that is not done, hops included, and known to be applied."""
+        return not (self._running or self._unfinished or self._calls or self._owed or self._outbox)
 
     @property
     def waiting(self) -> int:
@@ -198,6 +256,24 @@ class Stream:
     def _applied_below(self) -> int:
         waiting = [number for number, batch in self._unfinished.items() if not batch.is_applied]
         return min([*waiting, *(batch.number for batch in self._running)], default=self._numbers)
+
+    def _called(self, called: work.Called) -> None:
+        key, inbox = called.key, self._inbox
+        self._owed.forgotten += inbox.forget(key[0], called.settled, called.epoch)
+        if not inbox.may_ask(key, called.epoch):
+            self._effects.append(work.Decline(called.ticket))
+        elif inbox.has_run(key):
+            arrived = inbox.open.get(key)
+            if arrived is not None:
+                arrived.ask(called.ticket)
+            else:
+                self._effects.append(work.Answer(called.ticket, inbox.failures_of(key)))
+        elif not inbox.may_take(key, called.after):
+            self._effects.append(work.Decline(called.ticket))
+        else:
+            arrived, done = inbox.take(key, called.ticket)
+            arrived.parts += 1
+            self._calls.append(Calls(arrived, without_first(called.calls, done), done))
 
     def _run_calls(self) -> bool:
         if not self._calls:
@@ -280,12 +356,13 @@ class Stream:
             case Retry() as retry:
                 self._retried(batch, retry, ran)
             case Calls() as calls:
-                calls.failures = list(ran.failures)
+                calls.failures = in_hop(calls, ran.failures)
                 if ran.left:
                     if self._running:
                         # It was sent after them.
                         self._end_attempt(list(self._running))
                     self._calls.appendleft(cut_off(calls, ran.left))
+                self._note_run(batch.entry, calls, ran.end)
             case Bare():
                 check(False, "rows of the engine were run", batch=batch.number)
             case _:
@@ -371,30 +448,37 @@ class Stream:
         entry.retries = owed.retries | entry.retries
         entry.parked = owed.parked + entry.parked
         entry.unparked = owed.unparked + entry.unparked
-        for depot in self.depots:
-            mine = batch.of if isinstance(batch.of, Records) and batch.of.depot == depot else None
-            reached = self._reached(depot, mine if not batch.hops else None)
-            if reached > self._progress[depot]:
-                entry.progress[depot] = reached
+        entry.settled = owed.settled + entry.settled
+        entry.failed = owed.failed | entry.failed
+        entry.cleared, entry.forgotten = owed.cleared, owed.forgotten
+        for key in entry.forgotten:
+            entry.failed.pop(key, None)
+        for source, _ in entry.forgotten:
+            if source not in entry.run:
+                entry.run[source] = self._inbox.with_settled(source)
+        entry.progress = dict(owed.progress)
+        if batch.ran is not None and batch.ran.hops:
+            entry.made = self._outbox.made(batch.origin, batch.ran.hops)
+        if isinstance(batch.of, Records) and (self._guards.passes_records() or not batch.hops):
+            entry.progress[batch.of.depot] = batch.of.end
+        entry.progress = {depot: end for depot, end in entry.progress.items() if end != self._progress[depot]}
+        self._unfinished[batch.number] = batch
         if changes.pstates or entry:
             self._effects.append(work.Append(batch.number, changes, entry))
-            self._unfinished[batch.number] = batch
         else:
             batch.is_applied = True
-            self._unfinished[batch.number] = batch
             self._accepted(batch.number)
 
-    def _reached(self, depot: str, last: Records | None) -> int:
-        """Up to where all is done but to be applied; ``last`` is done, and comes after all others."""
-        reached = self._progress[depot]
-        for batch in self._in_order[depot]:
-            if batch.hops:
-                return reached
-            reached = end_of(batch)
-        return reached if last is None else last.end
+    def _note_run(self, entry: Entry, calls: Calls, count: int) -> None:
+        """In the entry of what they did: who sends them again is answered, and they are not run."""
+        key = calls.of.key
+        if self._guards.notes_run():
+            entry.run[key[0]] = self._inbox.ran(key, None if calls.is_last else calls.first + count)
+        if calls.failures and self._guards.remembers_failure():
+            entry.failed[key] = bounded([*calls.of.failures, *calls.failures], len(self._owed.failed))
 
     def _append_what_is_owed(self) -> None:
-        if self._owed or any(self._reached(depot, None) > self._progress[depot] for depot in self.depots):
+        if self._owed:
             self._append(self._begin(Bare()), NO_CHANGES)
 
     def _accepted(self, number: int) -> None:
@@ -403,6 +487,9 @@ class Stream:
         self._owed = Entry()
         self._progress |= entry.progress
         self._failed.accepted(entry, self._now)
+        self._inbox.accepted(entry)
+        self._outbox.accepted(entry.made)
+        self._makers |= dict.fromkeys(entry.made, batch)
         for parked in entry.parked:
             self._note(
                 "record_parked",
@@ -414,54 +501,64 @@ class Stream:
         if isinstance(batch.of, Records):
             self._positions[batch.of.depot] = batch.of.end
             self._in_order[batch.of.depot].append(batch)
-        ran = batch.ran
-        for task, calls in ran.hops if ran is not None else ():
-            self._effects.append(work.Hop(number, task, calls))
+        elif isinstance(batch.of, Calls):
+            batch.of.of.failures += batch.of.failures
+        if not batch.is_applied and self._guards.may_send(False):
+            self._send_hops(batch)
         self._look_at(batch)
-        for depot in entry.progress:
-            self._finish_records(depot)
+
+    def _send_hops(self, batch: Batch) -> None:
+        made = [number for number in batch.entry.made if number in self._makers]
+        self._effects += [self._outbox.hop(number) for number in made]
+        if self._guards.may_clear(False):
+            self._owed.cleared += made
 
     def _refused(self, number: int) -> None:
         batch = self._unfinished.pop(number)
         self._end_attempt([batch, *self._running])
+        self._resumes_at = max(self._resumes_at or 0, self._now + PAUSE_MS)
 
     def _applied(self, number: int) -> None:
         batch = self._unfinished.get(number)
         if batch is not None:
             batch.is_applied = True
+            self._outbox.cleared(batch.entry.cleared)
+            self._send_hops(batch)
+            self._effects += batch.entry.settled
             self._look_at(batch)
 
     def _look_at(self, batch: Batch) -> None:
         """Whether it, and what waits for it, is finished."""
-        if not batch.is_applied or batch.hops:
-            return
         match batch.of:
+            case Calls(of=arrived):
+                if self._guards.may_answer(batch.is_applied, batch.hops):
+                    del self._unfinished[batch.number]
+                    arrived.parts -= 1
+                    if arrived.parts == 0 and arrived.is_whole:
+                        self._answer(arrived)
             case Records(depot=depot):
                 self._finish_records(depot)
-            case Calls(ticket=ticket) as calls:
+            case _ if batch.is_applied and not batch.hops:
                 del self._unfinished[batch.number]
-                ticket.failures += [in_hop(calls, note) for note in calls.failures]
-                ticket.left -= 1
-                if ticket.left == 0:
-                    self._effects.append(work.Answer(ticket.number, tuple(ticket.failures)))
-            case _:
-                del self._unfinished[batch.number]
+
+    def _answer(self, arrived: Arrived) -> None:
+        del self._inbox.open[arrived.key]
+        failures = tuple(arrived.failures)
+        self._effects += [work.Answer(ticket, failures) for ticket in arrived.waiting]
+
+    def _reached(self, depot: str) -> int:
+        """Below this, all that records led to is done."""
+        in_order = self._in_order[depot]
+        return start_of(in_order[0]) if in_order else self._positions[depot]
 
     def _finish_records(self, depot: str) -> None:
         in_order = self._in_order[depot]
         while in_order and in_order[0].is_applied and not in_order[0].hops:
-            # Its end is in the log, or will be with the next entry: until then it holds its place.
-            records = in_order[0].of
-            if not isinstance(records, Records) or records.end > self._progress[depot]:
-                return
             done = in_order.popleft()
             del self._unfinished[done.number]
-            if records.start < records.end:
-                self.processed[depot] = records.end
-                failures = tuple(records.failures)
-                self._effects.append(
-                    work.Processed(depot, records.start, records.end, records.results, failures)
-                )
+            end = self.processed[depot] = self._reached(depot)
+            if isinstance(done.of, Records) and done.of.start < end:
+                self._effects.append(_processed(done.of, end))
 
     # Failures.
 
@@ -490,12 +587,12 @@ class Stream:
         return True
 
     def _retried(self, batch: Batch, retry: Retry, ran: work.Ran) -> None:
-        """It stays on the list until its hops are answered: who leads next knows of it by that alone."""
+        """What its hops come to is found out by whoever leads then, from the outbox."""
         if (ran.start, ran.end) != (retry.key[1], retry.key[1] + 1):
             self._failed.park_trimmed(batch.entry, retry.key, retry.failures, self._settings.parked_max)
         elif ran.failures:
             self._judge(batch.entry, retry.key, retry.failures, ran.failures[0])
-        elif not batch.hops:
+        else:
             batch.entry.retries[retry.key] = None
 
     def _judge(self, entry: Entry, key: RecordKey, failures: int, note: FailureNote) -> None:
@@ -509,30 +606,29 @@ class Stream:
         self._failed.park(entry, Parked(key, attempts, note), self._settings.parked_max)
 
     def _hop_answered(self, number: int, notes: tuple[FailureNote, ...]) -> None:
-        batch = self._unfinished.get(number)
-        if batch is None or not batch.hops:
+        """It leaves the outbox in the entry that says how it failed, or in the next one."""
+        batch = self._makers.pop(number, None)
+        if batch is None:
             return
+        if self._guards.may_clear(True):
+            self._owed.cleared.append(number)
+        if self._guards.is_settled(False):
+            self._outbox.cleared([number])
         batch.hops -= 1
         match batch.of:
             case Records() as records if notes:
                 self._hop_of_records_failed(batch, records, notes)
-            case Retry() as retry:
-                self._hop_of_retry_answered(batch, retry, notes)
-            case Calls() as calls:
-                calls.failures += notes
+            case Retry() as retry if notes and retry.note is None:
+                retry.note = notes[0]
+                self._judge(self._owed, retry.key, retry.failures, retry.note)
+            case Calls(of=arrived) as calls if notes:
+                arrived.failures += in_hop(calls, notes)
+                self._owed.failed[arrived.key] = bounded(arrived.failures, len(self._owed.failed))
+                self._inbox.remember(self._owed.failed)
             case _:
                 pass
-        self._look_at(batch)
-
-    def _hop_of_retry_answered(self, batch: Batch, retry: Retry, notes: tuple[FailureNote, ...]) -> None:
-        if notes and retry.note is None:
-            retry.note = notes[0]
-        if batch.hops:
-            return
-        if retry.note is None:
-            self._owed.retries[retry.key] = None
-        else:
-            self._judge(self._owed, retry.key, retry.failures, retry.note)
+        if batch.number in self._unfinished:
+            self._look_at(batch)
 
     def _hop_of_records_failed(self, batch: Batch, records: Records, notes: tuple[FailureNote, ...]) -> None:
         count = records.end - records.start
@@ -562,20 +658,39 @@ class Stream:
         while in_order and in_order[-1] is not batch:
             later = in_order.pop()
             later.of = Bare()
-        self._positions[records.depot] = offset
+            self._look_at(later)
+        self._positions[records.depot] = self._owed.progress[records.depot] = offset
         # What runs now goes on from elsewhere. It has had no effect yet.
         self._end_attempt(list(self._running))
 
-    def _settle(self, keys: tuple[RecordKey, ...], again: bool) -> None:
-        for key in keys:
+    def _settle(self, asked: work.Settle) -> None:
+        count = 0
+        for key in asked.keys:
             if key in self._failed.parked and key not in self._owed.unparked:
-                if again:
+                count += 1
+                if asked.again:
                     self._failed.retry(self._owed, key, 0)
                 else:
                     self._owed.unparked.append(key)
+        settled = work.Settled(asked.ticket, count)
+        (self._owed.settled if count else self._effects).append(settled)
 
     def _note(self, event: str, **fields: object) -> None:
         self._effects.append(work.Note(event, fields))
+
+
+def _processed(records: Records, end: int) -> work.Processed:
+    """What came of those below ``end``; what is behind it is run again."""
+    start, results = records.start, records.results
+    if results is not None:
+        results = tuple((start + index, result) for index, result in results if start + index < end)
+    notes = [note for note in records.failures if start + note.index < end]
+    failures = tuple((start + note.index, note.error) for note in notes)
+    return work.Processed(records.depot, start, end, results, failures)
+
+
+def _is_of(batch: Batch, depot: str) -> bool:
+    return isinstance(batch.of, Records) and batch.of.depot == depot
 
 
 def _blamed(batch: Batch, lost: work.NotRun, start: int, end: int) -> work.Ran:

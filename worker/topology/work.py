@@ -5,14 +5,65 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
+
 from stretto.pstate.changes import NO_CHANGES, Packed
 from stretto.replog.frame import Buffer
-from stretto.types import TaskId
+from stretto.types import Epoch, TaskId
 from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
 
 RecordKey: TypeAlias = tuple[str, int]
 """A depot and an offset."""
+HopKey: TypeAlias = tuple[TaskId, int]
+"""A hop from another task: that task, and the number that it gave the hop."""
+
+
+class OfRecords(msgspec.Struct, frozen=True, array_like=True, tag="records", gc=False):
+    """A hop was made by records ``[start, end)`` of a depot."""
+
+    depot: str
+    start: int
+    end: int
+
+
+class OfRetry(msgspec.Struct, frozen=True, array_like=True, tag="retry", gc=False):
+    """A hop was made by a record that was tried again after so many failures."""
+
+    depot: str
+    offset: int
+    failures: int
+
+
+class OfCalls(msgspec.Struct, frozen=True, array_like=True, tag="calls", gc=False):
+    """A hop was made by calls of a hop of another task, from the ``first`` of them on."""
+
+    source: TaskId
+    number: int
+    first: int
+
+
+Origin: TypeAlias = OfRecords | OfRetry | OfCalls
+
+
+class Outgoing(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A hop in the outbox."""
+
+    task: TaskId
+    origin: Origin
+    calls: bytes
+
+
+class Incoming(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far the hops of one sender have run."""
+
+    number: int
+    calls: int | None = None
+    """Of that one, so many calls have run; None: all of it."""
+    settled: int = 0
+    """Hops below this are not asked for by whoever leads there now."""
+    settled_in: Epoch = Epoch(0)
+    """The epoch of the sender that said so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +92,12 @@ class Stored:
     retries: dict[RecordKey, int] = field(default_factory=dict)
     """How often each failed."""
     parked: tuple[RecordKey, ...] = ()
+    outbox: dict[int, Outgoing] = field(default_factory=dict)
+    latest_hop: int = 0
+    """The number of the hop that was made last."""
+    inbox: dict[TaskId, Incoming] = field(default_factory=dict)
+    failed: dict[HopKey, tuple[FailureNote, ...]] = field(default_factory=dict)
+    """How calls of hops failed whose senders may ask again."""
 
 
 # Events.
@@ -56,9 +113,16 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Steps are to run here; ``ticket`` is how to name them in the answer."""
+    """A hop of another task has come; ``ticket`` is how to name it in the answer."""
 
     ticket: int
+    key: HopKey
+    epoch: Epoch
+    """In which the sender leads."""
+    after: int
+    """The number of the hop before it from that task; 0 if that is known to have run."""
+    settled: int
+    """The sender asks for no hop below this number any more."""
     calls: Buffer
 
 
@@ -112,19 +176,20 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class HopAnswered:
-    """All that a hop of a batch led to is done, or has failed."""
+    """All that a hop led to is done, or has failed."""
 
-    batch: int
+    number: int
     failures: tuple[FailureNote, ...] = ()
-    """By the index, in the batch, of what hopped."""
+    """By the index, in its batch, of what hopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """A person wants parked records tried again, or forgotten."""
+    """A person wants parked records tried again, or forgotten; answered with Settled."""
 
     keys: tuple[RecordKey, ...]
     again: bool
+    ticket: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +251,21 @@ class Entry:
     """How often each failed; None: it is not tried again."""
     parked: list[Parked] = field(default_factory=list)
     unparked: list[RecordKey] = field(default_factory=list)
+    made: dict[int, Outgoing] = field(default_factory=dict)
+    """Hops that join the outbox."""
+    cleared: list[int] = field(default_factory=list)
+    """Hops that leave it."""
+    run: dict[TaskId, Incoming] = field(default_factory=dict)
+    """How far the hops of other tasks have run."""
+    failed: dict[HopKey, tuple[FailureNote, ...]] = field(default_factory=dict)
+    forgotten: list[HopKey] = field(default_factory=list)
+    """Hops whose failures nobody asks for any more."""
+    settled: list[Settled] = field(default_factory=list)
+    """What is told once it is applied."""
 
     def __bool__(self) -> bool:
-        return bool(self.progress or self.retries or self.parked or self.unparked)
+        records = self.progress or self.retries or self.parked or self.unparked
+        return bool(records or self.made or self.cleared or self.run or self.failed or self.forgotten)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +279,12 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Run steps on another task; answered with HopAnswered."""
+    """Run steps on another task; answered with HopAnswered. Those to one task are sent in their order, and
+    each says which of the unanswered ones comes before it."""
 
-    batch: int
+    number: int
     task: TaskId
+    settled: int
     calls: bytes
 
 
@@ -218,14 +297,31 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Decline:
+    """What ``Called`` asked for is not taken now: something that was sent before it has not come yet."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """So many of the records that ``Settle`` named were parked, and are not any more."""
+
+    ticket: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Processed:
     """Records ``[start, end)`` of a depot are, with all that they led to."""
 
     depot: str
     start: int
     end: int
-    results: tuple[tuple[int, bytes], ...]
-    failures: tuple[FailureNote, ...]
+    results: tuple[tuple[int, bytes], ...] | None
+    """By offset, what was returned; None if an earlier leader ran them, and kept it to itself."""
+    failures: tuple[tuple[int, str], ...]
+    """By offset, how records failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,4 +332,4 @@ class Note:
     fields: dict[str, object]
 
 
-Effect: TypeAlias = RunRecords | RunCalls | Append | Hop | Answer | Processed | Note
+Effect: TypeAlias = RunRecords | RunCalls | Append | Hop | Answer | Decline | Settled | Processed | Note

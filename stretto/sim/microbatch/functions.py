@@ -1,7 +1,8 @@
 """The module under test, and the executor that runs it.
 
 On every task it has a list of what it did and counters that hops add to. Each record draws a word that nobody
-can guess and leaves it on two tasks, so that two runs of one record cannot be mixed unseen."""
+can guess and leaves it on two tasks, so that two runs of one record cannot be mixed unseen. It returns that
+word: who appended the record must be told that of the run that took effect."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import msgspec
 
 from stretto.sim.microbatch.plan import State
 from stretto.types import TaskId
-from stretto.worker.microbatch import messages
+from stretto.worker.microbatch import entries, messages
 from stretto.worker.microbatch.entries import Source
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Run:
         self._kept = kept
         self.calls: dict[TaskId, list[Call]] = {}
         self.failures: list[messages.Failure] = []
+        self.results: list[entries.Result] = []
 
     def get(self, name: str, key: str, default: str = "") -> str:
         for rows in (self._kept.rows, self._state):
@@ -62,6 +64,7 @@ class Run:
             return
         word = f"{self.sim.world.random.getrandbits(48):x}"
         self.put("words", f"{source.task}.{source.offset}", word)
+        self.results.append(entries.Result(source.depot, source.offset, word.encode()))
         self.put("done", "list", self.get("done", "list") + f"{source.offset} ")
         # What is read here decides what happens elsewhere: it must be the truth.
         count = int(self.get("done", "count", "0")) + 1

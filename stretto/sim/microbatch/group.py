@@ -57,6 +57,7 @@ class Group:
     def _serve(self, epoch: Epoch) -> None:
         if epoch == self.epoch:
             self.leader = Leader(self.sim, self, epoch)
+            self.sim.led_anew(self.task)
 
     def append(self, leader: Leader, entry: entries.Entry, tell: Any) -> None:
         sim = self.sim

@@ -35,8 +35,8 @@ class Leader:
         self.state = group.state
         self.machines: list[Coordinator | Participant] = []
         self.kept: dict[Version, Kept] = {}
-        participant = Participant(TOPOLOGY, group.task, sim.next_speaker(), SETTINGS, sim.guards)
-        self.machines.append(participant)
+        self.participant = Participant(TOPOLOGY, group.task, sim.next_speaker(), SETTINGS, sim.guards)
+        self.machines.append(self.participant)
         if group.task == 0:
             self.machines.append(Coordinator(TOPOLOGY, (DEPOT,), sim.plan.tasks, SETTINGS, sim.guards))
         for each in self.machines:
@@ -45,6 +45,15 @@ class Leader:
 
     def grown(self) -> None:
         self.step(self.machines[0], machine.Grown(bounds={DEPOT: (0, self.group.depot_end)}))
+
+    def await_records(self) -> None:
+        """An appender waits for all that is there."""
+        self.step(self.machines[0], machine.Awaited(depot=DEPOT, end=self.group.depot_end))
+
+    @property
+    def told_end(self) -> int:
+        """Below it, appenders that wait have been told of all records."""
+        return self.participant.processed.get(DEPOT, 0)
 
     def receive(self, message: messages.AnyMessage, body: bytes) -> None:
         if not self.alive:
@@ -74,8 +83,8 @@ class Leader:
         match effect:
             case machine.Send(task=task, message=message, body=body):
                 sim.send(task, message, body)
-            case machine.Load(token=token):
-                sim.world.after(sim.draw(3), self.load, each, token)
+            case machine.Load():
+                sim.world.after(sim.draw(3), self.load, each, effect)
             case machine.Append(token=token, entry=entry):
                 self.group.append(self, entry, partial(self.appended, each, token))
             case machine.Execute():
@@ -84,6 +93,8 @@ class Leader:
                 sim.world.after(sim.draw(5), self.collect, each, effect)
             case machine.Miss(version=version):
                 raise Violation(f"task {self.group.task} missed what it had staged for {version}")
+            case machine.Processed():
+                sim.told(self.group, effect)
             case machine.Discard(version=version):
                 for key in [key for key in self.kept if key <= version]:
                     del self.kept[key]
@@ -96,10 +107,20 @@ class Leader:
             case machine.Note():
                 pass
 
-    def load(self, each: Coordinator | Participant, token: int) -> None:
+    def load(self, each: Coordinator | Participant, load: machine.Load) -> None:
         get = self.get
         batch, rolled = entries.batch_of(TOPOLOGY, get), entries.rolled_of(TOPOLOGY, get)
-        self.step(each, machine.Loaded(token=token, batch=batch, rolled=rolled))
+        progress = {depot.decode(): int(end) for depot, end in self.state.get("$progress", {}).items()}
+        self.step(
+            each,
+            machine.Loaded(
+                token=load.token,
+                batch=batch,
+                rolled=rolled,
+                returned=entries.returned_of(TOPOLOGY, get),
+                progress=progress if load.with_progress else None,
+            ),
+        )
 
     def get(self, key: bytes) -> bytes | None:
         return self.state.get(entries.DATABASE, {}).get(key)
@@ -139,7 +160,11 @@ class Leader:
             return
         calls = {task: (len(each), msgspec.msgpack.encode(each)) for task, each in run.calls.items()}
         executed = machine.Executed(
-            version=effect.version, round=effect.round, calls=calls, failures=tuple(run.failures)
+            version=effect.version,
+            round=effect.round,
+            calls=calls,
+            failures=tuple(run.failures),
+            results=tuple(run.results),
         )
         self.sim.world.after(self.sim.draw(20), self.step, each, executed)
 

@@ -35,6 +35,7 @@ class Plan:
     fault_every_ms: int
     unknown: float
     zombie_ms: int
+    belated: float
     append_ms: int
     flaky: float
     poison: float
@@ -53,6 +54,7 @@ class Plan:
             fault_every_ms=random.choice((60, 200, 600, 4_000)),
             unknown=random.choice((0, 0.03, 0.3)),
             zombie_ms=random.choice((1, 50, 400, 1_500)),
+            belated=random.choice((0, 0.5)),
             append_ms=random.choice((1, 3, 30, 80)),
             flaky=random.choice((0, 0.02)),
             poison=random.choice((0, 0.03)),
@@ -63,7 +65,8 @@ class Plan:
         return (
             f"seed {self.seed}: {self.tasks} tasks\n"
             f"  network  loss {self.loss}, doubled {self.doubling}, up to {self.delay_ms} ms late\n"
-            f"  faults   every {self.fault_every_ms} ms; former leaders go on for {self.zombie_ms} ms\n"
+            f"  faults   every {self.fault_every_ms} ms; former leaders go on for {self.zombie_ms} ms; "
+            f"new ones hear what was meant for them {self.belated}\n"
             f"  entries  {self.append_ms} ms, outcome unknown {self.unknown}\n"
             f"  code     fails sometimes {self.flaky}, always {self.poison}\n"
             f"  room     for {self.room} changes"

@@ -7,12 +7,14 @@ that was applied. Everything else goes wrong: messages are lost, doubled, late a
 change and forget, and the old ones go on for a while without knowing; outcomes of entries are not known;
 groups stall; executors die with what they keep; functions fail, and never do the same thing twice.
 
-At the end, everything must be as if each record had been run once, and nothing had ever failed.
+At the end, everything must be as if each record had been run once, and nothing had ever failed. Appenders
+that wait are told of a record only when all that it leads to shows on all tasks, and then what the run
+returned that took effect, or that this is not known.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from random import Random
 
@@ -23,12 +25,14 @@ from stretto.sim.microbatch.plan import DEPOT, TOPOLOGY, Behaviour, Plan
 from stretto.sim.simulation import Verdict
 from stretto.sim.world import Trace, Violation, World
 from stretto.types import TaskId
-from stretto.worker.microbatch import entries, messages
+from stretto.worker.microbatch import entries, machine, messages
 from stretto.worker.microbatch.entries import Source, Version
 from stretto.worker.microbatch.guards import GUARDS, Guards
 from stretto.worker.microbatch.messages import Speaker
 
 RUN_MS = 12_000
+RECENT = 12
+"""Messages to a task that may come again after an election."""
 HEALING_MS = 200_000
 
 
@@ -48,6 +52,10 @@ class MicrobatchSimulation:
         self._kinds: dict[Source, Behaviour] = {}
         self._zombies: dict[TaskId, Leader] = {}
         self._speakers = 0
+        #: The latest messages to each task. Some of them come again, to whoever leads it next.
+        self._recent: dict[TaskId, deque[tuple[messages.AnyMessage, bytes]]] = {
+            group.task: deque(maxlen=RECENT) for group in self.groups
+        }
 
     def next_speaker(self) -> Speaker:
         self._speakers += 1
@@ -73,6 +81,7 @@ class MicrobatchSimulation:
     # The network.
 
     def send(self, task: TaskId, message: messages.AnyMessage, body: bytes) -> None:
+        self._recent[task].append((message, body))
         copies = 1
         if not self.healed:
             copies = 0 if self.world.chance(self.plan.loss) else 1 + self.world.chance(self.plan.doubling)
@@ -81,6 +90,14 @@ class MicrobatchSimulation:
             if not self.healed and self.world.chance(0.01):
                 delay += self.draw(2_000)
             self.world.after(delay, self._deliver, task, message, body)
+
+    def led_anew(self, task: TaskId) -> None:
+        """What was on its way to the leader before arrives at this one, in the order in which it was sent."""
+        if not self.healed and self.world.chance(self.plan.belated):
+            for message, body in list(self._recent[task]):
+                if self.world.chance(0.5):
+                    self.totals["belated"] += 1
+                    self.world.after(1 + self.draw(30), self._deliver, task, message, body)
 
     def _deliver(self, task: TaskId, message: messages.AnyMessage, body: bytes) -> None:
         """To the leader, or to one that was."""
@@ -116,6 +133,8 @@ class MicrobatchSimulation:
             group.depot_end += 1 + self.draw(5)
             if group.leader is not None:
                 group.leader.grown()
+                if self.world.chance(0.5):
+                    group.leader.await_records()
             self.world.after(1 + self.draw(250), self._produce)
 
     def _fault(self) -> None:
@@ -152,7 +171,9 @@ class MicrobatchSimulation:
             former.alive = False
 
     def _is_done(self) -> bool:
-        """All input is committed, and has taken effect everywhere."""
+        """All input is committed, has taken effect everywhere, and appenders have been told."""
+        if any(group.leader is None or group.leader.told_end < group.depot_end for group in self.groups):
+            return False
         batch = entries.batch_of(TOPOLOGY, self.groups[0].state.get(entries.DATABASE, {}).get)
         if batch is None or not batch.committed:
             return not any(group.depot_end for group in self.groups)
@@ -189,6 +210,32 @@ class MicrobatchSimulation:
             if late:
                 raise Violation(f"{version} took effect on task {task}, and {earlier} not yet on {late}")
         self.rolled[task].append(version.id)
+
+    def told(self, group: Group, processed: machine.Processed) -> None:
+        """Appenders of these records are."""
+        self.totals["told" if processed.results is not None else "results lost"] += 1
+        left_out = {int(key) for key in group.state.get("$failures", {})}
+        for offset in range(processed.start, processed.end):
+            if offset not in left_out:
+                self._check_visible(Source(DEPOT, group.task, offset))
+        if processed.results is None:
+            return
+        returned = dict(processed.results)
+        failed = {offset for offset, _ in processed.failures}
+        for offset in range(processed.start, processed.end):
+            if (offset in failed) != (offset in left_out):
+                raise Violation(f"record {offset} of task {group.task} is told to have failed wrongly")
+            if offset not in left_out:
+                word = group.state.get("words", {}).get(f"{group.task}.{offset}".encode())
+                self._same(f"what record {offset} of task {group.task} returned", returned.get(offset), word)
+
+    def _check_visible(self, source: Source) -> None:
+        here = self.groups[source.task].state.get("words", {}).get(f"{source.task}.{source.offset}".encode())
+        if here is None:
+            raise Violation(f"{source} is told to be processed, and is not")
+        for task, name in self._effects(source):
+            there = self.groups[task].state.get("words", {}).get(name.encode())
+            self._same(f"what {source} did on task {task} when it was told", there, here)
 
     def _finish(self) -> None:
         if not self._is_done():

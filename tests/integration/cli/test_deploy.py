@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from stretto.local import LocalCluster
 from stretto.partition import task_of
 from tests.integration.cli.running import Done, start, stretto
 from tests.integration.zk.waiting import wait_until
+from tests.unit.test_docs import programs, run_program
 
 MODULE = """
 from stretto import Depot, Module
@@ -101,6 +103,54 @@ def test_a_module_is_launched_filled_read_and_destroyed(
     unknown_now = stretto("deploy", "destroy", "Orders", "--yes", *on(whole_cluster))
     assert unknown_now.code == 2
     assert unknown_now.err.startswith("stretto: there is no module Orders; ")
+
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "wordcount" / "wordcount.py"
+
+
+@pytest.fixture
+def no_words_left(whole_cluster: LocalCluster) -> Iterator[None]:
+    yield
+    if "WordCount" in names(whole_cluster):
+        assert stretto("deploy", "destroy", "WordCount", "--yes", *on(whole_cluster)).code == 0
+
+
+@pytest.mark.usefixtures("no_words_left")
+def test_a_file_is_all_that_a_launch_needs_and_what_it_and_the_readme_show_can_be_done(
+    whole_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched = stretto("deploy", "launch", str(EXAMPLE), *on(whole_cluster))
+    assert launched.code == 0, launched
+    chosen, runs, *steps = [line for line in launched.lines if not line.startswith("! ")]
+    assert chosen == (
+        "chosen for 3 nodes: --tasks 16 (for good) --threads 6 --workers 1 --replication-factor 3"
+    )
+    assert runs == "WordCount runs: 16 tasks in 6 groups, 3 workers on 3 nodes."
+    [append] = [line.split(maxsplit=1)[1] for line in steps if line.strip().startswith("append:")]
+    _, *words = shlex.split(append)
+    appended = stretto(*words, *on(whole_cluster))
+    assert (appended.code, appended.err) == (0, ""), appended
+    parked = stretto("failures", "WordCount", "--json", *on(whole_cluster))
+    assert "..." not in parked.out, parked
+    counted = stretto("select", "WordCount", "counts", "...", *on(whole_cluster))
+    assert counted.out.strip() == "1", counted
+    [program] = [each for each in programs("README.md") if "client.depot(" in each]
+    run_program(program.replace("127.0.0.1:7400", whole_cluster.bootstrap[0]))
+    assert capsys.readouterr().out == "2\n"
+
+
+def test_a_launch_that_leaves_something_open_says_what_to_give(
+    whole_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    several = tmp_path / "several.py"
+    several.write_text("from stretto import Module\nclass First(Module): ...\nclass Second(Module): ...\n")
+    for args, sentence in {
+        (): "say which code to launch: stretto deploy launch FILE.py",
+        (str(several), "--module", "x.py"): f"say {several}, or --module x.py, and not both",
+        (str(several),): f"{several} defines First, Second; say which, as {several}:First",
+    }.items():
+        refused = stretto("deploy", "launch", *args, *on(whole_cluster))
+        assert (refused.code, refused.out, refused.err) == (2, "", f"stretto: {sentence}\n"), refused
 
 
 def test_a_launch_under_another_name_need_not_be_waited_for(

@@ -108,7 +108,7 @@ def test_a_line_without_the_field_that_partitions_ends_it_too(cluster: Cluster, 
     done = append(cluster, keyed, "-", given='{"user": "ann"}\n{"usr": "bob"}\n{"user": "cid"}\n')
 
     assert done.code == 1
-    assert done.err.startswith("stretto: line 2 of standard input is no record: ")
+    assert done.err.startswith("stretto: line 2 of standard input is refused: ")
     assert "partitioned by 'user'" in done.err
     assert "1 record before it was appended" in done.err
     assert all_of(cluster, keyed) == ['{"user": "ann"}']
@@ -126,10 +126,10 @@ def test_lines_come_from_a_pipe_and_need_no_acknowledgement(cluster: Cluster, pl
     [
         (("plain_9", "1"), f"module {MODULE} has no depot plain_9; did you mean plain9?"),
         (("{plain}", "{"), "the record is not JSON: Input data was truncated"),
-        (("keyed0", "7"), "the record is no record: depot keyed0 is partitioned by 'user'"),
+        (("keyed0", "7"), "the record is refused: depot keyed0 is partitioned by 'user'"),
         (("{plain}",), "give one of: a record, --file F.ndjson, or - to read lines from standard input"),
         (("{plain}", "1", "--file", "f"), "give one of: a record"),
-        (("{plain}", "1", "--ack", "most"), "Invalid value for '--ack'"),
+        (("{plain}", "1", "--ack", "most"), "--ack: 'most' is not one of"),
     ],
 )
 def test_what_cannot_be_appended_is_bad_usage(

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -73,6 +74,11 @@ class Up:
 
         wait_until("the cluster is ready", printed, READY_SECONDS)
         return printed() or ""
+
+    def pages(self) -> str:
+        """The address of the Cluster UI, as it is printed."""
+        [found] = [line.split()[1] for line in self.output.splitlines() if line.startswith("  UI ")]
+        return found
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
@@ -195,8 +201,9 @@ def test_it_comes_back_from_the_death_of_everything(folder: Path) -> None:
 
 @pytest.mark.soak
 def test_a_second_one_is_refused_and_one_that_died_is_taken_over(folder: Path) -> None:
-    first = Up(folder, "--nodes", "2")
+    first = Up(folder, "--nodes", "2", "--ui", "--ui-port", "0")
     conductor = first.ready()
+    pages = first.pages()
     refused = subprocess.run(
         [sys.executable, "-m", "stretto", "up", "--data-dir", first.data_dir],
         capture_output=True,
@@ -210,8 +217,11 @@ def test_a_second_one_is_refused_and_one_that_died_is_taken_over(folder: Path) -
     daemons = first.daemons()
     first.process.kill()
     first.process.wait()
-    second = Up(folder, "--nodes", "2")
+    second = Up(folder, "--nodes", "2", "--ui")
     assert second.ready() == conductor
+    assert second.pages() == pages
+    with urllib.request.urlopen(pages, timeout=60) as answer:
+        assert b"stretto" in answer.read()
     assert second.daemons() == daemons
     os.kill(daemons["node-2"], signal.SIGKILL)
     gone = (None, 0, daemons["node-2"])

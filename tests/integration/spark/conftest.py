@@ -17,6 +17,7 @@ import pytest
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from pyspark_stretto import register
 from stretto.zk.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import Cluster, pytest_runtest_makereport
 from tests.integration.zk.servers import zookeeper
@@ -59,6 +60,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = builder.config("spark.local.dir", str(folder / "local"))
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     session = builder.getOrCreate()
+    register(session)
     yield session
     session.stop()
 

@@ -252,6 +252,7 @@ def test_a_task_that_fails_amid_a_part_reads_it_again_under_the_same_pin(
     put(cluster, "moving", SHAPES["moving"], before)
     spark.dataSource.register(failing_at_first(tmp_path))
     where = {"bootstrap": ",".join(cluster.addresses()), "module": MODULE, "pstate": "moving"}
+    where["moment"] = "load"
     rows = spark.read.format("broken").options(**where).load()
     assert rows.rdd.getNumPartitions() == TASKS
     put(cluster, "moving", SHAPES["moving"], dict.fromkeys(before, -1))
@@ -268,7 +269,7 @@ def test_a_read_whose_worker_died_fails_in_the_driver_and_names_the_pin(
     spark: SparkSession, cluster: Cluster, load: Callable[..., DataFrame], tmp_path: Path
 ) -> None:
     report = tmp_path / "report.json"
-    rows = load(pstate="counts", report=str(report))
+    rows = load(pstate="counts", moment="load", report=str(report))
     assert rows.rdd.getNumPartitions() == TASKS
     group = msgspec.json.decode(report.read_bytes())["groups"][0]
     cluster.workers[group["worker"]].kill()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -19,7 +20,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from stretto.export.manifest import MANIFEST
+from stretto.export.manifest import SUFFIX
 from stretto.keys import ClusterKey
 from stretto.zk.records import DepotSpec
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, free_port
@@ -36,11 +37,13 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 JOB = """
 import sys
 
+import pyspark_stretto
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
 bootstrap, module = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
+pyspark_stretto.register(spark)
 
 
 def stretto_of_executor(_):
@@ -73,7 +76,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     """A Python that has what stretto needs, and not stretto: without ``site``, nobody looks for what is
     installed as a link to its sources. And a home of Spark's own, where it leaves what executors had."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S "$@"\n')
     python.chmod(0o755)
     home = tmp_path / "spark"
     home.mkdir()
@@ -220,5 +223,5 @@ def test_an_export_runs_on_a_master_elsewhere(
     assert len(jobs) == 1, "the rows were written elsewhere"
     rows = [json.loads(line) for path in folder.glob("part-*") for line in path.read_text().splitlines()]
     assert sorted((row["n"], row["_task"]) for row in rows) == [(n, n % 2) for n in range(200)]
-    [part] = json.loads((folder / MANIFEST).read_text())["parts"]
+    [part] = json.loads(folder.with_name(folder.name + SUFFIX).read_text())["parts"]
     assert (part["rows"], [task["end"] for task in part["tasks"]]) == (200, [100, 100])

@@ -29,7 +29,7 @@ from stretto.errors import StrettoError, UsageError
 from stretto.examples.wordcount.sentences import sentences
 from stretto.examples.wordcount.wordcount import WordCount
 from stretto.export import job
-from stretto.export.manifest import MANIFEST
+from stretto.export.manifest import SUFFIX
 from stretto.testing import LaunchedModule
 from tests.integration.cli.running import stretto as run
 
@@ -73,7 +73,7 @@ def export(words: LaunchedModule, spark: SparkSession, monkeypatch: pytest.Monke
 
 
 def manifest(folder: Path) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+    read: dict[str, Any] = json.loads(folder.with_name(folder.name + SUFFIX).read_text("utf-8"))
     return read
 
 
@@ -86,7 +86,7 @@ def test_a_state_is_exported_as_of_one_offset_for_each_group(
     rows = [row for path in folder.rglob("*.parquet") for row in parquet.ParquetFile(path).read().to_pylist()]
     assert {row["key"]: row["value"] for row in rows} == expected
     tasks = {f"_task={task}" for task in range(4)}
-    assert {path.name for path in folder.iterdir()} == tasks | {MANIFEST, "_SUCCESS"}
+    assert {path.name for path in folder.iterdir()} == tasks
     told = manifest(folder)
     assert told["rows"] == len(expected)
     assert f"{len(expected):,} rows" in said
@@ -118,9 +118,17 @@ def test_parts_of_a_depot_join_although_leaders_die(
     assert sorted((row["_task"], row["offset"], row["value"]) for row in rows) == sorted(
         (record.task, record.offset, record.data.decode()) for record in reader.read_all()
     )
+    for part in told["parts"]:
+        assert part["sizes"] == {name: (folder / name).stat().st_size for name in part["files"]}
+        assert part["bytes"] == sum(part["sizes"].values())
+    assert "no records came since" in export(*args)
+    assert manifest(folder) == told
+    assert {path.name for path in folder.iterdir()} == {
+        name for part in told["parts"] for name in part["files"]
+    }
     starts = {task["task"]: task["start"] for task in told["parts"][1]["tasks"]}
     assert starts == {task["task"]: task["end"] for task in before["parts"][0]["tasks"]}
-    assert [path.name for path in tmp_path.iterdir()] == ["sentences"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sentences", f"sentences{SUFFIX}"]
 
 
 def test_a_snapshot_is_exported_by_its_name(
@@ -183,7 +191,7 @@ def test_records_become_columns_and_begin_where_a_person_says(
     assert manifest(folder) == told
     beyond = export("sentences", "--to", str(tmp_path / "other"), "--since", "0:99999", code=2)
     assert "start is 99999 on task 0, where depot sentences has 0 to" in beyond
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["sentences"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sentences", f"sentences{SUFFIX}"]
 
 
 def test_an_export_that_is_killed_leaves_the_one_before_and_no_process(
@@ -217,7 +225,7 @@ def test_an_export_that_is_killed_leaves_the_one_before_and_no_process(
         lambda: not list(scratch.glob("stretto-export-*")), timeout=60, what="its scratch files are gone"
     )
     export("counts", "--to", str(folder), "--format", "csv")
-    assert [path.name for path in tmp_path.iterdir()] == ["counts"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["counts", f"counts{SUFFIX}"]
 
 
 def jobs_of(folder: Path) -> list[str]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from stretto.errors import UsageError
 from stretto.export.job import Done, Order, failure_of, run
+from stretto.export.running import run_job
 
 pytestmark = pytest.mark.soak
 
@@ -107,3 +110,14 @@ def test_what_cannot_be_is_told_in_one_sentence_as_a_matter_of_usage(
     assert "\n" not in failure.sentence
     assert "SQLSTATE" not in failure.sentence
     assert not (source.parent / "tree").exists()
+
+
+def test_a_job_runs_where_temporary_files_are_in_a_folder_with_a_space(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / 'a "folder" with spaces'
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    asked = msgspec.structs.replace(order(source, "json"), master="local[1]")
+    assert run_job(asked, lambda _: None).rows == 3
+    assert list(temporary.iterdir()) == []

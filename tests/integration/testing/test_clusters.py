@@ -64,7 +64,7 @@ def test_a_client_outlives_a_module_that_is_launched_anew_with_other_tasks() -> 
         with cluster.launch(WordCount, tasks=4, threads=2):
             producer = client.producer("WordCount", "sentences", ack="all")
             counts = client.pstate("WordCount", "counts")
-            producer.append(sentence % b"old").result(60)
+            producer.append(sentence % b"old", task=0).result(60)
             assert counts.get("old") == 1
             assert client.query("WordCount", "top", 1) == [[1, "old"]]
         with cluster.launch(WordCount, tasks=2, threads=1):
@@ -150,7 +150,7 @@ def test_money_is_neither_made_nor_lost_whatever_happens_to_workers_and_nodes(
     ]
     for number, fault in enumerate(faults):
         fault()
-        bank.append("orders", *given[number * 240 : (number + 1) * 240], timeout=120)
+        bank.append("orders", *given[number * 240 : (number + 1) * 240], ack="append", timeout=120)
         stretto_cluster.heal()
     bank.settle()
     assert bank.query("totals") == [paid_in, paid_in]

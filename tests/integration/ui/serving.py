@@ -28,12 +28,13 @@ MODULE = "Shown"
 SOURCE = """
 from typing import Any
 
-from stretto import Depot, Module, PState, query, stream
+from stretto import Depot, Module, PState, microbatch, query, stream
 
 class Shown(Module):
     events = Depot(partition_by="user")
     counts = PState(dict[str, int])
     notes = PState(dict[str, dict[int, str]])
+    totals = PState(dict[str, int])
 
     @stream(events, retry="none")
     def count(self, event: dict[str, Any]) -> None:
@@ -42,6 +43,14 @@ class Shown(Module):
         self.counts.increment(str(event["user"]))
         if "note" in event:
             self.notes.set(str(event["user"]), int(event["number"]), value=str(event["note"]))
+
+    @microbatch(events)
+    def total(self, event: dict[str, Any]) -> int | None:
+        if "counted" not in event:
+            return None
+        if event["user"] == "unlucky":
+            raise ValueError("no luck here either")
+        return self.totals.increment(str(event["user"]))
 
     @query(key="user")
     def seen(self, user: str, extra: int = 0) -> int:
@@ -87,7 +96,8 @@ def _pid(file: Path) -> int:
 
 @pytest.fixture(scope="session")
 def served(whole_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("ui")
+    folder = tmp_path_factory.mktemp("ui") / "module code"
+    folder.mkdir()
     source = folder / "shown.py"
     source.write_text(SOURCE)
     bootstrap = ",".join(whole_cluster.bootstrap)

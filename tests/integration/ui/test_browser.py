@@ -12,13 +12,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Route, expect, sync_playwright
 
 from tests.integration.ui.serving import GROUPS, MODULE, Served
 from tests.integration.zk.waiting import wait_until
 
 CHROMIUM = shutil.which("chromium")
 PATIENCE_MS = 60_000
+NO_VALUE = "\N{EN DASH}"
 KNOWN = re.compile("good|degraded")
 
 pytestmark = pytest.mark.skipif(
@@ -231,11 +232,38 @@ def test_charts_have_data(page: Page, served: Served) -> None:
             picture(page, "module")
 
 
+def test_a_value_of_long_ago_is_not_told_as_the_latest(page: Page, served: Served) -> None:
+    go(page, served, f"/modules/{MODULE}/charts")
+    expect(latest(page, "ISR count", "min-ISR")).to_have_text(SOMETHING)
+
+    def much_later(route: Route) -> None:
+        told = route.fetch().json()
+        route.fulfill(json=told | {"at_ms": told["at_ms"] + 13 * 60_000})
+
+    page.route("**/api/v1/charts?*", much_later)
+    expect(latest(page, "ISR count", "min-ISR")).to_have_text(NO_VALUE)
+    expect(latest(page, "ISR count", "ISR members")).to_have_text(NO_VALUE)
+
+
+def test_a_module_that_nobody_may_lead_is_not_shown_as_running(page: Page, served: Served) -> None:
+    def without_lease(route: Route) -> None:
+        told = route.fetch().json()
+        serving = [each | {"health": "bad", "state": "4 of 4 groups: no lease"} for each in told["serving"]]
+        route.fulfill(json=told | {"serving": serving})
+
+    row = page.locator("tr", has=page.get_by_role("link", name=MODULE, exact=True))
+    expect(row.locator(".state.good")).to_have_text("✔ running")
+    page.route("**/api/v1/cluster", without_lease)
+    expect(row.locator(".state.bad")).to_have_text("✖ 4 of 4 groups: no lease")
+    go(page, served, f"/modules/{MODULE}")
+    expect(page.locator("dd .state.bad")).to_have_text("✖ 4 of 4 groups: no lease")
+
+
 def test_an_option_of_a_topology_is_edited(page: Page, served: Served) -> None:
     name = "topology.failures.max"
     go(page, served, f"/modules/{MODULE}/options")
     of = page.get_by_label("Options of")
-    expect(of.locator("option")).to_have_count(5)
+    expect(of.locator("option")).to_have_count(7)
     of.select_option("topology:count")
     row = page.locator("tr", has=page.get_by_label(name))
     expect(row).to_contain_text("default 1000 records")

@@ -44,7 +44,10 @@ def run(start: Callable[..., Cluster], tmp_path: Path) -> Callable[[str, type[Mo
 
 
 def append(
-    client: Client, depot: Depot, records: Iterable[Any], while_at_it: Callable[[int], None] = lambda _: None
+    client: Client,
+    depot: Depot[Any],
+    records: Iterable[Any],
+    while_at_it: Callable[[int], None] = lambda _: None,
 ) -> None:
     place = Partitioner(depot, TASKS).place
     with client.producer(MODULE, depot.name, batch_records=100) as producer:
@@ -86,7 +89,7 @@ def test_words_are_counted(run: Callable[..., Cluster]) -> None:
         m.run()
         client = cluster.connect()
         append(client, WordCount.sentences, given)
-        check_settles(client, WordCount, {"counts": m.counts.get()})
+        check_settles(client, WordCount, {"counts": dict(m.counts.items())})
     cluster.check_replicas_agree()
 
 
@@ -99,14 +102,14 @@ def test_page_views_are_ranked(run: Callable[..., Cluster]) -> None:
         client = cluster.connect()
         append(client, PageViews.views, given)
         names = ("hours", "ranking", "visitors")
-        check_settles(client, PageViews, {name: m.pstate(name).get() for name in names})
+        check_settles(client, PageViews, {name: dict(m.pstate(name).items()) for name in names})
 
         last = max(hour for hour, _ in m.hours.keys())  # noqa: SIM118
         expiry = {"type": "expiry", "before": last.isoformat()}
         m.append("expiries", expiry)
         m.run()
         append(client, PageViews.expiries, [expiry])
-        check_settles(client, PageViews, {name: m.pstate(name).get() for name in names})
+        check_settles(client, PageViews, {name: dict(m.pstate(name).items()) for name in names})
     cluster.check_replicas_agree()
 
 
@@ -126,12 +129,14 @@ def test_a_timeline_is_right_although_leaders_are_killed(run: Callable[..., Clus
         client = cluster.connect()
         append(client, Timeline.follows, made, kill_leaders)
         names = ("followers", "following")
-        check_settles(client, Timeline, {name: m.pstate(name).get() for name in names})
+        check_settles(client, Timeline, {name: dict(m.pstate(name).items()) for name in names})
 
         m.append("posts", *written)
         m.run()
         append(client, Timeline.posts, written, kill_leaders)
-        check_settles(client, Timeline, {name: m.pstate(name).get() for name in ("timelines", "written")})
+        check_settles(
+            client, Timeline, {name: dict(m.pstate(name).items()) for name in ("timelines", "written")}
+        )
     cluster.check_replicas_agree()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import random
 import threading
 import time
@@ -14,12 +16,14 @@ import msgspec
 import pytest
 
 from stretto import admin
+from stretto.client import connect_async
 from stretto.client.calls import ask
-from stretto.errors import StrettoError
+from stretto.errors import OutcomeUnknown, ProcessingFailed, StrettoError
 from stretto.options import CLUSTER
 from stretto.partition import owner_of
 from stretto.types import TaskId
 from stretto.zk.options import set_options
+from tests.integration.cli.running import Done, stretto
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
 from tests.integration.zk.waiting import wait_until
 
@@ -35,9 +39,9 @@ BANK = """
         def book(self, order):
             if order["amount"] <= 0:
                 raise ValueError("moves nothing")
-            self.balances.increment(order["account"], by=-order["amount"])
             self.booked.increment(order["account"])
             self.receive.at(order["to"])(order["to"], order["amount"])
+            return self.balances.increment(order["account"], by=-order["amount"])
 
         @step
         def receive(self, account: str, amount: int) -> None:
@@ -187,8 +191,118 @@ def test_orders_that_fail_are_left_out_and_kept_for_people(
     assert all("raise ValueError" in each.traceback for each in parked)
     with pytest.raises(StrettoError, match="append them again"):
         settle(cluster, parked, again=True)
-    assert settle(cluster, parked, again=False) == 2
-    wait_until("they are forgotten", lambda: failures_of(cluster) == [])
+    elsewhere = [msgspec.structs.replace(each, offset=each.offset + 1_000) for each in parked]
+    assert settle(cluster, elsewhere, again=False) == 0
+    assert settle(cluster, [*parked, *elsewhere, *parked], again=False) == 2
+    assert failures_of(cluster) == []
+    assert settle(cluster, parked, again=False) == 0
+
+
+def test_who_waits_for_all_topologies_finds_what_microbatches_did_and_is_told_what_they_returned(
+    start: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """The interval is an hour: nobody who waits is kept waiting for it."""
+    given = {"topology.microbatch.retries": 0, "topology.microbatch.interval.millis": 3_600_000}
+    cluster = bank(start, tmp_path, **given)
+    client, tasks = cluster.connect(), cluster.assignment.tasks
+    balances = client.pstate(MODULE, "balances")
+
+    def order(account: str, to: str, amount: int) -> bytes:
+        return msgspec.json.encode({"account": account, "to": to, "amount": amount})
+
+    expected: Counter[str] = Counter()
+    with client.producer(MODULE, "orders", ack="all") as producer:
+        for payer, payee in itertools.permutations(ACCOUNTS[:5], 2):
+            expected.update({payer: -7, payee: 7})
+            task = owner_of(payer, tasks)
+            told = producer.append(order(payer, payee, 7), task=task).result(DEADLINE_SECONDS)
+            assert told == {"book": expected[payer]}
+            assert [balances.get(each) for each in (payer, payee)] == [expected[payer], expected[payee]]
+        payer = ACCOUNTS[6]
+        many = [order(payer, ACCOUNTS[7], 1) for _ in range(120)]
+        acks = [producer.append(each, task=owner_of(payer, tasks)) for each in many]
+        # More than a microbatch takes of a task.
+        assert [ack.result(DEADLINE_SECONDS)["book"] for ack in acks] == [-1 - each for each in range(120)]
+        wrong = producer.append(order("account-1", "account-2", -5), task=owner_of("account-1", tasks))
+        with pytest.raises(ProcessingFailed, match="book failed on the record: ValueError: moves nothing"):
+            wrong.result(DEADLINE_SECONDS)
+
+    async def pay() -> list[dict[str, int]]:
+        async with await connect_async(cluster.addresses()) as asking:
+            waiting = await asking.producer(MODULE, "orders", ack="all")
+            pays = order("account-8", "account-9", 5)
+            paid = await waiting.append(pays, task=owner_of("account-8", tasks))
+            not_waiting = await asking.producer(MODULE, "orders", ack="streams")
+            return [paid, await not_waiting.append(pays, task=owner_of("account-8", tasks))]
+
+    assert asyncio.run(pay()) == [{"book": -5}, {}]
+
+    def command(*args: str) -> Done:
+        return stretto(*args, "--bootstrap", ",".join(cluster.addresses()))
+
+    pays = order("account-10", "account-11", 5).decode()
+    assert command("append", MODULE, "orders", pays).out == "appended 1 record\nbook returned -5\n"
+    assert command("append", MODULE, "orders", pays, "--ack", "streams").out == "appended 1 record\n"
+    nothing = command("failures", MODULE, "--offset", "98765", "--forget")
+    assert (nothing.code, nothing.out) == (1, "")
+    assert "no such record is parked, so nothing was done" in nothing.err
+    assert command("failures", MODULE, "--forget").out == f"forgot 1 record of {MODULE}\n"
+
+
+class Payer(threading.Thread):
+    """Pays 1 again and again, each time when it was told of the last; knows what it may be told."""
+
+    def __init__(self, cluster: Cluster, account: str) -> None:
+        super().__init__(name=account, daemon=True)
+        self._producer = cluster.connect().producer(
+            MODULE, "orders", ack="all", linger_ms=0, timeout_ms=10_000
+        )
+        self._task = owner_of(account, cluster.assignment.tasks)
+        self._order = msgspec.json.encode({"account": account, "to": "account-39", "amount": 1})
+        #: More than one after an order whose outcome it does not know.
+        self.balances = {0}
+        self.told = 0
+        self.wrong: list[object] = []
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        while not self.is_over.is_set():
+            may_be = {balance - 1 for balance in self.balances}
+            try:
+                told = self._producer.append(self._order, task=self._task).result(DEADLINE_SECONDS)
+            except OutcomeUnknown:
+                self.balances |= may_be
+                continue
+            self.told += 1
+            if told.get("book") not in may_be:
+                self.wrong.append((told, may_be))
+            self.balances = {told.get("book", 1)}
+
+
+@pytest.mark.soak
+def test_who_waits_is_told_the_truth_or_nothing_although_leaders_are_killed(
+    start: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = bank(start, tmp_path)
+    payers = [Payer(cluster, account) for account in ACCOUNTS[:6]]
+    for payer in payers:
+        payer.start()
+    for group in (0, 1):
+        before = sum(payer.told for payer in payers)
+        wait_until("orders are booked", lambda: sum(payer.told for payer in payers) > before + 20)  # noqa: B023
+        cluster.leader(group).kill()
+        cluster.heal()
+    before = sum(payer.told for payer in payers)
+    wait_until("orders are booked again", lambda: sum(payer.told for payer in payers) > before + 20)
+    for payer in payers:
+        payer.is_over.set()
+    for payer in payers:
+        payer.join(DEADLINE_SECONDS)
+    assert [payer.wrong for payer in payers] == [[]] * len(payers)
+    wait_until("microbatches are idle", lambda: _is_idle(cluster))
+    balances = cluster.connect().pstate(MODULE, "balances")
+    for payer in payers:
+        assert balances.get(payer.name) in payer.balances
 
 
 @pytest.mark.soak

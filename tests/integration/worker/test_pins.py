@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stretto import admin
+from stretto import admin, scans
 from stretto.client import cluster as clients
 from stretto.client.scan import PinnedGroup, Scanner, pin_module
 from stretto.errors import PinLost, StrettoError, UsageError
@@ -21,6 +21,9 @@ from stretto.keys import ClusterKey
 from stretto.partition import owner_of
 from stretto.zk.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
+from tests.integration.hostile import Raw
+from tests.integration.hostile_messages import Hostile
+from tests.integration.wires import Wire
 from tests.integration.zk.waiting import wait_until
 
 TASKS = 4
@@ -221,3 +224,17 @@ def test_with_a_cluster_key_and_without_followers_the_leader_serves(
             scanner.sizes()
         [again] = pin_module(reach(cluster), MODULE)
         assert check_consistent(cluster, again) == total
+
+
+def test_a_scan_process_outlives_whatever_is_sent_to_it(cluster: Cluster) -> None:
+    [pinned] = pin_module(reach(cluster), MODULE)
+    with Raw(pinned.address) as page:
+        page.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        page.read_all()
+    hostile = Hostile(17, {str: ("counts", "events", pinned.pin), bytes: (b"", b"\xff")})
+    kinds = [kind for kind in scans.ToScans.__args__ if kind is not scans.Release]
+    with Wire(pinned.address, hello=False) as peer:
+        for message in hostile.messages(kinds, 60):
+            peer.send_raw(message, *hostile.bodies())
+        with Scanner(pinned, key_of(cluster)) as scanner:
+            assert len([scanner.bounds(task, "events") for task in range(TASKS)]) == TASKS

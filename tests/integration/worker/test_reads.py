@@ -207,7 +207,7 @@ def knows_all(client: Client, cluster: Cluster) -> bool:
 def test_the_async_client_appends_and_reads(calm: Cluster, depot: str) -> None:
     async def scenario() -> list[bytes]:
         async with await connect_async(calm.addresses()) as client:
-            producer = client.producer(MODULE, depot, linger_ms=1)
+            producer = await client.producer(MODULE, depot, linger_ms=1)
             await asyncio.gather(*(acked(producer.append(b"%d" % n, task=0)) for n in range(100)))
             found, _ = await client.reader(MODULE, depot).read(0, 0)
             return [record.data for record in found]

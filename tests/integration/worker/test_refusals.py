@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
-from stretto import connect, wire
+from stretto import admin, connect, wire
 from stretto.conductor.creation import evenly, write_assignment
 from stretto.errors import StrettoError, UsageError
 from stretto.keys import ClusterKey
@@ -25,8 +25,10 @@ from stretto.replog.frame import Header, Kind, encode
 from stretto.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
 from stretto.worker.environment import DEPOTS_MAX
 from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.paths import GroupKey
 from stretto.zk.records import DepotSpec
 from tests.integration.cluster import MODULE, Cluster, free_port
+from tests.integration.hostile_messages import Hostile
 from tests.integration.wires import NO_TEXT, Wire
 from tests.integration.zk.waiting import wait_until
 
@@ -412,3 +414,25 @@ def test_a_task_takes_no_more_depots_than_its_file_can_hold(start: Callable[...,
         append("depot-0", DEPOTS_MAX)
         assert isinstance(caller.receive(), wire.Appended)
     check_alive(cluster)
+
+
+@pytest.mark.parametrize("claimed", ["", "w1"], ids=["as a client", "as a worker"])
+def test_no_message_of_a_peer_ends_a_worker(start: Callable[..., Cluster], claimed: str) -> None:
+    running = start(workers=1, tasks=2, groups=1, factor=1)
+    worker = running.workers["w0"]
+    key = running.key_of()
+    hostile = Hostile(17, {GroupKey: (key,), str: (MODULE, "w0", "w1")})
+    calls = [
+        wire.encode(wire.Ask(1, msgspec.Raw(call))) for call in hostile.messages(admin.AnyCall.__args__, 20)
+    ]
+    requests = hostile.messages(wire.ToWorker.__args__, 60)
+    with Wire(worker.address, worker=claimed) as peer:
+        for message in (wire.encode(wire.GetMetadata(1, "a/b")), *requests, *calls):
+            assert worker.is_running, worker.log()[-20:]
+            peer.send_raw(message, *hostile.bodies())
+            # Whoever sent what a peer of its kind does not send has to begin anew.
+            peer.send(wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(claimed), Incarnation("")))
+    with Wire(worker.address) as other:
+        assert worker.is_running, worker.log()[-20:]
+        assert isinstance(other.ask(wire.Ask(1, admin.encode(admin.Replicas()))), wire.Answer)
+    assert worker.is_running, worker.log()[-20:]

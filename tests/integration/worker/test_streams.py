@@ -18,7 +18,7 @@ from stretto.errors import ProcessingFailed
 from stretto.partition import owner_of
 from stretto.pstate.changes import pack
 from stretto.replog.frame import Kind
-from stretto.types import ProducerId, TaskId
+from stretto.types import Epoch, ProducerId, TaskId
 from tests.integration.cli.running import stretto
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
 from tests.integration.wires import Wire
@@ -222,7 +222,8 @@ def test_neither_clients_nor_calls_that_are_none_get_at_pstates(
     assert "changed by the topologies of their module" in answer.why
     for calls in (b"", b"\xc1", b"\x91\x01"):
         with Wire(cluster.leader().address, worker="w9") as caller:
-            caller.send(wire.RunSteps(caller.number(), group, TaskId(0), "split", "w9", 1, ""), calls)
+            hop = wire.RunSteps(caller.number(), group, TaskId(0), "split", TaskId(9), Epoch(1), 1, 0, 0, "")
+            caller.send(hop, calls)
             # Who sends such a thing is no longer listened to. It would have ended executor and worker.
             assert isinstance(caller.ask(wire.GetMetadata(1)), wire.HelloRefused)
 

@@ -164,6 +164,7 @@ def test_only_the_leader_is_told_to_resign_and_it_deletes_the_request(
 
     path = workers.paths.resign(GROUP)
     leader.forget_resign(GROUP, Epoch(7))
+    wait_until("it was looked at", lambda: not leader._groups[GROUP]._epochs_to_forget)
     assert operator.exists(path) is not None
     leader.forget_resign(GROUP, Epoch(1))
     wait_until("the request is deleted", lambda: operator.exists(path) is None)

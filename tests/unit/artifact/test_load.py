@@ -75,6 +75,7 @@ def shop() -> None:
 
 SHOP_FILES = ["shop/__init__.py", "shop/data/countries.csv", "shop/fields.py", "shop/orders.py"]
 ORDERS = (DepotSpec(name="placed", partition_by="order"),)
+SAMPLES = {"placed": '{"order": "..."}'}
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,7 @@ def test_a_file_is_packed_alone_and_described(source: str) -> None:
         name="WordCount",
         entry="wordcount:WordCount",
         depots=(DepotSpec(name="sentences", partition_by="user"),),
+        samples={"sentences": '{"user": "..."}'},
     )
 
 
@@ -138,7 +140,7 @@ def test_a_package_goes_along_whole_without_caches(
     monkeypatch.syspath_prepend("src")
     artifact, manifest = loaded(source)
     assert names_in(artifact) == SHOP_FILES
-    assert manifest == ModuleManifest(name="orders", entry=entry, depots=ORDERS)
+    assert manifest == ModuleManifest(name="orders", entry=entry, depots=ORDERS, samples=SAMPLES)
 
 
 def test_a_wheel_is_the_same_artifact_whenever_and_however_it_was_built(shop: None) -> None:
@@ -149,7 +151,8 @@ def test_a_wheel_is_the_same_artifact_whenever_and_however_it_was_built(shop: No
             for name in SHOP_FILES[::-1] if number else SHOP_FILES:
                 archive.write(Path("src", name), name)
         artifact, manifest = loaded(f"{wheel}:shop.orders:Orders")
-        assert manifest == ModuleManifest(name="orders", entry="shop.orders:Orders", depots=ORDERS)
+        expected = ModuleManifest(name="orders", entry="shop.orders:Orders", depots=ORDERS, samples=SAMPLES)
+        assert manifest == expected
         digests.add(artifact.digest)
     assert digests == {loaded("src/shop")[0].digest}
 

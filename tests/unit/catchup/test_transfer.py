@@ -428,6 +428,23 @@ def test_a_slow_link_carries_everything_about_once(bytes_per_second: int) -> Non
     assert running.backlog_bytes <= fetch.WINDOW * fetch.PART_BYTES + probes_bytes
 
 
+def test_no_more_is_asked_for_than_a_slow_disk_has_still_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = content(Random(15), blocks=2 * fetch.WINDOW * fetch.PART_BYTES // BLOCK_BYTES, tail=0)
+    follower = Follower(terms((0,), min_rounds=1))
+    step = follower.fetch.step
+    waiting: list[fetch.Effect] = []
+
+    def stepped(event: fetch.Event, now: Millis) -> list[fetch.Effect]:
+        made = step(event, now)
+        stores = fetch.Store | fetch.StoreAhead
+        waiting.extend(each for each in made if isinstance(each, stores))
+        return [each for each in made if not isinstance(each, stores)]
+
+    monkeypatch.setattr(follower.fetch, "step", stepped)
+    transfer(Leader({T0: whole}), follower).run(until_ms=2_000)
+    assert len(waiting) == fetch.WINDOW
+
+
 def test_the_allowance_can_be_changed_while_a_transfer_runs() -> None:
     random = Random(9)
     leader = Leader({T0: content(random, blocks=4_000, tail=0)}, bytes_per_second=1)

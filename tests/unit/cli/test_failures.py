@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stretto.cli import failures as verb
+from stretto.errors import StrettoError
 from tests.unit.client.test_failures import parked
 
 
@@ -28,3 +29,16 @@ def test_a_record_is_named_by_all_that_tells_it_from_others(monkeypatch: pytest.
     assert [(each.topology, each.task, each.offset) for each in meant] == [("a", 3, 5)]
     verb.failures("M", depot="others", forget=True)
     assert meant == []
+
+
+def test_that_nothing_was_parked_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verb, "reach", lambda *_: nullcontext())
+    monkeypatch.setattr(verb, "settle_failures", lambda *_, **__: 0)
+    verb.failures("M", topology="a", retry=True)
+    assert capsys.readouterr().out == "M: no such record is parked, so nothing was done\n"
+    with pytest.raises(
+        StrettoError, match="no such record is parked, so nothing was done; 'stretto failures M'"
+    ):
+        verb.failures("M", offset=5, forget=True)

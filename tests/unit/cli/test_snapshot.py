@@ -46,7 +46,7 @@ def test_damage_is_told_by_task_and_exits_1(folder: Path) -> None:
     [
         (("verify", "/nowhere/at/all"), 2, "there is no folder /nowhere/at/all; check the path"),
         (("restore", "some/other/folder"), 2, "there is no folder some/other/folder"),
-        (("create", "bank"), 2, "Missing option '--to'"),
+        (("create", "bank"), 2, "'stretto snapshot create' needs --to DIR: a folder that all nodes"),
         (("create", "bank", "--to", ".", "--retain", "0"), 2, "--retain"),
     ],
 )

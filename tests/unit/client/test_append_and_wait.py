@@ -20,6 +20,7 @@ from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
 from stretto.testing import eventually
 from stretto.types import Epoch, TaskId, WorkerId
+from stretto.zk.records import DepotSpec
 from tests.unit.client.workers import GROUPS, MODULE, WORKER, FakeWorker, refused
 
 SECONDS = 10
@@ -115,6 +116,13 @@ def test_one_that_is_not_admitted_yet_and_one_that_waits_for_streams_take_the_lo
     nowhere.flush(SECONDS)
     assert taken(worker) == [b"a", b"b", b"c"]
     assert len(set(worker.senders)) == 1
+
+
+def test_a_level_of_acknowledgement_that_there_is_not_is_refused_with_those_that_there_are(
+    worker: OneGroup, client: Client
+) -> None:
+    with pytest.raises(UsageError, match="ack is one of all, streams, append, none; 'al' is none of them"):
+        client.producer(MODULE, "d", ack="al")
 
 
 def test_what_is_appended_meanwhile_follows_in_order(worker: OneGroup, producer: Producer) -> None:
@@ -235,17 +243,17 @@ def test_a_lane_whose_batches_wait_for_another_attempt_is_not_lent(
 
     refused_once: list[int] = []
     worker.answer = overloaded_meanwhile
-    lost = producer.append(b"lost", task=0)
+    first = producer.append(b"first", task=0)
     eventually(lambda: lane.retrying, what="it is tried again later")
     # Now nothing is on its way, because the other task's id ended, and this one's with it.
     worker.opened.clear()
     producer.append(b"other", task=1).result(SECONDS)
-    with pytest.raises(OutcomeUnknown):
-        lost.result(SECONDS)
     assert lane.retrying
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(producer.append_and_wait, b"second", task=0).result(SECONDS) == {}
-    assert taken(worker)[2:] == [b"other", b"second"]
+    # It was refused, so it is appended once under the next id.
+    assert first.result(SECONDS) == {}
+    assert taken(worker)[2:] == [b"other", b"first", b"second"]
 
 
 def test_a_producer_that_was_forgotten_goes_on_under_another_id(worker: OneGroup, producer: Producer) -> None:
@@ -318,3 +326,17 @@ def test_what_can_never_be_taken_is_told_at_once(worker: OneGroup, producer: Pro
         producer.append_and_wait(b"x", task=0)
     with pytest.raises(UsageError, match="the producer is closed"):
         producer.append_and_wait(b"x", task=0)
+
+
+def test_another_thread_may_learn_the_declaration_at_the_same_time(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = DepotSpec(name="d")
+
+    def somebody_else_learns_it(_: object) -> bool:
+        producer._declared = spec
+        return False
+
+    producer._declared = lambda: spec
+    monkeypatch.setattr(type(producer._network), "is_own_thread", property(somebody_else_learns_it))
+    assert producer.learn_declaration() == spec

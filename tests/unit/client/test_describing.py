@@ -18,6 +18,7 @@ DESCRIPTION = admin.ModuleDescription(tasks=2, depots=None)
 @pytest.fixture
 def client() -> Iterator[Client]:
     worker = FakeWorker()
+    worker.description = None
     with connect([worker.address], timeout=30) as client:
         yield client
     worker.close()

@@ -256,9 +256,12 @@ def test_nothing_is_asked_for_without_keys(worker: FakeWorker, points: PointRead
     assert worker.asked == []
 
 
-def test_what_did_not_fit_an_answer_is_asked_for_again(worker: FakeWorker, points: PointReads) -> None:
+@pytest.mark.parametrize("tasks", [TASKS, TASKS[:2], TASKS[:1]], ids=["two groups", "one group", "one task"])
+def test_what_did_not_fit_an_answer_is_asked_for_again(
+    worker: FakeWorker, points: PointReads, tasks: tuple[TaskId, ...]
+) -> None:
     worker.answers_max = 7
-    wanted = {task: [b"%d.%d" % (task, n) for n in range(20)] for task in TASKS}
+    wanted = {task: [b"%d.%d" % (task, n) for n in range(20)] for task in tasks}
     assert points.get_many(wanted) == {
         task: tuple(key[::-1] for key in keys) for task, keys in wanted.items()
     }
@@ -276,6 +279,19 @@ def test_what_can_never_be_read_is_told_to_who_asked(worker: FakeWorker, points:
         points.get(TASKS[0], b"a")
     with pytest.raises(RetriableError, match="task 9 of m cannot be found"):
         points.get(TaskId(9), b"a")
+
+
+def test_an_answer_without_values_or_to_something_else_is_not_taken(
+    worker: FakeWorker, points: PointReads
+) -> None:
+    answers: list[Callable[[int], wire.ToClient]] = [
+        lambda request: wire.RowValues(request, (), Epoch(1), Offset(7)),
+        lambda request: wire.DepotOffsets(request, 0, 0, None),
+    ]
+    for answer in answers:
+        worker.instead = lambda message, answer=answer: answer(message.request)  # type: ignore[misc]
+        with pytest.raises(RetriableError, match="an unexpected answer came"):
+            points.get(TASKS[0], b"a")
 
 
 @pytest.mark.parametrize("fault", list(wire.Fault))

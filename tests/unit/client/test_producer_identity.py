@@ -9,7 +9,7 @@ import pytest
 
 from stretto import connect, wire
 from stretto.client import Client
-from stretto.errors import ModulePaused, OutcomeUnknown, StrettoError, UsageError
+from stretto.errors import ModulePaused, NotAppended, OutcomeUnknown, StrettoError, UsageError
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
 from stretto.types import Epoch, TaskId
@@ -96,6 +96,35 @@ def test_a_batch_sent_before_it_was_forgotten_has_an_unknown_outcome(
         producer.append(b"1", task=0).result(10)
     producer.append(b"2", task=0).result(10)
     assert [record for *_, records in worker.taken for record in records] == [b"0", b"2"]
+
+
+def test_after_a_batch_that_was_given_up_a_producer_goes_on_under_another_id(
+    worker: FakeWorker, client: Client
+) -> None:
+    """Its sequence was never used, so the leader would wait for it for good."""
+    producer = client.producer(MODULE, "d", linger_ms=0)
+    producer.append(b"0", task=0).result(10)
+    [(_, before, *_)] = worker.taken
+    patience_ms = producer._timeout_ms
+
+    def busy(message: wire.AppendBatch) -> wire.ToClient | None:
+        # Its time is over when it is to be sent again.
+        producer._timeout_ms = -1
+        return refused(message, Refusal.OVERLOADED)
+
+    worker.answer = busy
+    with pytest.raises(NotAppended, match="nothing was appended"):
+        producer.append_batch([b"1"], task=0).result(10)
+    producer._timeout_ms = patience_ms
+
+    def awaits_what_was_given_up(message: wire.AppendBatch) -> wire.ToClient | None:
+        return refused(message, Refusal.SEQUENCE_GAP) if message.producer == before else None
+
+    worker.answer = awaits_what_was_given_up
+    for number in (2, 3):
+        producer.append_batch([b"%d" % number], task=0).result(10)
+    assert [record for *_, records in worker.taken for record in records] == [b"0", b"2", b"3"]
+    assert worker.taken[1][2] == 0, "sequences begin anew under a new id"
 
 
 def test_what_was_sent_before_a_batch_that_can_never_be_taken_is_not_given_up(

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from stretto import wire
-from stretto.client.reader import Reader
-from stretto.errors import UsageError
+from stretto.client.reader import Reader, Record, Slice
+from stretto.errors import OffsetTrimmed, UsageError
 
 
 def answer(start: int, end: int) -> SimpleNamespace:
@@ -41,3 +41,20 @@ def test_what_a_follower_does_not_have_yet_the_leader_serves(monkeypatch: pytest
 def test_records_that_the_leader_does_not_have_either_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="ends at offset 4 on task 0, before 7"):
         read(monkeypatch, follower=4, leader=4)
+
+
+def test_reading_all_ends_where_the_depot_ended_when_the_call_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It grows meanwhile, so that what is read reaches beyond the end."""
+    view = SimpleNamespace(tasks={"M": [0, 1]})
+    reader = Reader(cast(Any, SimpleNamespace(view=view)), "M", "events")
+    starts = {0: 0, 1: 3}
+
+    def slice_at(task: int, offset: int) -> Slice:
+        if offset < starts[task]:
+            raise OffsetTrimmed("events", task, offset, starts[task])
+        return Slice([Record(task, at, 0, b"") for at in range(offset, offset + 3)], offset + 3)
+
+    monkeypatch.setattr(reader, "bounds", {0: (0, 4), 1: (0, 5)}.get)
+    monkeypatch.setattr(reader, "read", slice_at)
+    found = [(record.task, record.offset) for record in reader.read_all()]
+    assert found == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 3), (1, 4)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from stretto import wire
+from stretto import admin, wire
 from stretto.endpoint import Connection, Endpoint
 from stretto.loop import Loop
 from stretto.records import RecordBatch
@@ -32,6 +32,9 @@ class FakeWorker:
         self.address = self._endpoint.address
         self.opened: list[tuple[GroupKey, int]] = []
         self.taken: list[tuple[GroupKey, int, int, list[bytes]]] = []
+        #: What the module is, for who asks; None: nobody answers that.
+        self.description: admin.ModuleDescription | None = admin.ModuleDescription(tasks=2, depots=None)
+        self.asked = 0
         #: Asked first; None: as a good worker would.
         self.answer: Answer = lambda _: None
         self._thread = threading.Thread(target=self._loop.run, daemon=True)
@@ -49,6 +52,11 @@ class FakeWorker:
         if isinstance(message, wire.GetMetadata):
             if message.awaited is None:
                 self._endpoint.reply(sender, self._metadata(message.request))
+        elif isinstance(message, wire.Ask) and self.description is not None:
+            call = admin.decode_call(message.call)
+            assert isinstance(call, admin.Describe)
+            self.asked += 1
+            self._endpoint.reply(sender, wire.Answer(message.request, admin.encode(self.description)))
         elif isinstance(message, wire.AppendBatch):
             answer = self.answer(message)
             if answer is None:

@@ -112,11 +112,16 @@ def test_a_lowered_factor_drops_who_is_left_out_at_once() -> None:
     assert subject.replica.apply_offset == subject.replica.log_end
 
 
+def finished(subject: LeaderSubject) -> list[effects.Effect]:
+    return subject.step(events.WorkFinished(epoch=subject.role.epoch))
+
+
 def test_a_leader_that_is_left_out_hands_over_before_it_goes() -> None:
     subject = serving_leader()
     happened = assign(subject, W1, W2)
     assert listed(only(happened, effects.CompareAndSet).record) == [W0, W1, W2]
-    handing_over = only(subject.cas(only(happened, effects.CompareAndSet)), effects.CompareAndSet)
+    assert only(subject.cas(only(happened, effects.CompareAndSet)), effects.FinishWork).epoch == 1
+    handing_over = only(finished(subject), effects.CompareAndSet)
     assert (handing_over.record.leader, handing_over.record.epoch) == (W1, 2)
     assert W0 in listed(handing_over.record)
 
@@ -124,11 +129,13 @@ def test_a_leader_that_is_left_out_hands_over_before_it_goes() -> None:
 def test_a_leader_that_could_not_hand_over_tries_again_in_time() -> None:
     subject = serving_leader()
     plan = only(assign(subject, W1, W2), effects.CompareAndSet)
-    handing_over = only(subject.cas(plan), effects.CompareAndSet)
+    subject.cas(plan)
+    handing_over = only(finished(subject), effects.CompareAndSet)
     happened = subject.cas(handing_over, CasOutcome.NO_REGISTRATION)
     assert noted(happened) == ["resumes"]
-    assert every(subject.tick(after=SETTINGS.resign_timeout_ms - 1), effects.CompareAndSet) == []
-    assert only(subject.tick(after=1), effects.CompareAndSet).record.epoch == 2
+    assert every(subject.tick(after=SETTINGS.resign_timeout_ms - 1), effects.FinishWork) == []
+    assert only(subject.tick(after=1), effects.FinishWork).epoch == 1
+    assert only(finished(subject), effects.CompareAndSet).record.epoch == 2
 
 
 def test_nothing_is_handed_over_to_who_is_no_longer_assigned() -> None:

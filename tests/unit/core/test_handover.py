@@ -26,7 +26,9 @@ from tests.unit.core.group import (
 
 
 def resign(subject: LeaderSubject, target: WorkerId = W1, *, epoch: int = 1) -> list[effects.Effect]:
-    return subject.step(events.Resign(epoch=Epoch(epoch), target=target))
+    """Whose driver has nothing to finish."""
+    happened = subject.step(events.Resign(epoch=Epoch(epoch), target=target))
+    return happened + subject.step(events.WorkFinished(epoch=Epoch(epoch)))
 
 
 def draining() -> LeaderSubject:
@@ -116,6 +118,38 @@ def test_having_handed_over_it_follows_the_target() -> None:
     assert only(happened, effects.ForgetResign).epoch == 1
     assert isinstance(subject.replica.role, Follower)
     assert len(sent(happened, messages.Hello, to=W1)) == 1
+
+
+def finishing() -> LeaderSubject:
+    subject = serving_leader()
+    happened = subject.step(events.Resign(epoch=Epoch(1), target=W1))
+    assert only(happened, effects.FinishWork).epoch == 1
+    assert every(happened, effects.CompareAndSet) == []
+    return subject
+
+
+def test_a_leader_takes_appends_until_its_driver_has_finished() -> None:
+    subject = finishing()
+    assert every(subject.append(1), effects.Reply) == [], "it is taken, and not refused"
+    happened = subject.step(events.WorkFinished(epoch=Epoch(1)))
+    assert every(happened, effects.CompareAndSet) == [], "that append is not applied"
+    assert refusal(subject.append(2)) is Refusal.HANDING_OVER
+
+
+def test_what_was_finished_in_another_epoch_does_not_count() -> None:
+    subject = finishing()
+    assert subject.step(events.WorkFinished(epoch=Epoch(0))) == []
+    assert subject.role.handover is not None
+    assert subject.role.handover.is_finishing
+
+
+def test_a_driver_that_does_not_finish_in_time_is_not_waited_for() -> None:
+    subject = finishing()
+    half = SETTINGS.resign_timeout_ms // 2
+    assert every(subject.tick(after=half - 1), effects.CompareAndSet) == []
+    happened = subject.tick(after=1)
+    assert "hands_over_unfinished" in noted(happened)
+    assert only(happened, effects.CompareAndSet).record.leader == W1
 
 
 def test_if_nothing_was_sent_in_time_it_resumes() -> None:

@@ -226,6 +226,7 @@ def test_a_leader_that_hands_over_says_nothing() -> None:
     subject.step(events.LeaseRenewed(sent_at=subject.now))
     inquire(subject)
     subject.step(events.Resign(epoch=Epoch(1), target=W1))
+    subject.step(events.WorkFinished(epoch=Epoch(1)))
     assert subject.role.handover_sent
     assert sent(subject.step(events.ClockRead()), messages.Assure) == []
 

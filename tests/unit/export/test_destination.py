@@ -14,7 +14,8 @@ import pytest
 from stretto.errors import StrettoError, UsageError
 from stretto.export import destination as subject
 from stretto.export.destination import Destination
-from stretto.export.manifest import MANIFEST, Manifest, Part, TaskRead
+from stretto.export.manifest import INSIDE, SUFFIX, Manifest, Part, TaskRead, decode, encode
+from tests.unit.syncs import RecordedSyncs
 
 
 def write(tree: Path, **files: str) -> tuple[str, ...]:
@@ -44,7 +45,7 @@ def export(folder: Path, **files: str) -> None:
 
 
 def seen(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in folder.iterdir() if path.name != MANIFEST}
+    return {path.name: path.read_text() for path in folder.iterdir()}
 
 
 def test_an_export_takes_the_place_of_the_one_before_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -53,7 +54,41 @@ def test_an_export_takes_the_place_of_the_one_before_and_leaves_nothing_else(tmp
     assert seen(folder) == {"one.csv": "1"}
     export(folder, two="2")
     assert seen(folder) == {"two.csv": "2"}
-    assert os.listdir(folder.parent) == ["out"]
+    assert sorted(os.listdir(folder.parent)) == ["out", f"out{SUFFIX}"]
+
+
+def test_the_manifest_is_beside_the_folder_and_one_of_before_is_understood_and_goes(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    write(folder, one="1")
+    (folder / INSIDE).write_bytes(encode(manifest("one.csv", end=7)))
+    to = Destination(folder)
+    with to.locked():
+        kept = to.present()
+        assert kept is not None
+        assert kept.ends == {0: 7}
+        to.publish(kept.continued(manifest(*write(to.tree, two="2"), end=9)), kept)
+    assert seen(folder) == {"one.csv": "1", "two.csv": "2"}
+    told = decode((tmp_path / f"out{SUFFIX}").read_bytes(), "")
+    assert (told.files, told.ends) == ({"one.csv", "two.csv"}, {0: 9})
+    write(folder, three="3")
+    (folder / INSIDE).write_bytes(encode(manifest("one.csv", "two.csv", "three.csv", end=11)))
+    again = Destination(folder).present()
+    assert again is not None
+    assert again.ends == {0: 11}, "an earlier release has written here since"
+
+
+def test_an_export_whose_files_were_deleted_begins_anew_and_one_that_never_had_any_goes_on(
+    tmp_path: Path,
+) -> None:
+    export(tmp_path / "gone", one="1")
+    (tmp_path / "gone" / "one.csv").unlink()
+    assert Destination(tmp_path / "gone").present() is None
+    empty = Destination(tmp_path / "empty")
+    with empty.locked():
+        empty.publish(manifest(end=5))
+        found = empty.present()
+    assert found is not None
+    assert found.ends == {0: 5}
 
 
 def test_what_is_kept_stays_the_same_file(tmp_path: Path) -> None:
@@ -64,15 +99,48 @@ def test_what_is_kept_stays_the_same_file(tmp_path: Path) -> None:
     with to.locked():
         kept = to.present()
         assert kept is not None
-        to.publish(kept.continued(manifest(*write(to.tree, **{"_task=0/two": "2"}))), kept)
+        to.publish(kept.continued(manifest(*write(to.tree, **{"_task=1/two": "2"}))), kept)
         whole = to.present()
     assert whole is not None
-    assert whole.files == {"_task=0/one.csv", "_task=0/two.csv"}
+    assert whole.files == {"_task=0/one.csv", "_task=1/two.csv"}
     assert (folder / "_task=0/one.csv").stat().st_ino == before
 
 
+@pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("can_exchange", [True, False])
-@pytest.mark.parametrize("dies_at", range(7))
+def test_all_of_an_export_is_on_disk_before_it_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool, is_first: bool
+) -> None:
+    """Else a power loss leaves the name of an export whose files are empty, and the one before is gone."""
+    folder = tmp_path / "out"
+    if not is_first:
+        export(folder, **{"_task=0/one": "1"})
+    exchange, rename = subject._exchange, os.rename
+    seen_at: list[list[str]] = []
+
+    def publishing(tree: Path) -> None:
+        seen_at.append([path.name for path in syncs.lacks(tree)])
+
+    def recorded_exchange(one: Path, other: Path) -> bool:
+        publishing(one)
+        return can_exchange and exchange(one, other)
+
+    def recorded_rename(old: Path, new: Path) -> None:
+        if Path(new) == folder:
+            publishing(old)
+        rename(old, new)
+
+    monkeypatch.setattr(subject, "_exchange", recorded_exchange)
+    monkeypatch.setattr(os, "rename", recorded_rename)
+    syncs = RecordedSyncs(monkeypatch)
+    export(folder, **{"_task=0/two": "2", "_task=1/three": "3"})
+    assert seen_at
+    assert not any(seen_at)
+    assert syncs.count(tmp_path) == 1, "the name of the export"
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("dies_at", range(11))
 def test_who_is_killed_while_it_publishes_leaves_a_whole_export(
     tmp_path: Path, dies_at: int, can_exchange: bool
 ) -> None:
@@ -84,13 +152,14 @@ def test_who_is_killed_while_it_publishes_leaves_a_whole_export(
         found = to.present()
         assert found is not None
         assert seen(folder) in ({"one.csv": "1"}, {"two.csv": "2"})
-    assert os.listdir(tmp_path) == ["out"]
+        assert found.files == set(seen(folder))
+    assert sorted(os.listdir(tmp_path)) == ["out", f"out{SUFFIX}"]
     export(folder, three="3")
     assert seen(folder) == {"three.csv": "3"}
 
 
 def export_and_die(folder: Path, at: int, can_exchange: bool) -> None:
-    """Before its ``at``-th rename or sync."""
+    """Before its ``at``-th rename or sync, of the folder or the manifest."""
 
     def body() -> None:
         steps = iter(range(100))
@@ -108,6 +177,7 @@ def export_and_die(folder: Path, at: int, can_exchange: bool) -> None:
             mock.patch.object(subject, "_sync", dying(subject._sync)),
             mock.patch.object(subject, "_exchange", dying(exchange)),
             mock.patch.object(Path, "rename", dying(Path.rename)),
+            mock.patch.object(os, "replace", dying(os.replace)),
         ):
             export(folder, two="2")
 
@@ -148,6 +218,6 @@ def test_an_export_that_lacks_a_file_or_is_damaged_is_not_built_upon(tmp_path: P
     with pytest.raises(StrettoError, match=r"one\.csv is missing"):
         Destination(tmp_path / "out").present()
     for text, why in (("{", "is damaged"), ('{"version": 99}', "is of format 99")):
-        (tmp_path / "out" / MANIFEST).write_text(text)
+        (tmp_path / f"out{SUFFIX}").write_text(text)
         with pytest.raises(StrettoError, match=why):
             Destination(tmp_path / "out").present()

@@ -19,7 +19,17 @@ import msgspec
 import pytest
 
 from stretto.errors import UsageError
-from stretto.export.job import Done, Event, Order, Progress, _Watching, plain, run_to_the_end
+from stretto.export.job import (
+    Done,
+    Event,
+    Order,
+    Progress,
+    _EndWithInput,
+    _others_of_group,
+    _Watching,
+    plain,
+    run_to_the_end,
+)
 from stretto.export.running import JobFailed, run_job
 from stretto.testing import eventually
 
@@ -183,3 +193,46 @@ def test_a_job_that_lost_a_pin_begins_anew_and_any_other_failure_is_told(
     failures += ["stretto.errors.PinLost: pin 9 is lost", "the disk is full"]
     with pytest.raises(ValueError, match="the disk is full"):
         run_to_the_end(order, spark, print)
+
+
+def test_a_job_that_nobody_waits_for_kills_what_it_started_and_clears_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    heard, others = [b"x", b""], [[7, 8], [8], []]
+    done: list[tuple[str, int, bool]] = []
+
+    def kill(pid: int, _: int) -> None:
+        done.append(("kill", pid, scratch.exists()))
+        if pid == 7:
+            raise ProcessLookupError
+
+    quiet = SimpleNamespace(
+        read=lambda *_: heard.pop(0),
+        kill=kill,
+        killpg=lambda group, _: done.append(("killpg", group, scratch.exists())),
+    )
+    monkeypatch.setattr("stretto.export.job.os", quiet)
+    monkeypatch.setattr("stretto.export.job.LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("stretto.export.job._others_of_group", lambda: others.pop(0))
+    ending = _EndWithInput(scratch)
+    begun = [ending.has_begun]
+    ending.run()
+    assert ([*begun, ending.has_begun], heard) == ([False, True], [])
+    assert done == [("kill", 7, True), ("kill", 8, True), ("kill", 8, True), ("killpg", 0, False)]
+
+
+def test_what_a_job_started_is_found_and_not_the_job_itself_nor_the_dead() -> None:
+    living, dead = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+    try:
+        dead.kill()
+        eventually(lambda: is_dead(dead.pid), what="it is dead, and nobody has waited for it")
+        found = _others_of_group()
+        assert living.pid in found
+        assert dead.pid not in found
+        assert os.getpid() not in found
+    finally:
+        living.kill()
+        for each in (living, dead):
+            each.wait()

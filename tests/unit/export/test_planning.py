@@ -16,11 +16,13 @@ from stretto.export.planning import (
     Request,
     check_format,
     check_present,
+    is_nothing_new,
     kind_of,
     manifest_of,
     order_of,
     planned,
     starts_of,
+    without_files,
 )
 from stretto.export.report import read_report
 from stretto.pstate.types import describe
@@ -74,6 +76,7 @@ def test_formats_have_names() -> None:
         ("yesterday", "'last', or offsets by task"),
         ("0:1,0:2", "names a task twice"),
         ("7:1", "names task 7, and there are tasks 0 to 1"),
+        ("2:1", "names task 2, and there are tasks 0 to 1"),
     ],
 )
 def test_since_is_a_place(since: str, why: str) -> None:
@@ -203,3 +206,17 @@ def test_a_task_without_new_records_ends_where_it_began(tmp_path: Path) -> None:
     assert [each.end for each in read_report(report, None)[1]] == [None, None]
     with pytest.raises(StrettoError, match="did not tell what it has read"):
         read_report(tmp_path / "nothing", {})
+
+
+def test_a_part_without_news_is_recognized_and_one_without_rows_has_no_files(tmp_path: Path) -> None:
+    nothing = written(tmp_path / "a", {0: 4, 1: 2}, {0: 4, 1: 2})
+    assert is_nothing_new(nothing)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "part-0.json").write_text("")
+    (tmp_path / "b" / "_SUCCESS").write_text("")
+    passed = written(tmp_path / "b", {0: 9, 1: 2}, {0: 4, 1: 2})
+    assert not is_nothing_new(passed)
+    assert passed.parts[0].sizes == {"part-0.json": 0}
+    bare = without_files(passed, tmp_path / "b")
+    assert (bare.files, bare.parts[0].sizes, bare.ends) == (set(), {}, {0: 9, 1: 2})
+    assert list((tmp_path / "b").iterdir()) == []

@@ -12,6 +12,7 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.log import Replog
 from stretto.types import Offset
 from tests.unit.replog.frames import make_frame
+from tests.unit.replog.power import PowerFile, PowerFolder
 
 SEGMENT_BYTES = 200_000
 ENTRIES = 100
@@ -60,3 +61,67 @@ def test_a_segment_may_be_dropped_while_it_is_fetched(log: Replog, tmp_path: Pat
     fetch = forgotten(log, tmp_path, SEGMENT_BYTES)
     assert log.cut(Offset(50)) > 0
     fetch()
+
+
+class Forgetful(PowerFolder):
+    """Nothing is in memory: each look writes down which bytes of which file it was about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked: list[tuple[str, int, int]] = []
+        self.fetched: list[tuple[str, int, int]] = []
+
+    def open(self, name: str, *, create: bool = False) -> PowerFile:
+        file = super().open(name, create=create)
+
+        def absent(position: int, length: int) -> Callable[[], None]:
+            where = (name.removesuffix(".tmp"), position, position + length)
+            self.looked.append(where)
+            return lambda: self.fetched.append(where)
+
+        file.absent = absent  # type: ignore[assignment, method-assign]
+        return file
+
+
+def test_as_much_is_looked_for_and_fetched_as_a_read_may_need_and_no_more() -> None:
+    folder = Forgetful()
+    log = Replog.open(folder, segment_bytes=SEGMENT_BYTES, tail_bytes=30_000)
+    for offset in range(ENTRIES):
+        log.append([make_frame(offset, content=bytes(10_000))])
+        log.sync()
+    first, second, third, *_ = log._segments
+    walk = 16 * 1024
+
+    def ranges(start: int, max_bytes: int) -> list[tuple[str, int, int]]:
+        folder.looked.clear()
+        folder.fetched.clear()
+        fetch = log.absent(Offset(start), max_bytes)
+        if fetch is not None:
+            fetch()
+        assert folder.fetched == folder.looked
+        return list(folder.looked)
+
+    assert ranges(0, 1) == [(first.name, 64, 65 + walk)]
+    assert ranges(0, first.size) == [(first.name, 64, first.size), (second.name, 64, 64 + 64 + walk)]
+    assert ranges(0, 2 * first.size - 128) == [(first.name, 64, first.size), (second.name, 64, second.size)]
+    _, position = second.index.floor(Offset(second.base + 5))
+    assert ranges(int(second.base) + 5, 1) == [(second.name, position, position + 1 + walk)]
+    assert ranges(int(third.base), 0) == []
+    assert ranges(ENTRIES - 1, 1 << 20) == [], "the newest ones are in the log's own memory"
+    assert ranges(ENTRIES, 1 << 20) == []
+    log.cut(second.base)
+    assert ranges(0, 1 << 20) == [], "it is gone"
+
+
+def test_nothing_is_fetched_of_what_is_in_memory_beside_what_is_not() -> None:
+    folder = Forgetful()
+    log = Replog.open(folder, segment_bytes=SEGMENT_BYTES, tail_bytes=30_000)
+    for offset in range(50):
+        log.append([make_frame(offset, content=bytes(10_000))])
+        log.sync()
+    first, second, *_ = log._segments
+    first.file.absent = lambda *_: None  # type: ignore[method-assign]
+    fetch = log.absent(Offset(0), 2 * SEGMENT_BYTES)
+    assert fetch is not None
+    fetch()
+    assert [name for name, *_ in folder.fetched] == [second.name]

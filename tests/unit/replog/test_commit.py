@@ -310,3 +310,34 @@ def test_who_waits_for_quiet_does_not_meet_the_write_of_who_waited_before(owner:
     assert log.end_offset == 3
     folder.open_gate.set()
     owner.run_until(lambda: log.end_offset == 1)
+
+
+def test_of_several_submissions_that_wait_the_one_that_lasts_counts(owner: Owner) -> None:
+    for order in ((True, False), (False, True)):
+        log = Replog.open(PowerFolder())
+        release = owner.commit.hold(log, writes=False)
+        log.append(make_frames(0, 3))
+        for durable in order:
+            owner.commit.submit(log, durable=durable)
+        release()
+        owner.run_until(lambda log=log: log.written_end_offset == 3)  # type: ignore[misc]
+        assert log.durable_end_offset == 3
+
+
+def test_a_submission_that_waits_behind_one_that_holds_the_log_still_lasts(owner: Owner) -> None:
+    log = Replog.open(PowerFolder())
+    first = owner.commit.hold(log, writes=True)
+    holds: list[Callable[[], None]] = []
+
+    def hold_and_write() -> None:
+        holds.append(owner.commit.hold(log, writes=False))
+        owner.commit.submit(log, durable=False)
+
+    log.append(make_frames(0, 3))
+    owner.commit.when_quiet(log, hold_and_write)
+    owner.commit.submit(log, durable=True)
+    first()
+    assert log.written_end_offset == 0
+    holds.pop()()
+    owner.run_until(lambda: log.written_end_offset == 3)
+    assert log.durable_end_offset == 3

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from stretto.errors import StorageError
+from stretto.errors import StorageCorrupt, StorageError
 from stretto.invariants import InvariantViolation
+from stretto.replog.folder import OsFolder
+from stretto.replog.frame import HEADER_BYTES, TRAILER_BYTES
 from stretto.replog.log import Replog
+from stretto.replog.segment import SEGMENT_HEADER_BYTES
 from stretto.types import Offset
 from tests.unit.replog.frames import contents, make_frame, make_frames, read_all
 from tests.unit.replog.power import PowerFile, PowerFolder
@@ -228,6 +232,28 @@ def test_a_closed_log_refuses_everything() -> None:
     log.close()
     with pytest.raises(StorageError, match="closed"):
         log.append([make_frame(0)])
+
+
+@pytest.mark.parametrize("frame", [0, 2])
+@pytest.mark.parametrize("at", [HEADER_BYTES, -TRAILER_BYTES - 1, -1], ids=["first", "last", "trailer"])
+def test_a_byte_of_a_payload_that_was_changed_on_disk_is_noticed_when_it_is_read(
+    tmp_path: Path, frame: int, at: int
+) -> None:
+    log = Replog.open(OsFolder(tmp_path), tail_bytes=0)
+    frames = make_frames(0, 4, content=b"x" * 50)
+    log.append(frames)
+    log.sync()
+    [path] = tmp_path.glob("*.replog")
+    content = bytearray(path.read_bytes())
+    position = SEGMENT_HEADER_BYTES + sum(each.size_bytes for each in frames[:frame])
+    content[position + at % frames[frame].size_bytes] ^= 1
+    path.write_bytes(content)
+    for start in range(frame + 1):
+        with pytest.raises(StorageCorrupt) as raised:
+            log.read(Offset(start), Offset(4), 1 << 20)
+        assert (raised.value.offset, raised.value.position) == (frame, position)
+    assert log.read(Offset(frame + 1), Offset(4), 1 << 20).end == 4, "the others are whole"
+    log.close()
 
 
 def several_segments(folder: PowerFolder) -> Replog:

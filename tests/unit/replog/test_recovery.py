@@ -8,10 +8,11 @@ import pytest
 
 from stretto.errors import StorageCorrupt, StorageError, StrettoError
 from stretto.replog.frame import HEADER_BYTES, TRAILER_BYTES, Frame
+from stretto.replog.intent import INTENT_NAME, Change, Intent, _encode
 from stretto.replog.log import Replog
 from stretto.replog.segment import SEGMENT_HEADER_BYTES, encode_header, index_name, segment_name
 from stretto.types import Offset
-from tests.unit.replog.frames import contents, make_frame, make_frames, whole
+from tests.unit.replog.frames import contents, epoch_start, make_frame, make_frames, whole
 from tests.unit.replog.power import PowerFolder
 
 PAYLOADS = {
@@ -283,6 +284,19 @@ def test_a_damaged_intent_is_corruption() -> None:
     folder.open("intent", create=True).writev(0, (bytes(52),))
     with pytest.raises(StorageCorrupt, match="intent"):
         Replog.open(folder)
+
+
+def test_a_flip_of_any_byte_of_an_intent_is_corruption() -> None:
+    content = _encode(Intent(change=Change.TRUNCATE, offset=Offset(2), before=epoch_start(1, 0)))
+    for position in range(len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        folder = segmented()
+        folder.open(INTENT_NAME, create=True).writev(0, (bytes(changed),))
+        before = {name: bytes(inode.live) for name, inode in folder.files.items()}
+        with pytest.raises(StorageCorrupt, match="intent"):
+            Replog.open(folder)
+        assert {name: bytes(inode.live) for name, inode in folder.files.items()} == before
 
 
 def test_files_that_are_not_the_logs_are_left_alone() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from stretto.pstate.changes import pack
 from stretto.snapshot.creating import check_name, default_name
 from stretto.snapshot.cuts import microbatch_at, why_torn
 from stretto.snapshot.keeping import delete_files, too_many
-from stretto.snapshot.manifest import MANIFEST
+from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, file_of, read_manifest
 from stretto.types import TaskId
 from stretto.worker.microbatch import entries
 from stretto.worker.microbatch.entries import Batch, Span, Version
+from stretto.worker.snapshots import CREATING, noted
 from tests.unit.snapshot.snapshots import made
 
 
@@ -42,7 +44,7 @@ def test_the_rows_of_a_task_tell_how_far_its_microbatches_are() -> None:
     def apply(entry: entries.Entry) -> None:
         changes = entries.resolve(entry, rows.get)[entries.DATABASE]
         for key in changes.deletes:
-            del rows[key]
+            rows.pop(key, None)
         rows.update(changes.puts)
 
     assert microbatch_at("book", rows.get) == cut(0)
@@ -72,18 +74,58 @@ def test_the_oldest_complete_ones_are_too_many() -> None:
 def test_only_the_files_of_that_snapshot_are_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "bank" / "one"
     made(folder, tmp_path / "state")
-    with pytest.raises(StrettoError, match="holds something else"):
+    with pytest.raises(StrettoError, match=r"no manifest in .* says that it is snapshot two of bank"):
         delete_files(view("two", 1, str(folder)))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").touch()
-    with pytest.raises(StrettoError, match="holds something else"):
+    with pytest.raises(StrettoError, match="delete it yourself"):
         delete_files(view("one", 1, str(tmp_path / "photos")))
     with pytest.raises(StrettoError, match="is not there"):
         delete_files(view("one", 1, str(tmp_path / "gone")))
     delete_files(view("one", 1, str(folder)))
     assert not folder.exists()
-    made(folder, tmp_path / "again")
-    (folder / MANIFEST).unlink()  # half deleted, or never finished
+
+
+def test_a_folder_that_only_looks_like_a_snapshot_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "chores"
+    (folder / "task-1").mkdir(parents=True)
+    (folder / "task-1" / "notes.txt").touch()
+    (folder / CREATING).write_text("a token of somebody else", "utf-8")
+    with pytest.raises(StrettoError, match="no manifest in"):
+        delete_files(view("one", 1, str(folder)))
+    assert (folder / "task-1" / "notes.txt").exists()
+    (folder / MANIFEST).write_bytes(b"{}")
+    with pytest.raises(StrettoError, match="no manifest in"):
+        delete_files(view("one", 1, str(folder)))
+    assert (folder / "task-1" / "notes.txt").exists()
+
+
+def test_a_deletion_that_was_interrupted_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bank" / "one"
+    made(folder, tmp_path / "state")
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            delete_files(view("one", 1, str(folder)))
+    with pytest.raises(SnapshotDamaged):
+        read_manifest(folder)
+    assert file_of(folder, TaskId(0)).exists()
+    with pytest.raises(StrettoError, match="no manifest in"):
+        delete_files(view("two", 1, str(folder)))
+    delete_files(view("one", 1, str(folder)))
+    assert not folder.exists()
+
+
+def _interrupted(_: Path) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_snapshot_that_was_never_finished_is_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "bank" / "one"
+    (folder / "task-0").mkdir(parents=True)
+    (folder / CREATING).write_text("0123" + noted("bank", "one"), "utf-8")
+    with pytest.raises(StrettoError, match="no manifest in"):
+        delete_files(view("two", 1, str(folder)))
     delete_files(view("one", 1, str(folder)))
     assert not folder.exists()
 

@@ -11,6 +11,7 @@ from stretto.snapshot.taskfile import TaskFile
 from stretto.types import TaskId
 from stretto.worker.state import AppliedState
 from tests.unit.snapshot.snapshots import TASKS, a_log
+from tests.unit.syncs import RecordedSyncs
 
 
 @pytest.fixture
@@ -68,6 +69,16 @@ def test_a_copy_goes_no_faster_than_allowed_and_ends_when_it_is_let_go(
     assert not copying.is_alive()
     assert [str(failure) for failure in failures] == ["the state is no longer held"]
     assert list(tmp_path.glob("slow*")) == []
+
+
+def test_a_copy_is_on_disk_before_it_has_its_name(
+    state: AppliedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = state.hold()
+    syncs = RecordedSyncs(monkeypatch)
+    held.copy(TaskId(0), tmp_path / "copy.mdb", 0)
+    assert syncs.count(tmp_path / "copy.mdb") == 1
+    held.release()
 
 
 def test_a_state_that_closes_lets_go_of_what_is_held_first(state: AppliedState, tmp_path: Path) -> None:

@@ -9,20 +9,25 @@ import msgspec
 import pytest
 
 from stretto.errors import StrettoError
+from stretto.pstate.changes import Changes
 from stretto.replog.core.lineage import divergence
 from stretto.replog.frame import Kind
 from stretto.replog.storage import EpochStart
 from stretto.snapshot import seeding
-from stretto.snapshot.manifest import SnapshotDamaged, file_of, write_manifest
+from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, file_of, write_manifest
 from stretto.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker import storage as storages
 from stretto.worker.install import Install, steps
 from stretto.worker.plan import GroupPlan
 from stretto.worker.state import AppliedState
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage
+from stretto.worker.taskseed import HOPS
+from stretto.worker.topology import rows
+from stretto.worker.topology.work import Incoming
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import RestoredFrom
 from tests.unit.snapshot.snapshots import TASKS, a_log, copied, made
+from tests.unit.syncs import RecordedSyncs
 from tests.unit.worker.entries import Log
 
 KEY = GroupKey("bank", 1, 0)
@@ -53,6 +58,25 @@ def close(storage: ReplicaStorage) -> None:
     storage.state.close()
 
 
+def test_a_manifest_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "bank" / "one"
+    manifest = made(folder, tmp_path / "state")
+    syncs = RecordedSyncs(monkeypatch)
+    write_manifest(folder, manifest)
+    assert (syncs.count(folder / MANIFEST), syncs.count(folder)) == (1, 1)
+
+
+def test_what_a_replica_begins_with_is_on_disk_before_it_begins(
+    tmp_path: Path, restored: RestoredFrom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = RecordedSyncs(monkeypatch)
+    staged = tmp_path / "incoming" / "state"
+    seeding.stage(restored, TASKS, staged)
+    assert [path for path in syncs.lacks(staged) if path.name != "lock.mdb"] == []
+
+
 def test_every_replica_begins_with_the_same_state_above_offset_0(
     tmp_path: Path, pool: ThreadPoolExecutor, restored: RestoredFrom
 ) -> None:
@@ -66,6 +90,21 @@ def test_every_replica_begins_with_the_same_state_above_offset_0(
         close(storage)
     assert storages_[0].storage_id != storages_[1].storage_id
     original.close()
+
+
+def test_tasks_of_a_snapshot_forget_what_they_heard_of_hops(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    """A task that was cut before another has not made the hop that the other remembers; it will, again."""
+    log = a_log(10)
+    log.state(Changes(puts=((rows.key_of("t", "in", 1), rows._encode([9])),)), pstate=HOPS)
+    state = AppliedState.open(tmp_path / "state", TASKS)
+    state.apply(log.frames)
+    manifest = copied(state, tmp_path / "one")
+    restored = RestoredFrom(folder=str(tmp_path / "one"), checksum=manifest.checksum)
+    storage = replica(tmp_path / "a", pool, restored).open()
+    assert rows.read(state, TASKS[0], "t", 5).inbox == {TaskId(1): Incoming(9)}
+    assert rows.read(storage.state, TASKS[0], "t", 5).inbox == {}
+    close(storage)
+    state.close()
 
 
 def test_a_replica_goes_on_with_what_it_has_when_it_is_opened_again(

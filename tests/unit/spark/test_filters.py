@@ -209,11 +209,23 @@ def test_of_many_keys_their_range_is_read(monkeypatch: pytest.MonkeyPatch) -> No
     assert chosen.ranges(0, TASKS) == [(ordered.encode(10), ordered.behind(ordered.encode(19)))]
 
 
+def test_as_many_keys_as_are_read_one_by_one_are_no_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "POINTS_MAX", 3)
+    chosen = KeyFilters([("key", describe(int))])
+    few = In(("key",), (10, 15, 19))
+    assert chosen.push([few]) == []
+    found = {pair for task in range(TASKS) for pair in chosen.ranges(task, TASKS)}
+    assert found == {(ordered.encode(key), ordered.behind(ordered.encode(key))) for key in (10, 15, 19)}
+
+
 def test_tasks_are_chosen_by_their_number() -> None:
     for each, wanted in (
         (EqualTo(("_task",), 2), [2]),
         (In(("_task",), (0, 3, 9)), [0, 3]),
         (GreaterThan(("_task",), 1), [2, 3]),
+        (GreaterThanOrEqual(("_task",), 1), [1, 2, 3]),
+        (LessThan(("_task",), 1), [0]),
+        (IsNotNull(("_task",)), [0, 1, 2, 3]),
         (LessThanOrEqual(("_task",), 1), [0, 1]),
     ):
         chosen, depot = KeyFilters([("key", describe(str))]), DepotFilters()
@@ -230,3 +242,20 @@ def test_offsets_of_records_are_narrowed_and_times_are_looked_at_again() -> None
     assert depot.push(pushed) == [since]
     assert (depot.start, depot.end, depot.start_ms) == (5, 10, int(moment.timestamp() * 1_000))
     assert DepotFilters().end == OFFSET_END
+
+
+@pytest.mark.parametrize(
+    ("pushed", "bounds"),
+    [
+        ([EqualTo(("offset",), 5)], (5, 6)),
+        ([EqualTo(("offset",), 5), GreaterThanOrEqual(("offset",), 3), LessThan(("offset",), 9)], (5, 6)),
+        ([GreaterThanOrEqual(("offset",), 3), LessThan(("offset",), 9), EqualTo(("offset",), 5)], (5, 6)),
+        ([GreaterThanOrEqual(("offset",), 3), GreaterThan(("offset",), 1)], (3, OFFSET_END)),
+        ([LessThan(("offset",), 9), LessThanOrEqual(("offset",), 20)], (0, 9)),
+        ([IsNotNull(("offset",)), LessThanOrEqual(("offset",), 20), LessThan(("offset",), 30)], (0, 21)),
+    ],
+)
+def test_the_narrowest_bounds_of_offsets_hold(pushed: list[Filter], bounds: tuple[int, int]) -> None:
+    depot = DepotFilters()
+    assert depot.push(pushed) == []
+    assert (depot.start, depot.end) == bounds

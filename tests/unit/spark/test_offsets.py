@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import BooleanType, NullType, StringType, StructField, StructType
 
 from pyspark_stretto import streaming
@@ -162,6 +162,25 @@ def test_followers_serve_the_records_of_a_stream_unless_leaders_are_asked_for(
     stream = DepotStream(Options(module="Counts", depot="events", source=source), DEPOT_SCHEMA)
     assert list(stream.read(RecordRange(0, 0, 3))) == []
     assert asked == [None if source == "leader" else 10.0]
+
+
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(6)])
+def test_a_query_that_is_to_read_what_is_there_ends_though_more_comes(
+    limit: ReadLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Module()
+    monkeypatch.setattr(streaming, "client_of", lambda _: module)
+    stream = DepotStream(OPTIONS, DEPOT_SCHEMA)
+    at = stream.initialOffset()
+    stream.prepareForTriggerAvailableNow()
+    read = 0
+    for number in range(1, 9):
+        module.bounds = {0: (0, 10 + 5 * number), 1: (0, 4 + 5 * number)}
+        following = stream.latestOffset(at, limit)
+        read += sum(each.end - each.start for each in stream.partitions(at, following))
+        at = following
+    assert (at, read) == ({"origin": "one", "0": 10, "1": 4}, 14)
+    assert stream.reportLatestOffset() == {"0": 50, "1": 44}, "how far it is behind"
 
 
 def test_a_query_goes_on_in_the_module_that_it_began_with_and_in_no_other(

@@ -22,6 +22,8 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampType,
+    VariantType,
+    YearMonthIntervalType,
 )
 
 from pyspark_stretto.options import Options
@@ -132,6 +134,15 @@ def test_rows_become_objects_on_the_task_that_their_field_chooses() -> None:
     expected.setdefault(task_of("a", 4), []).append(b'{"word":"a","at":"2026-01-31T00:00:00Z"}')
     expected.setdefault(task_of("b", 4), []).append(b'{"word":"b","at":null}')
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [YearMonthIntervalType(), ArrayType(YearMonthIntervalType()), StructType().add("v", VariantType())],
+)
+def test_what_json_has_nothing_for_is_refused_before_anything_is_written(type_: DataType) -> None:
+    with pytest.raises(UsageError, match=r"column x has (interval year to month|variant), which JSON has"):
+        target(schema_of(x=type_))
 
 
 def test_times_within_values_are_in_utc_whatever_the_zone_of_the_session_is() -> None:

@@ -227,7 +227,7 @@ def test_a_snapshot_is_found_by_its_name(folder: Path, monkeypatch: pytest.Monke
         )
         for name, state in (("one", "complete"), ("two", "creating"))
     ]
-    monkeypatch.setattr(states, "_reached", lambda _: nullcontext(Knowing(*views)))
+    monkeypatch.setattr(states, "reached", lambda _: nullcontext(Knowing(*views)))
 
     def named(name: str) -> DefaultSource:
         given = {"bootstrap": "127.0.0.1:1", "module": "bank", "pstate": PSTATE, "at": name}

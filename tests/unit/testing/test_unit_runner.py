@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 import stretto.testing
 from stretto import Depot, Module, PState, microbatch, query, step, stream
 from stretto.artifact.importing import manifest
+from stretto.client import PStateReader
 from stretto.client.queries import task_of
 from stretto.errors import UsageError
 from stretto.partition import GLOBAL, owner_of
+from stretto.testing.unit import PStateUnderTest
 
 
 @dataclass
@@ -98,7 +101,7 @@ def test_five_lines_test_a_module() -> None:
     with stretto.testing.module(Ledger, tasks=4) as m:
         m.append("moves", {"source": "ann", "target": "bob", "amount": 3})
         ran = m.run()
-        assert m.balances.get() == {"ann": -3, "bob": 3}
+        assert dict(m.balances.items()) == {"ann": -3, "bob": 3}
     assert (ran.records, ran.results, ran.failures) == (1, [3], [])
 
 
@@ -133,7 +136,7 @@ def test_a_step_runs_everywhere_when_asked() -> None:
     with stretto.testing.module(Ledger, tasks=4) as m:
         m.append("names", "ann")
         m.run()
-        assert m.seen.get() == {"ann": {0, 1, 2, 3}}
+        assert dict(m.seen.items()) == {"ann": {0, 1, 2, 3}}
 
 
 def test_what_a_function_raises_passes_through() -> None:
@@ -147,13 +150,14 @@ def test_what_a_function_raises_passes_through() -> None:
 def test_failures_can_be_kept_and_leave_their_records_out() -> None:
     with stretto.testing.module(Ledger) as m:
         for depot in ("moves", "batched_moves"):
-            m.append(depot, *(Move("ann", f"t{n}", n) for n in (1, -2, 13, 4)), b"{}")
+            m.append(depot, *(Move("ann", f"t{n}", n) for n in (1, -2, 13, 4)))
+            m.append(depot, b"{}", task=0)
         ran = m.run(failures="keep")
-        assert m.batched.get() == {"ann": -5, "t1": 1, "t4": 4}
+        assert dict(m.batched.items()) == {"ann": -5, "t1": 1, "t4": 4}
         # Its own step failed elsewhere, and what a stream has done here by then stays done.
         assert owner_of("ann", 4) != owner_of("t13", 4)
-        assert m.balances.get() == {"ann": -18, "t1": 1, "t4": 4}
-        assert m.journal.get() == {"ann": [1, 13, 4]}
+        assert dict(m.balances.items()) == {"ann": -18, "t1": 1, "t4": 4}
+        assert dict(m.journal.items()) == {"ann": [1, 13, 4]}
     errors = sorted((failed.topology, failed.error.split(":")[0]) for failed in ran.failures)
     assert errors == [
         (topology, error)
@@ -241,7 +245,7 @@ def test_steps_that_lead_to_themselves_on_their_task_are_told(monkeypatch: pytes
         m.append("starts", 1, 0)
         [failure] = m.run(failures="keep").failures
         assert failure.offset == 0
-        assert m.done.get() == {0: 1}
+        assert dict(m.done.items()) == {0: 1}
 
 
 def test_steps_of_a_microbatch_that_hop_in_a_circle_are_told() -> None:
@@ -303,8 +307,8 @@ def test_a_microbatch_is_the_serial_model_without_what_fails(
     with stretto.testing.module(Ledger, tasks=tasks, seed=seed, microbatch_records=at_most) as m:
         m.append("batched_moves", *given_moves)
         ran = m.run(failures="keep")
-        assert m.batched.get() == {name: model[name] for name in touched}
-        assert sum(m.batched.get().values()) == 0
+        assert dict(m.batched.items()) == {name: model[name] for name in touched}
+        assert sum(dict(m.batched.items()).values()) == 0
     assert len(ran.failures) == sum(move.amount in (13, -2) for move in given_moves)
 
 
@@ -324,8 +328,8 @@ def test_hops_from_one_task_keep_their_order(
         for name, number in records:
             if number != 7:
                 expected.setdefault(name, []).append(number)
-        assert m.lines.get() == expected
-        assert m.lengths.get() == {name: len(line) for name, line in expected.items()}
+        assert dict(m.lines.items()) == expected
+        assert dict(m.lengths.items()) == {name: len(line) for name, line in expected.items()}
 
 
 class Calendar(Module):
@@ -498,7 +502,7 @@ def test_of_many_records_taken_at_once_the_one_that_fails_elsewhere_is_found_as_
         m.append("parcels", 12, 13, 14)
         ran = m.run(failures="keep")
         assert m.sizes.get(0) == [3, 1, 1, 1]
-        assert m.arrived.get() == {12: 2, 14: 2}, "at least once"
+        assert dict(m.arrived.items()) == {12: 2, 14: 2}, "at least once"
     assert [each.offset for each in ran.failures] == [1]
     assert ran.results == [24, 28]
 
@@ -518,3 +522,79 @@ def test_a_record_that_is_too_large_for_any_microbatch_has_failed() -> None:
         ran = m.run(failures="keep")
         assert m.stored.count() == 2
     assert [each.offset for each in ran.failures] == [1]
+
+
+class Receipts(Module):
+    """Both kinds of topology return something."""
+
+    orders = Depot(partition_by="customer")
+    totals = PState(dict[str, int])
+    seen = PState(dict[str, int])
+
+    @stream(orders)
+    def count(self, order: dict[str, Any]) -> str:
+        self.seen.increment(order["customer"])
+        return f"seen {order['amount']}"
+
+    @microbatch(orders)
+    def book(self, order: dict[str, Any]) -> int | None:
+        if order["amount"] < 0:
+            raise ValueError(order["amount"])
+        total = self.totals.increment(order["customer"], by=order["amount"])
+        return total if order["amount"] else None
+
+
+@pytest.mark.parametrize("at_most", [None, 1])
+def test_what_functions_of_microbatches_return_is_told_after_what_streams_do(at_most: int | None) -> None:
+    with stretto.testing.module(Receipts, tasks=4, microbatch_records=at_most) as m:
+        m.append("orders", *[{"customer": "ann", "amount": amount} for amount in (3, -1, 0, 4)])
+        ran = m.run(failures="keep")
+        assert ran.results == ["seen 3", "seen -1", "seen 0", "seen 4", 3, 7]
+        assert [failure.error for failure in ran.failures] == ["ValueError: -1"]
+
+
+class Kept(Module):
+    events = Depot()
+    numbers = PState(dict[str, int])
+    lists = PState(dict[str, list[int]])
+    names = PState(set[str])
+
+    @stream(events)
+    def keep(self, name: str) -> None:
+        self.put.at(name)(name)
+
+    @step
+    def put(self, name: str) -> None:
+        self.numbers.set(name, value=len(name))
+        self.names.add(name)
+        for number in range(len(name)):
+            self.lists.append(name, value=number)
+
+
+def test_a_pstate_is_read_as_on_a_cluster_and_not_whole() -> None:
+    """A cluster has never had a get() of everything."""
+    with stretto.testing.module(Kept) as m:
+        m.append("events", "a", "bb", "ccc", "dddd")
+        m.run()
+        for pstate in (m.numbers, m.lists, m.names):
+            with pytest.raises(UsageError, match=r"give a key of PState \w+; items\(\) and keys\(\) go"):
+                pstate.get()
+            with pytest.raises(UsageError, match="give a key of PState"):
+                pstate.contains()
+        assert m.numbers.get_many(["a", "ccc", "none"]) == {"a": 1, "ccc": 3}
+        with pytest.raises(UsageError, match="PState names is a set, which has no values"):
+            m.names.get_many(["a"])
+        assert list(m.numbers.items(after="a", limit=2)) == [("bb", 2), ("ccc", 3)]
+        assert list(m.names.keys(start="b", end="d")) == ["bb", "ccc"]
+        assert (m.numbers.count(), m.numbers.count(prefix="c"), m.numbers.count(after="bb")) == (4, 1, 2)
+        assert m.lists.slice("dddd", start=1, stop=3) == [1, 2]
+        assert m.lists.slice("none") == []
+        assert m.lists.count("dddd") == 4
+        with pytest.raises(UsageError, match="only a list has slices"):
+            m.numbers.slice("a")
+
+
+def test_the_readers_of_tests_and_of_clients_take_the_same() -> None:
+    for name in ("get", "get_many", "contains", "keys", "items", "count", "slice"):
+        ours, theirs = (inspect.signature(getattr(of, name)) for of in (PStateUnderTest, PStateReader))
+        assert ours == theirs, name

@@ -321,7 +321,9 @@ def test_with_batch_a_function_takes_a_list() -> None:
         ),
     ],
 )
-def test_wrong_options_of_a_topology_are_refused(decorated: Callable[[Depot], Any], sentence: str) -> None:
+def test_wrong_options_of_a_topology_are_refused(
+    decorated: Callable[[Depot[Any]], Any], sentence: str
+) -> None:
     depot = Depot()
     with pytest.raises(DeclarationError, match=sentence):
         type("Wrong", (Module,), {"depot": depot, "first": decorated(depot)})

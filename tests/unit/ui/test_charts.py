@@ -109,6 +109,11 @@ def test_the_isr_is_that_of_the_group_with_the_least_to_spare() -> None:
     assert (*charts.isr, *charts.min_isr) == (1, 2)
 
 
+def test_a_group_that_needs_more_members_has_less_to_spare_than_one_that_has_fewer() -> None:
+    charts = drawn(window(0, group(0, isr=looks(2), min_isr=1), group(1, isr=looks(3), min_isr=3)))
+    assert (*charts.isr, *charts.min_isr) == (3, 3)
+
+
 def test_a_group_that_nobody_leads_has_no_isr() -> None:
     unled = group(1, "unled", isr=looks(0), replogs={})
     charts = drawn(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from stretto import admin, wire
 from stretto.client.cluster import Cluster
@@ -132,3 +133,35 @@ def test_a_disk_that_is_full_does_not_end_the_collecting(
     each.start()
     assert store.kept.wait(DEADLINE_SECONDS)
     each.stop()
+
+
+def test_a_cluster_that_is_silent_is_told_once_and_again_when_it_falls_silent_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+
+    class Silent:
+        answers = iter([False, False, False, True, False, False])
+
+        def metadata(self) -> wire.Metadata:
+            answer = next(self.answers, None)
+            if answer is None:
+                over.set()
+            if not answer:
+                raise RetriableError("nothing answers")
+            return wire.Metadata(1, {}, ())
+
+    monkeypatch.setattr(collectors, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(collectors, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(collectors, "_until_next_window", lambda: 0)
+    store = Store(tmp_path / "telemetry.sqlite")
+    each = Collector(cast(Cluster, Silent()), store, Metrics(), History(store))
+    with capture_logs() as lines:
+        each.start()
+        assert over.wait(DEADLINE_SECONDS)
+        each.stop()
+    assert [line["event"] for line in lines] == [
+        "cluster_silent",
+        "measures_collected_again",
+        "cluster_silent",
+    ]

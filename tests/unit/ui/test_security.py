@@ -85,6 +85,7 @@ def test_without_a_token_it_listens_on_loopback_only() -> None:
 def test_a_token_is_long_enough_and_on_one_line(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
+    path.chmod(0o600)
     assert load_token(path) == TOKEN
     for wrong in ("short", "two\nlines of some length", ""):
         path.write_text(wrong)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +19,8 @@ from structlog.testing import capture_logs
 
 from stretto import admin
 from stretto.client.api import Client
+from stretto.telemetry.windows import StoryLine
+from stretto.types import Epoch, Offset, WorkerId
 from stretto.ui.api import data
 from stretto.ui.desk import Desk
 from stretto.ui.history import History
@@ -22,7 +28,7 @@ from stretto.ui.metrics import Metrics
 from stretto.ui.server import application
 from stretto.ui.views import ClusterView, Health
 from stretto.zk.records import DepotSpec, TopologySpec
-from tests.unit.ui.test_views import module
+from tests.unit.ui.test_views import module, status
 
 # Handlers declare parameters in the way that all versions of the framework from 2.18 on know.
 pytestmark = pytest.mark.filterwarnings("ignore::litestar.exceptions.LitestarDeprecationWarning")
@@ -154,3 +160,61 @@ def test_options_are_asked_for_at_every_level(
     assert (wrong.status_code, "M has no PState nothing" in wrong.json()["detail"]) == (404, True)
     several = served.get("/api/v1/options", params={"module": "M", "depot": "events", "topology": "count"})
     assert several.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/metrics", "/openapi.json", "/static/app.js", "/api/v1/modules", "/api/v1/nothing"]
+)
+def test_head_is_answered_as_get_is_without_the_body(served: TestClient[Litestar], path: str) -> None:
+    whole, head = served.get(path), served.head(path)
+    assert (head.status_code, head.content) == (whole.status_code, b"")
+    assert head.headers["content-type"] == whole.headers["content-type"]
+    refused = served.head("/api/v1/modules", headers={"host": "elsewhere.example"})
+    assert (refused.status_code, refused.content) == (403, b"")
+
+
+def test_an_epoch_whose_leader_nobody_remembers_has_none(
+    fakes: Fakes, served: TestClient[Litestar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = [
+        (WorkerId("w1"), StoryLine(at_ms=1, event="follows", fields={"epoch": 1, "leader": "w0"})),
+        (WorkerId("w1"), StoryLine(at_ms=2, event="follows", fields={"epoch": 1, "leader": None})),
+        (WorkerId("w1"), StoryLine(at_ms=3, event="follows", fields={"epoch": 2, "leader": None})),
+    ]
+    epochs = tuple(admin.EpochView(epoch=Epoch(each), start=Offset(each)) for each in (1, 2))
+    monkeypatch.setattr(fakes, "groups", lambda _: [status()])
+    monkeypatch.setattr(fakes, "story", lambda _: story)
+    monkeypatch.setattr(fakes, "epochs", lambda _: epochs)
+    told = served.get("/api/v1/modules/M/groups/3/epochs").json()
+    assert [(each["epoch"], each["leader"]) for each in told] == [(1, "w0"), (2, None)]
+
+
+@pytest.mark.parametrize(
+    ("host", "sentence"),
+    [
+        ("127.0.0.1", "port {port} of 127.0.0.1 is in use; choose another one with --port"),
+        ("localhost", "port {port} of localhost is in use; choose another one with --port"),
+        ("127.0.0.1.", "cannot listen on 127.0.0.1.:{port} ("),
+    ],
+)
+def test_a_port_that_is_taken_is_told_in_one_sentence_before_anything_is_begun(
+    tmp_path: Path, host: str, sentence: str
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    data = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = ["ui", "--host", host, "--port", str(port), "--data-dir", str(data)]
+        done = subprocess.run(
+            [sys.executable, "-m", "stretto", *command, "--token-file", str(token)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"stretto: {sentence.format(port=port)}")
+    assert done.stderr.count("\n") == 1
+    assert not data.exists()

@@ -9,7 +9,7 @@ import pytest
 from stretto import admin
 from stretto.client.status import GroupState, GroupStatus, ReplicaStatus
 from stretto.types import Epoch, TaskId, WorkerId
-from stretto.ui.views import Health, problems_of, sentence_of
+from stretto.ui.views import Health, problems_of, sentence_of, serving_of, serving_unknown
 from stretto.zk.paths import GroupKey
 from stretto.zk.records import FailedUpdate
 
@@ -180,3 +180,26 @@ def test_when_all_is_well_it_says_of_what() -> None:
 def test_an_empty_cluster_is_told_as_one() -> None:
     assert told(nodes=())[1].startswith("no node has joined yet")
     assert told() == (Health.GOOD, "1 node runs, and no module is launched")
+
+
+def serving(*groups: GroupStatus, **more: Any) -> tuple[Health, str]:
+    [found] = serving_of([module(**more)], groups)
+    assert found.module == "M"
+    return found.health, found.state
+
+
+def test_a_module_whose_groups_nobody_may_lead_does_not_run_whatever_a_conductor_told_last() -> None:
+    without = [status(GroupState.NO_LEASE, group=number) for number in range(4)]
+    assert serving(*without) == (Health.BAD, "4 of 4 groups: no lease")
+    assert serving(*without[:1]) == (Health.BAD, "1 of 1 group: no lease")
+    mixed = [without[0], status(GroupState.OFFLINE, group=1), status(group=2)]
+    assert serving(*mixed) == (Health.BAD, "2 of 3 groups: not served")
+
+
+def test_a_module_that_is_served_is_in_the_state_that_its_conductor_tells() -> None:
+    assert serving(status(), status(group=1)) == (Health.GOOD, "running")
+    assert serving(status(), status(group=1, osr=("w2",))) == (Health.DEGRADED, "running")
+    assert serving(state="launching") == (Health.DEGRADED, "launching")
+    assert serving(status(GroupState.PAUSED), state="paused") == (Health.DEGRADED, "paused")
+    [unknown] = serving_unknown([module()])
+    assert (unknown.health, unknown.state) == (Health.UNKNOWN, "not known")

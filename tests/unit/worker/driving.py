@@ -15,6 +15,7 @@ from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Frame, Kind
 from stretto.replog.log import Replog
+from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Offset, ProducerId, StorageId, TaskId, WorkerId
 from stretto.worker.group import Group
 from stretto.worker.plan import GroupPlan
@@ -33,6 +34,9 @@ class Driven:
     def __init__(self, folder: Path, settings: Settings, *, segment_bytes: int = 1 << 20) -> None:
         self.worker = W0
         self.now = 10_000
+        #: What time it is; the loop goes by what it was when it last looked at the clock.
+        self.clock = 10_000
+        self.turns = 0
         self.sent: list[tuple[WorkerId, messages.AnyMessage]] = []
         self.replies: dict[int, effects.Result] = {}
         self.stopped: list[str] = []
@@ -41,6 +45,8 @@ class Driven:
         self._unapplied: list[tuple[Sequence[Frame], Offset]] = []
         self._works: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.holds = 0
+        #: What is to take the place of the state, as it arrived.
+        self.installs: list[Offset] = []
         #: Somebody tails what is led here: it is applied at once.
         self.is_tailed = True
         self.sample: Callable[[Group, int], None] = lambda *_: None
@@ -104,25 +110,38 @@ class Driven:
         """Its log is empty, and part of the leader's."""
         self.group.step(events.RecordRead(record=record(1, leader, isr), version=1))
         self.end_turn()
+        self.reconcile(leader)
+
+    def reconcile(
+        self,
+        leader: WorkerId,
+        *,
+        epoch: int = 1,
+        history: tuple[EpochStart, ...] = (),
+        start: int = 0,
+        end: int = 0,
+        listed: bool = True,
+    ) -> None:
+        """The leader, whose log holds what is from ``start`` to ``end``, answers the latest Hello."""
         hellos = [message for _, message in self.sent if isinstance(message, messages.Hello)]
         lineage = messages.Lineage(
-            Epoch(1),
+            Epoch(epoch),
             incarnation_of(leader),
             to=incarnation_of(W0),
             attempt=hellos[-1].attempt,
-            history=(),
-            start=Offset(0),
-            end=Offset(0),
-            apply_offset=Offset(0),
+            history=history,
+            start=Offset(start),
+            end=Offset(end),
+            apply_offset=Offset(start),
             near_lag=100,
-            listed=True,
+            listed=listed,
         )
         self.group.step(events.Received(sender=leader, message=lineage))
         self.end_turn()
 
-    def take(self, leader: WorkerId, frames: Sequence[Frame], apply_offset: int) -> None:
+    def take(self, leader: WorkerId, frames: Sequence[Frame], apply_offset: int, *, epoch: int = 1) -> None:
         entries = messages.Entries(
-            Epoch(1),
+            Epoch(epoch),
             incarnation_of(leader),
             to=incarnation_of(W0),
             apply_offset=Offset(apply_offset),
@@ -147,6 +166,7 @@ class Driven:
             calls, self._calls = self._calls, []
             for call, args in calls:
                 call(*args)
+        self.turns += 1
 
     def work(self) -> None:
         """What was left to other threads."""
@@ -176,6 +196,9 @@ class Driven:
         self.group.close()
 
     # The group's: of a loop.
+
+    def look_at_clock(self) -> None:
+        self.now = max(self.now, self.clock)
 
     def call_soon(self, function: Callable[..., None], *args: Any) -> None:
         self._calls.append((function, args))
@@ -223,6 +246,12 @@ class Driven:
 
     def on_thread(self, work: Callable[[], None], then: Callable[[None], None]) -> None:
         self._works.append((work, then))
+
+    def fetch_state(self, group: Group, effect: effects.FetchState) -> None:
+        """The test says when it has arrived."""
+
+    def install(self, group: Group, end: Offset) -> None:
+        self.installs.append(end)
 
     # Of the metastore.
 

@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stretto.errors import StorageError
 from stretto.invariants import InvariantViolation, check
 from stretto.loop import Loop
+from stretto.replog.core import events
 from stretto.replog.core.producers import NO_PRODUCER
 from stretto.replog.frame import Frame, Header, Kind, encode
 from stretto.types import Epoch, Offset, TaskId
 from stretto.worker.applier import Applier, _up_to_markers
 from stretto.worker.catchup import CatchupDesk
+from stretto.worker.environment import NoSpace, StateCorrupt
 
 
 def frames(kinds: list[Kind]) -> list[Frame]:
@@ -99,3 +102,61 @@ def test_a_thread_goes_on_after_a_failure_that_its_caller_is_told(
     off_loop(lambda: "read", then)
     loop.run()
     assert sorted(map(str, told)) == ["a bad sector", "read"]
+
+
+class FailingState:
+    """It takes no entry, or cannot be synced; once asked again it would do both."""
+
+    def __init__(self, fails_at: str, error: StorageError) -> None:
+        self.done: list[str] = []
+        self._fails_at: str | None = fails_at
+        self._error = error
+
+    def apply(self, run: list[Frame]) -> None:
+        self._do(f"apply {run[0].header.offset}")
+
+    def checkpoint(self) -> Offset:
+        self._do("checkpoint")
+        return Offset(1)
+
+    def _do(self, what: str) -> None:
+        if self._fails_at is not None and what.startswith(self._fails_at):
+            self._fails_at = None
+            raise self._error
+        self.done.append(what)
+
+
+@pytest.mark.parametrize(
+    ("error", "suspect"),
+    [
+        (StorageError("a bad sector"), False),
+        (NoSpace("the disk is full"), False),
+        (StateCorrupt("a bad page"), True),
+    ],
+)
+@pytest.mark.parametrize("fails_at", ["apply", "checkpoint"])
+def test_nothing_is_applied_or_synced_after_a_failure(
+    loop: Loop, fails_at: str, error: StorageError, suspect: bool
+) -> None:
+    """What comes later would be applied without what failed, and what is synced may be cut off the log."""
+    applier = Applier(loop, lambda *_: None)
+    first, second = ([frame] for frame in frames([Kind.DEPOT, Kind.DEPOT]))
+    told: list[events.Event] = []
+    applied: list[Offset] = []
+    state = FailingState(fails_at, error)
+
+    def step(event: events.Event) -> None:
+        told.append(event)
+        applier.apply(group, second, Offset(2))
+        applier.checkpoint(group)
+        applier.after_applied(loop.stop)
+
+    group = MagicMock(state=state, apply_failed=False, closed=False, step=step, applied=applied.append)
+    if fails_at == "apply":
+        applier.apply(group, first, Offset(1))
+    else:
+        applier.checkpoint(group)
+    loop.run()
+    applier.close()
+    assert told == [events.StorageFailed(why=str(error), suspect=suspect)]
+    assert (state.done, applied) == ([], [])

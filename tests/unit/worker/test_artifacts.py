@@ -26,6 +26,7 @@ from stretto.errors import PeerError, StrettoError, UsageError
 from stretto.worker import artifacts
 from stretto.worker.artifacts import ArtifactStore
 from tests.unit.serving import serving
+from tests.unit.syncs import RecordedSyncs
 
 
 def digest(content: bytes) -> str:
@@ -54,6 +55,15 @@ def artifact(tmp_path: Path) -> Artifact:
     return pack(
         [Entry(name="m.py", content=b"x = 1\n"), Entry(name="p/data", content=content)], tmp_path / "made"
     )
+
+
+def test_an_artifact_is_on_disk_before_it_is_told_to_be_kept(
+    store: ArtifactStore, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = RecordedSyncs(monkeypatch)
+    put_all(store, artifact.path.read_bytes())
+    assert store.has(artifact.digest)
+    assert syncs.lacks(store._folder) == []
 
 
 class Uploads(RuleBasedStateMachine):

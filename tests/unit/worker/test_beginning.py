@@ -46,7 +46,7 @@ def test_a_microbatch_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     group = MagicMock(key=KEY, closed=False)
     group.state.reading_pstate.side_effect = [FULL, FULL, nullcontext({})]
     led = SimpleNamespace(group=group, task=TASK, spec=SimpleNamespace(name="t"), is_over=False)
-    desk._load(cast(Any, led), 7)
+    desk._load(cast(Any, led), machine.Load(token=7))
     put.assert_called_once_with(led, machine.Loaded(token=7))
 
 

@@ -26,3 +26,21 @@ def test_who_no_longer_leads_a_group_says_so_as_what_passes() -> None:
     assert isinstance(failed, wire.Failed)
     assert (failed.request, failed.fault) == (7, wire.Fault.PASSING)
     assert "does not lead group m/1/0; ask again" in failed.why
+
+
+def test_who_does_not_lead_a_group_settles_nothing_of_it_and_says_so() -> None:
+    replies: list[wire.ToClient] = []
+    worker: Any = SimpleNamespace(
+        worker="w0",
+        groups={},
+        microbatches=SimpleNamespace(is_mine=lambda _: False),
+        transport=SimpleNamespace(reply=lambda _, reply: replies.append(reply)),
+    )
+    call = admin.SettleFailures(group=GroupKey("m", 1, 0), keys=(), again=True)
+    CallDesk(worker).asked(b"", wire.Ask(7, msgspec.Raw(admin.encode(call))))
+    [failed] = replies
+    assert isinstance(failed, wire.Failed)
+    assert (failed.fault, failed.why) == (
+        wire.Fault.PASSING,
+        "worker w0 does not lead group m/1/0; ask again",
+    )

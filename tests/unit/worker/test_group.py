@@ -13,14 +13,18 @@ import pytest
 
 from stretto import wire
 from stretto.catchup import messages as transfers
+from stretto.invariants import InvariantViolation
 from stretto.records import RecordBatch, pack
 from stretto.replog.core import effects, events, messages
 from stretto.replog.folder import OsFile, OsFolder
+from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
 from stretto.types import Epoch, Millis, Offset, WorkerId
 from stretto.worker.catchup import CatchupDesk
 from stretto.worker.reads import _slice, _with_uncommitted
 from stretto.worker.replicas import Replicas
+from stretto.worker.state import AppliedState
+from stretto.worker.storage import ReplicaStorage
 from tests.unit.core.group import ALL, W0, W1, W2, entry, incarnation_of, record, settings
 from tests.unit.worker.driving import KEY, TASK, Driven
 
@@ -256,33 +260,9 @@ def diverge(following: Driven) -> None:
         following.take(W1, [entry(offset, payload=pack("events", [RECORD]))], apply_offset=0)
     following.group.step(events.RecordRead(record=record(2, W2, (W0, W2)), version=2))
     following.end_turn()
-    hello = [message for _, message in following.sent if isinstance(message, messages.Hello)][-1]
-    lineage = messages.Lineage(
-        Epoch(2),
-        incarnation_of(W2),
-        to=incarnation_of(W0),
-        attempt=hello.attempt,
-        history=(EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(1))),
-        start=Offset(0),
-        end=Offset(2),
-        apply_offset=Offset(0),
-        near_lag=100,
-        listed=True,
-    )
-    following.group.step(events.Received(sender=W2, message=lineage))
-    following.end_turn()
-    entries = messages.Entries(
-        Epoch(2),
-        incarnation_of(W2),
-        to=incarnation_of(W0),
-        apply_offset=Offset(0),
-        log_end=Offset(2),
-        retain_offset=Offset(0),
-        probe=False,
-    )
-    frames = (entry(1, epoch=2, payload=pack("events", [RECORD])),)
-    following.group.step(events.Received(sender=W2, message=entries, frames=frames))
-    following.end_turn()
+    history = (EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(1)))
+    following.reconcile(W2, epoch=2, history=history, end=2)
+    following.take(W2, [entry(1, epoch=2, payload=pack("events", [RECORD]))], apply_offset=0, epoch=2)
 
 
 def test_what_follows_a_truncation_waits_for_the_disk_and_the_loop_does_not(following: Driven) -> None:
@@ -297,6 +277,17 @@ def test_what_follows_a_truncation_waits_for_the_disk_and_the_loop_does_not(foll
     confirms = [message for _, message in following.sent if isinstance(message, messages.Confirm)]
     assert confirms[-1].end == 2
     assert following.stopped == []
+
+
+def test_what_was_truncated_is_never_applied(following: Driven) -> None:
+    diverge(following)
+    following.work()
+    [(base, frame)] = list(following.group.unapplied_batches(TASK, "events"))[1:]
+    assert (base, frame.header.offset, frame.header.epoch) == (1, 1, 2)
+    following.group._apply(Offset(2))
+    [(frames, end)] = following._unapplied
+    assert [(each.header.offset, each.header.epoch) for each in frames] == [(0, 1), (1, 2)]
+    assert end == 2
 
 
 def test_a_truncation_that_fails_stops_the_replica(
@@ -318,6 +309,49 @@ def test_a_replica_that_is_stopped_during_a_truncation_lets_go_of_its_log(follow
     assert following.group.log.end_offset == 1
 
 
+def test_what_was_not_applied_before_an_install_is_forgotten_with_the_log_that_had_it(
+    following: Driven, tmp_path: Path
+) -> None:
+    """It is below the state that takes its place; what follows that state is applied, and nothing else."""
+    for offset in range(3):
+        following.take(W1, [entry(offset, payload=pack("events", [b"old"]))], apply_offset=offset + 1)
+    assert following.handed_on == [], "decided, and gathered"
+    following.group.step(events.RecordRead(record=record(2, W2, (W1, W2)), version=2))
+    following.end_turn()
+    history = (EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(5)))
+    following.reconcile(W2, epoch=2, history=history, start=8, end=9, listed=False)
+    attempt = [each for _, each in following.sent if isinstance(each, messages.FetchState)][-1].attempt
+    following.group.step(events.StateArrived(epoch=Epoch(2), attempt=attempt, end=Offset(8)))
+    following.end_turn()
+    assert following.installs == [8]
+
+    storage = arrived_state(tmp_path / "arrived", end=8)
+    following.group.state.close()
+    following.group.log.close()
+    following.group.installed(storage, history)
+    following.end_turn()
+    following.reconcile(W2, epoch=2, history=history, start=8, end=9, listed=False)
+    following.take(W2, [entry(8, epoch=2, payload=pack("events", [b"new"]))], apply_offset=9, epoch=2)
+    assert following.group.log.end_offset == 9
+    following.group._gathering.hand_on()
+    assert following.handed_on == [9]
+    following.apply_all()
+    assert following.stopped == []
+    assert following.group.replica.applied == storage.state.applied == 9
+    assert following.group.depot_ends == {(TASK, "events"): 9}
+    assert storage.state.depot_bounds(TASK, "events") == (0, 9)
+
+
+def arrived_state(folder: Path, *, end: int) -> ReplicaStorage:
+    """A leader's state of so many records, and an empty log that begins there."""
+    (folder / "replog").mkdir(parents=True)
+    log = Replog.open(OsFolder(folder / "replog"))
+    log.reset(Offset(end), (EpochStart(Epoch(2), Offset(5)),))
+    state = AppliedState.open(folder / "state", (TASK,))
+    state.apply([entry(offset, epoch=1, payload=pack("events", [b"leader"])) for offset in range(end)])
+    return cast(ReplicaStorage, SimpleNamespace(log=log, state=state))
+
+
 def test_who_reads_at_a_replica_that_is_given_up_is_told(following: Driven) -> None:
     following.group.step(events.Read(request=1, max_staleness_ms=Millis(1_000)))
     following.end_turn()
@@ -329,3 +363,26 @@ def test_who_reads_at_a_replica_that_is_given_up_is_told(following: Driven) -> N
     replicas.gave_up(following.group, "its replica moved to another worker", lambda: None)
     assert isinstance(following.replies[1], effects.Refused)
     assert following.group.closed
+
+
+def test_where_records_lie_is_known_for_a_while_after_they_are_applied(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append that is sent again is told of the same records."""
+    monkeypatch.setattr("stretto.worker.group.BASES_KEPT", 3)
+    append(driven, 5)
+    assert list(driven.group.bases.values()) == [2, 3, 4]
+
+
+def test_a_step_that_is_not_carried_out_whole_is_a_broken_invariant(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever answers errors of messages and goes on must not do so with a replica between two states."""
+
+    def replied(_: int, __: effects.Result) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(driven, "replied", replied)
+    driven.append(1, [b"x"])
+    with pytest.raises(InvariantViolation, match=r"not carried out .*ZeroDivisionError"):
+        driven.end_turn()

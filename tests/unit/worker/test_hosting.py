@@ -13,6 +13,7 @@ from stretto.replog.core.settings import Settings
 from stretto.types import WorkerId
 from stretto.worker.hosting import Hosting
 from stretto.worker.plan import GroupPlan, plans_of
+from stretto.worker.retention import RetentionDesk
 from stretto.zk.records import Assignment, NextGrouping, PlacedWorker
 
 ASSIGNMENT = Assignment(
@@ -32,7 +33,11 @@ class Holding:
         self.worker = WorkerId("m-0")
         self.config = SimpleNamespace(data_dir=folder, module="m")
         self.regrouping = SimpleNamespace(assigned=lambda _: None, switch=lambda _: False)
-        self.replicas = SimpleNamespace(stopped={})
+        self.replicas = SimpleNamespace(stopped={}, folder=lambda _: SimpleNamespace(open=None))
+        self.retention = RetentionDesk(cast(Any, self))
+        self.opening: list[object] = []
+        self.disk = SimpleNamespace(run=lambda work, _: self.opening.append(work))
+        self.loop = SimpleNamespace(now=0)
         self.groups = {plan.key: _Group(plan) for plan in plans}
         self.hosting = Hosting(cast(Any, self), plans)
 
@@ -66,6 +71,16 @@ def test_only_a_group_that_is_given_up_may_elect_uncleanly_and_only_as_long_as_i
     # Read late, and older than what is known.
     assert holding.assigned(plan=1, given_up=(0,)) == [False, True]
     assert holding.assigned(plan=2) == [False, False]
+
+
+def test_a_worker_that_takes_a_replica_on_says_nothing_of_deletions_until_it_is_open(tmp_path: Path) -> None:
+    """Its group may be the one where a deletion is not decided yet."""
+    holding = Holding(tmp_path)
+    holding.retention.dropped = 7
+    holding.assigned(plan=2)
+    assert (len(holding.opening), holding.retention.dropped) == (0, 7)
+    holding.assigned(plan=3, tasks=3, groups=((0, 1), (1, 0), (0, 1)))
+    assert (len(holding.opening), holding.retention.dropped) == (1, 0)
 
 
 def test_a_grouping_that_follows_gives_nothing_up() -> None:

@@ -29,6 +29,7 @@ from stretto.worker.staging import Abandoned, AlignedParts, Staging
 from stretto.worker.state import AppliedState
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage
 from stretto.zk.paths import GroupKey
+from tests.unit.syncs import RecordedSyncs
 from tests.unit.worker.entries import TASKS, Log, applied_in_one_go, digests
 from tests.unit.worker.syncing import folders_synced
 
@@ -95,6 +96,19 @@ def staged(path: Path, leader: ReplicaStorage, log: Log, source: Path) -> Offset
     staging.assemble(log.end)
     staging.close()
     return log.end
+
+
+def test_a_state_that_came_is_on_disk_before_it_can_be_installed(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = a_log(40)
+    leader = opened(tmp_path / "leader", pool, log)
+    syncs = RecordedSyncs(monkeypatch)
+    staged(tmp_path / "replica", leader, log, tmp_path / "leader")
+    files = list((tmp_path / "replica" / "incoming").rglob("data.mdb"))
+    assert len(files) == len(TASKS)
+    assert [file for file in files if not syncs.count(file)] == []
+    close(leader)
 
 
 def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(

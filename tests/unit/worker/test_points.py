@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -135,3 +136,22 @@ def test_old_answers_and_many_keys_are_others_work(subject: Subject) -> None:
     assert subject.replies == []
     assert sorted(message.request for asked in subject.left for _, message in asked) == [1, 2, 3]
     assert len(subject.left) == 3, "those of one age together"
+
+
+def test_as_many_keys_as_the_loop_takes_are_its_own_work(subject: Subject) -> None:
+    subject.read(1, *[b"%d" % number for number in range(LOOP_KEYS_MAX)])
+    subject.end_turn()
+    assert (subject.answered, subject.left) == ([1], [])
+
+
+def test_how_long_a_look_on_the_loop_took_is_remembered(subject: Subject) -> None:
+    """By that it is known whether the next would wait for the disk."""
+    residence = subject.points.residence = MagicMock(is_likely=True)
+    subject.read(1, b"ab", b"cd")
+    [told] = residence.glanced.call_args_list
+    assert told.args[0] == 2
+    assert told.args[1] >= 0
+    subject.state.would_wait = True
+    subject.read(2)
+    subject.end_turn()
+    assert residence.glanced.call_count == 1

@@ -9,7 +9,7 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 from stretto.replog.core import events
-from stretto.types import Incarnation, StorageId, TaskId, WorkerId
+from stretto.types import Epoch, Incarnation, StorageId, TaskId, WorkerId
 from stretto.worker.plan import GroupPlan
 from stretto.worker.process import Worker
 from stretto.worker.replicas import REOPEN_MS, Replicas
@@ -118,3 +118,40 @@ def test_a_replica_that_stopped_is_not_opened_by_a_worker_that_goes() -> None:
     plan = GroupPlan(GroupKey("m", 1, 0), (TaskId(0),), (WorkerId("w0"),))
     Replicas(worker)._reopen(plan, "its disk is full", renew=False)
     worker.disk.run.assert_not_called()
+
+
+def resigned(**followers: tuple[int | None, bool]) -> tuple[bool, list[Any]]:
+    """Whether to wait, and whom the leader w0 hands over to: by what each has confirmed, and is gone."""
+    stepped: list[Any] = []
+    leader = SimpleNamespace(
+        epoch=Epoch(3),
+        handover=None,
+        membership=SimpleNamespace(
+            committed=[SimpleNamespace(worker=WorkerId(name)) for name in ("w0", *followers, "unheard")]
+        ),
+        followers={
+            WorkerId(name): SimpleNamespace(confirmed=confirmed, gone=gone)
+            for name, (confirmed, gone) in ({"w0": (99, False)} | followers).items()
+        },
+    )
+    group = SimpleNamespace(leader=leader, step=stepped.append)
+    worker = SimpleNamespace(worker=WorkerId("w0"))
+    is_waiting = Worker._resign(cast(Any, worker), cast(Any, group))
+    return is_waiting, [event.target for event in stepped]
+
+
+def test_a_leader_that_goes_hands_over_to_the_follower_that_has_most() -> None:
+    assert resigned(w1=(5, False), w2=(9, False), w3=(None, False)) == (True, ["w2"])
+    assert resigned(w1=(5, False), w2=(9, True)) == (True, ["w1"])
+    assert resigned(w1=(None, False)) == (True, ["w1"])
+    assert resigned(w1=(5, True)) == (False, [])
+    assert resigned() == (False, [])
+
+
+def test_a_hand_over_is_waited_for_and_who_leads_nothing_hands_nothing_over() -> None:
+    stepped: list[Any] = []
+    worker = cast(Any, SimpleNamespace(worker=WorkerId("w0")))
+    under_way = SimpleNamespace(leader=SimpleNamespace(handover=object()), step=stepped.append)
+    assert Worker._resign(worker, cast(Any, under_way))
+    assert not Worker._resign(worker, cast(Any, SimpleNamespace(leader=None, step=stepped.append)))
+    assert stepped == []

@@ -21,7 +21,7 @@ from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.worker.environment import NoSpace
 from stretto.worker.plan import GroupPlan
 from stretto.worker.receiving import StateReceiving
-from stretto.worker.staging import Staging
+from stretto.worker.staging import Abandoned, Staging
 from stretto.worker.telemetry import Meter
 from stretto.zk.paths import GroupKey
 
@@ -136,6 +136,53 @@ def test_a_transfer_that_is_over_is_not_kept_alive(receiver: Receiver) -> None:
     assert (receiver.progressed, receiver.sent) == (0, [])
 
 
+def failed_work(receiver: Receiver, error: Exception) -> None:
+    """The thread that was told first fails."""
+    _, then = receiver.works.pop(0)
+    then(error)
+
+
+def test_a_disk_that_fails_ends_the_transfer_after_a_pause(receiver: Receiver) -> None:
+    failed_work(receiver, OSError("a bad sector"))
+    assert receiver.stepped == []
+    receiver.pass_time(60_000)
+    assert [type(event) for event in receiver.stepped] == [events.TransferFailed]
+
+
+def test_work_that_was_given_up_fails_nothing(receiver: Receiver) -> None:
+    failed_work(receiver, Abandoned("the transfer was given up"))
+    receiver.pass_time(60_000)
+    assert receiver.stepped == []
+
+
+def test_a_transfer_that_fails_again_and_again_begins_after_longer_and_longer(receiver: Receiver) -> None:
+    for pause_ms in (1_000, 2_000, 4_000):
+        failed_work(receiver, OSError("a bad sector"))
+        receiver.pass_time(pause_ms - 1)
+        assert receiver.stepped == []
+        receiver.pass_time(1)
+        assert receiver.stepped == [events.TransferFailed()]
+        receiver.stepped.clear()
+        receiver.begin()
+
+
+def test_a_disk_that_is_full_again_and_again_is_looked_at_less_often(receiver: Receiver) -> None:
+    for pause_ms in (1_000, 2_000):
+        failed_work(receiver, NoSpace("full"))
+        receiver.pass_time(pause_ms - 1)
+        assert receiver.works == []
+        receiver.pass_time(1)
+        _, looked = receiver.works.pop(0)
+        looked(None)
+        assert receiver.stepped[-1] == events.TransferFailed(), "there is room, so it begins anew"
+        receiver.begin()
+
+
+def test_what_nobody_expects_of_a_disk_ends_the_worker(receiver: Receiver) -> None:
+    with pytest.raises(ZeroDivisionError):
+        failed_work(receiver, ZeroDivisionError())
+
+
 def bring_everything(receiver: Receiver) -> None:
     """Two rounds of a state that is an empty file."""
     named = (Epoch(1), ME, 1)
@@ -227,6 +274,68 @@ def test_a_group_that_is_closed_lets_go_of_what_is_staged(receiver: Receiver, tm
     receiver.work()
     assert receiver.receiving._stagings == {}
     assert (tmp_path / "incoming").exists(), "the replica may go on with it"
+
+
+def test_files_that_cannot_be_removed_do_no_harm_and_what_nobody_expects_does(receiver: Receiver) -> None:
+    receiver.work()
+    receiver.receiving.group_closed(KEY)
+    failed_work(receiver, OSError("read-only"))
+    assert receiver.receiving._stagings == {}
+    receiver.begin()
+    receiver.receiving.group_closed(KEY)
+    receiver.works.pop(0)
+    with pytest.raises(ZeroDivisionError):
+        failed_work(receiver, ZeroDivisionError())
+
+
+def install(receiver: Receiver) -> Mock:
+    """Everything is here and is being installed; returns who hears how that ended."""
+    heard = Mock()
+    subject = cast(Any, receiver)
+    subject.replica.storage = "disk"
+    subject.folder, subject.identity_of = heard.folder, heard.identity_of
+    subject.state, subject.log = heard.state, heard.log
+    subject.applier = SimpleNamespace(after_applied=lambda then: then())
+    for name in ("install_failed", "installed", "replaced", "replica_stopped"):
+        setattr(subject, name, getattr(heard, name))
+    receiver.receiving.install(subject, Offset(7))
+    return heard
+
+
+def test_a_state_that_is_installed_takes_the_place_of_the_replicas_own(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Staging, "assemble", Mock())
+    receiver.receiving._failures[KEY] = 3
+    bring_everything(receiver)
+    receiver.work()
+    heard = install(receiver)
+    receiver.work()
+    storage = heard.folder.return_value.install.return_value
+    heard.replaced.assert_called_once_with(receiver, storage)
+    heard.installed.assert_called_once_with(storage, (EpochStart(Epoch(1), Offset(0)),))
+    heard.state.close.assert_called_once_with()
+    heard.log.close.assert_called_once_with()
+    assert (receiver.receiving._failures, receiver.receiving._stagings) == ({}, {})
+    assert receiver.receiving.view(KEY) is None
+
+
+def test_an_installation_that_fails_stops_the_replica_and_one_of_nothing_is_refused(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Staging, "assemble", Mock())
+    heard = install(receiver)
+    heard.install_failed.assert_called_once_with()
+    bring_everything(receiver)
+    receiver.work()
+    heard = install(receiver)
+    heard.install_failed.assert_not_called()
+    _, then = receiver.works.pop(0)
+    then(OSError("a bad sector"))
+    heard.replica_stopped.assert_called_once_with(receiver, "OSError: a bad sector", renew=False)
+    heard.installed.assert_not_called()
+    with pytest.raises(ZeroDivisionError):
+        then(ZeroDivisionError())
 
 
 def test_the_rate_of_a_transfer_that_is_stalled_falls(receiver: Receiver) -> None:

@@ -11,7 +11,7 @@ import pytest
 from stretto import ordered
 from stretto.admin import ModuleDescription
 from stretto.options import Level, OptionSet
-from stretto.pstate.changes import Changes
+from stretto.pstate.changes import Changes, joined
 from stretto.records import DepotOffset
 from stretto.replog.frame import Kind
 from stretto.types import TaskId
@@ -20,6 +20,7 @@ from stretto.worker.microbatch.entries import Batch, Prime, Span, Stage, Version
 from stretto.worker.removal import Drop, Trim
 from stretto.worker.retention import Retention, Trimming, due_drop
 from stretto.worker.state import AppliedState
+from stretto.worker.topology import rows, work
 from stretto.zk.records import DepotSpec, TopologySpec
 from tests.unit.worker.entries import MAP_BYTES, Log
 
@@ -158,6 +159,8 @@ def test_a_topology_that_is_dropped_leaves_nothing_and_begins_anew(tmp_path: Pat
     for pstate in ("$progress", "$retries", "$failures"):
         rows = ((path("other", "events", 1), number(1)), (path("t", "events", 4), number(1)))
         log.state(Changes(puts=rows), pstate=pstate)
+    hops = [path("other", "out", 7), path("other", "in", 1), path("t", "latest"), path("t", "out", 8)]
+    log.state(Changes(puts=tuple((key, number(1)) for key in sorted(hops))), pstate="$hops")
     for topology in ("other", "t"):
         batch = Batch(Version(7, 0), {"events": {TASK: 9}}, (Span("events", TASK, 9, 12),))
         log.add(Kind.MICROBATCH, payload=microbatches.encode(Prime(topology, batch)))
@@ -167,6 +170,8 @@ def test_a_topology_that_is_dropped_leaves_nothing_and_begins_anew(tmp_path: Pat
     for pstate in ("$progress", "$retries", "$failures"):
         with state.reading_pstate(TASK, pstate) as found:
             assert list(found.keys(b"", b"\xff")) == [path("other", "events", 1)]
+    with state.reading_pstate(TASK, "$hops") as found:
+        assert list(found.keys(b"", b"\xff")) == sorted(hops[:2])
     with state.reading_pstate(TASK, microbatches.DATABASE) as found:
         assert microbatches.batch_of("t", found.get) is None
         assert microbatches.staged_of("t", found.get) is None
@@ -220,6 +225,30 @@ def test_what_a_topology_has_not_processed_is_kept(tmp_path: Path) -> None:
     log.state(Changes(puts=((path("a", "events", 7), number(1)),)), pstate="$retries")
     catch_up(state, log)
     assert trims(state, records=1, topologies=topologies) == [Trim("events", 6)]
+
+
+def test_records_whose_hops_are_not_answered_are_kept(tmp_path: Path) -> None:
+    """One of them may fail there, and then its record is run again."""
+    log = filled()
+    state = opened(tmp_path, log)
+    topologies = [TopologySpec(name="a", kind="stream", depots=("events", "clicks"))]
+    log.state(Changes(puts=((path("a", "events"), number(25)),)), pstate="$progress")
+    made = {
+        5: work.Outgoing(TaskId(1), work.OfRecords("clicks", 0, 3), b""),
+        6: work.Outgoing(TaskId(1), work.OfRecords("events", 20, 25), b""),
+        7: work.Outgoing(TaskId(2), work.OfCalls(TaskId(3), 1, 0), b""),
+    }
+    entry = work.Entry(made=made)
+    log.add(Kind.STATE, payload=joined(rows.packed("a", entry, 0)))
+    catch_up(state, log)
+    assert trims(state, records=1, topologies=topologies) == [Trim("events", 18)]
+    entry = work.Entry(made={8: work.Outgoing(TaskId(2), work.OfRetry("events", 4, 1), b"")})
+    log.add(Kind.STATE, payload=joined(rows.packed("a", entry, 0)))
+    catch_up(state, log)
+    assert trims(state, records=1, topologies=topologies) == [Trim("events", 3)]
+    log.add(Kind.STATE, payload=joined(rows.packed("a", work.Entry(cleared=[6, 8]), 0)))
+    catch_up(state, log)
+    assert trims(state, records=1, topologies=topologies) == [Trim("events", 24)]
 
 
 def test_a_drop_is_due_until_the_task_has_carried_it_out(tmp_path: Path) -> None:

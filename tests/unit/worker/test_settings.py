@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import subprocess
 import sys
 import threading
@@ -64,7 +65,8 @@ def test_a_process_that_is_being_started_is_waited_for(monkeypatch: pytest.Monke
     """Its supervisor was killed before it had its command line."""
     monkeypatch.setattr("stretto.worker.children.STARTING_SECONDS", 60.0)
     launch = secrets.token_hex(8)
-    becomes = f"read line; exec {sys.executable} -c 'input()' worker --launch {launch} --id counts-0"
+    python = shlex.quote(sys.executable)
+    becomes = f"read line; exec {python} -c 'input()' worker --launch {launch} --id counts-0"
     with subprocess.Popen(["/bin/sh", "-c", becomes], stdin=subprocess.PIPE) as process:
         looked, sleep = threading.Event(), time.sleep
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Kind
 from stretto.replog.log import Replog
-from stretto.types import Offset
+from stretto.types import Offset, TaskId
 from stretto.worker.state import AppliedState, LogTooShort
 from tests.unit.worker import applying_process
 from tests.unit.worker.entries import (
@@ -79,6 +80,42 @@ def test_tasks_found_at_different_offsets_are_brought_to_the_highest(data: st.Da
         replog.close()
 
 
+class SyncedEnvironment:
+    """The LMDB environment of a task, with what a power loss may leave of its file.
+
+    A commit syncs its pages, and with them the meta page of the commit before, but not its own. So until the
+    environment is synced or commits again, its latest transaction may be taken back.
+    """
+
+    def __init__(self, environment: Any, file: Path) -> None:
+        assert environment.flags()["sync"], "a commit has to sync its pages"
+        self._environment = environment
+        self._file = file
+        self.before_unsynced: bytes | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+    def begin(self, *args: Any, write: bool = False, **options: Any) -> Any:
+        if write:
+            self.before_unsynced = self._file.read_bytes()[:META_BYTES]
+        return self._environment.begin(*args, write=write, **options)
+
+    def sync(self, force: bool = False) -> None:
+        self._environment.sync(force)
+        if force:
+            self.before_unsynced = None
+
+
+def watch_syncs(state: AppliedState, folder: Path) -> dict[TaskId, SyncedEnvironment]:
+    watched = {}
+    for task in TASKS:
+        environment = state._tasks[task].environment
+        watched[task] = SyncedEnvironment(environment._env, data_file(folder, task))
+        environment._env = cast(Any, watched[task])
+    return watched
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_power_loss_takes_back_one_transaction_of_any_task_and_never_a_checkpoint(
     tmp_path: Path, seed: int
@@ -88,23 +125,41 @@ def test_a_power_loss_takes_back_one_transaction_of_any_task_and_never_a_checkpo
     replog = log.stored(tmp_path / "replog")
     with quick_folder() as folder:
         state = open_state(folder / "state")
+        watched = watch_syncs(state, folder / "state")
         durable = Offset(0)
+
+        def lose_power() -> None:
+            lost = _copy_files(folder / "state", folder / "lost")
+            for task, environment in watched.items():
+                if environment.before_unsynced is not None and chance.random() < 0.6:
+                    _overwrite_start(data_file(lost, task), environment.before_unsynced)
+            _check_after_power_loss(lost, log, replog, durable, folder / "scratch")
+            shutil.rmtree(lost)
+
         at = 0
         while at < len(log.frames):
-            before = {task: data_file(folder / "state", task).read_bytes()[:META_BYTES] for task in TASKS}
             group = log.frames[at : at + chance.randint(1, 5)]
             at += len(group)
             state.apply(group)
-            lost = _copy_files(folder / "state", folder / "lost")
-            for task in TASKS:
-                if chance.random() < 0.6:
-                    _overwrite_start(data_file(lost, task), before[task])
-            _check_after_power_loss(lost, log, replog, durable, folder / "scratch")
-            shutil.rmtree(lost)
+            lose_power()
             if chance.random() < 0.2:
                 durable = state.checkpoint()
+                lose_power()
         state.close()
     replog.close()
+
+
+def test_a_checkpoint_syncs_every_task_that_changed_since_the_last_one(tmp_path: Path) -> None:
+    log = Log()
+    log.depot([b"a"], task=0)
+    log.depot([b"b"], task=1)
+    state = open_state(tmp_path / "state")
+    watched = watch_syncs(state, tmp_path / "state")
+    state.apply(log.frames)
+    assert [watched[task].before_unsynced is None for task in TASKS] == [False, False, True]
+    assert state.checkpoint() == log.end
+    assert [watched[task].before_unsynced is None for task in TASKS] == [True, True, True]
+    state.close()
 
 
 def _check_after_power_loss(folder: Path, log: Log, replog: Replog, durable: Offset, scratch: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 
 from stretto.errors import UsageError
 from stretto.types import Millis, WorkerId
+from stretto.worker.children import PATIENCE_MS
 from stretto.worker.supervisor import Supervisor, SupervisorConfig, _Post
+from tests.unit.worker.deaf import command
 
 
 @pytest.mark.parametrize(
@@ -56,4 +59,31 @@ def test_workers_read_the_files_that_their_supervisor_was_given(tmp_path: Path) 
         assert command[command.index("--zookeeper-credentials") + 1] == str(credentials)
         assert "secret" not in " ".join(command)
     finally:
+        supervisor._close()
+
+
+def test_a_supervisor_that_is_asked_twice_to_stop_kills_who_does_not_listen(tmp_path: Path) -> None:
+    supervisor = Supervisor(
+        SupervisorConfig(node="n1", cluster="c", zookeeper="127.0.0.1:1", data_dir=tmp_path / "n1")
+    )
+    loop, children = supervisor.loop, supervisor._children
+    log = tmp_path / "worker.log"
+    child = children.start(WorkerId("m-0"), "m", "launch", command(deaf=True), log)
+    assert child.process is not None
+
+    def stop_twice() -> None:
+        if log.read_text():
+            supervisor.stop()
+            supervisor.stop()
+        else:
+            loop.call_after(10, stop_twice)
+
+    loop.call_soon(stop_twice)
+    loop.call_after(PATIENCE_MS // 2, loop.stop)
+    try:
+        loop.run()
+        assert (child.process.poll(), children.alive) == (-signal.SIGKILL, {})
+    finally:
+        child.process.kill()
+        child.process.wait()
         supervisor._close()

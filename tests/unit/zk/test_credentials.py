@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,11 @@ def test_a_file_holds_one_line(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
 def test_a_file_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> None:
-    path = written(tmp_path / "zk", b"stretto:secret", mode)
-    with pytest.raises(UsageError, match=f"run 'chmod 600 {path}' first"):
+    path = written(tmp_path / "a file", b"stretto:secret", mode)
+    with pytest.raises(UsageError) as refused:
         Credentials.load(path)
+    command = str(refused.value).partition("first run: ")[2]
+    assert shlex.split(command) == ["chmod", "600", str(path)]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"stretto", b"stretto:", b":secret", b"a:b\nc:d", b"\xff:b"])

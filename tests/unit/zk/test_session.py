@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,64 +12,7 @@ from kazoo.protocol.states import KazooState
 
 from stretto.invariants import InvariantViolation
 from stretto.zk.session import WINDOW, Session
-
-
-class Answer:
-    """What kazoo returns for a call."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
-        self.exception: Exception | None = None
-        self._callbacks: list[Callable[[Any], None]] = []
-
-    def successful(self) -> bool:
-        return self.exception is None
-
-    def rawlink(self, callback: Callable[[Any], None]) -> None:
-        self._callbacks.append(callback)
-
-    def give(self, value: Any = None, exception: Exception | None = None) -> None:
-        self.value, self.exception = value, exception
-        for callback in self._callbacks:
-            callback(self)
-
-
-class FakeClient:
-    """Writes down every call."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Answer]] = []
-
-    def call(self, name: str) -> Answer:
-        answer = Answer()
-        self.calls.append((name, answer))
-        return answer
-
-    def transaction(self) -> FakeTransaction:
-        return FakeTransaction(self)
-
-    @property
-    def names(self) -> list[str]:
-        return [name for name, _ in self.calls]
-
-    def sent_from(self, number: int) -> Iterator[tuple[str, Answer]]:
-        """Also what is sent while this goes on."""
-        while number < len(self.calls):
-            yield self.calls[number]
-            number += 1
-
-
-class FakeTransaction:
-    def __init__(self, client: FakeClient) -> None:
-        self._client = client
-        self._checked: list[tuple[str, int]] = []
-
-    def check(self, path: str, version: int) -> None:
-        self._checked.append((path, version))
-
-    def commit_async(self) -> Answer:
-        assert self._checked == [("/me", -1)]
-        return self._client.call("write")
+from tests.unit.zk.clients import FakeClient
 
 
 class Owner:
@@ -92,7 +34,7 @@ class Driven:
 
     def __init__(self) -> None:
         self.owner = Owner()
-        self.client = FakeClient()
+        self.client = FakeClient("/me")
         self.session = Session(
             "127.0.0.1:1", timeout_ms=1000, credentials=None, lock=threading.RLock(), owner=self.owner
         )

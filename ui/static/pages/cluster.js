@@ -1,7 +1,7 @@
 // The cluster, a node, a worker, and what was done.
 import { charts } from "../charts.js";
 import { action, ask, count, fill, groupLink, h, moduleLink, moment, nodeLink, path, table, workerLink } from "../dom.js";
-import { catchup, down, moduleHead, nodesTable, problemsList, state } from "./shared.js";
+import { catchup, down, moduleHead, moduleState, nodesTable, problemsList } from "./shared.js";
 
 const OPERATIONS = 100;
 
@@ -18,7 +18,7 @@ export function cluster(root) {
       h("h2", {}, "Modules"),
       view.modules.length ? table(
         ["module", "state", ["tasks", "number"], ["task threads", "number"], ["replication factor", "number"], ["groups led", "number"], ["processes", "number"]],
-        view.modules.map((module) => [moduleLink(module.module), state(module.state), count(module.tasks), count(module.threads), count(module.replication_factor),
+        view.modules.map((module) => [moduleLink(module.module), moduleState(view, module.module), count(module.tasks), count(module.threads), count(module.replication_factor),
           `${module.led} of ${module.groups}`, `${module.processes.filter((each) => each.address).length} of ${module.processes.length}`]))
         : view.planned_at_ms === null ? unknown : none,
       h("h2", {}, "Nodes"), view.planned_at_ms === null ? unknown.cloneNode(true) : nodesTable(view.nodes),

@@ -1,7 +1,7 @@
 // A module: overview, task groups, leadership map, charts.
 import { charts } from "../charts.js";
 import { action, all, ask, count, duration, fill, groupLink, h, many, nodeLink, offered, path, table, workerLink } from "../dom.js";
-import { down, moduleHead, state, worstFirst } from "./shared.js";
+import { down, moduleHead, moduleState, state, worstFirst } from "./shared.js";
 
 const percent = (share) => `${(share * 100).toFixed(0)} %`;
 
@@ -11,10 +11,10 @@ export function module(root, [name]) {
   const drawn = charts({ module: name });
   root.append(box, h("h2", {}, "Replication"), drawn.element);
   const overview = async () => {
-    const view = await ask(`/modules/${path(name)}`);
+    const [view, cluster] = await Promise.all([ask(`/modules/${path(name)}`), ask("/cluster")]);
     fill(box, view.problems.length ? h("ul", { class: "problems" }, view.problems.map((problem) => h("li", {}, problem))) : null,
       h("dl", {},
-        h("dt", {}, "State"), h("dd", {}, state(view.state)),
+        h("dt", {}, "State"), h("dd", {}, moduleState(cluster, name)),
         h("dt", {}, "Parallelism"), h("dd", {}, `${many(view.tasks, "task")}, ${many(view.threads, "task thread")}, ${many(view.workers, "worker")}, replication factor ${view.replication_factor}`),
         h("dt", {}, "Groups led"), h("dd", {}, `${view.led} of ${view.groups}`),
         h("dt", {}, "Topologies"), h("dd", {}, view.topologies.map((each) => h("div", {}, `${each.name} (${each.kind} of ${each.depots.join(", ")}${each.pstates.length ? `, writes ${each.pstates.join(", ")}` : ""})`)), view.topologies.length ? null : "none"),

@@ -7,6 +7,11 @@ const BAD = ["stalled", "offline", "no lease", "electing", "leader silent"];
 const kindOf = (name) => (GOOD.includes(name) ? "good" : BAD.includes(name) ? "bad" : "degraded");
 
 export const state = (name) => h("span", { class: `state ${kindOf(name)}` }, `${MARKS[kindOf(name)]} ${name}`);
+// A module as its replicas tell, whatever a conductor told of it last; `view` is that of the cluster.
+export function moduleState(view, module) {
+  const told = view.serving.find((each) => each.module === module);
+  return told ? h("span", { class: `state ${told.health}` }, `${MARKS[told.health]} ${told.state}`) : h("span", { class: "state unknown" }, `${MARKS.unknown} not known`);
+}
 export const down = (words) => h("span", { class: "state bad" }, `${MARKS.bad} ${words}`);
 // Worst first; what is equally bad stays in its order.
 export const worstFirst = (statuses) => {

@@ -172,8 +172,8 @@ def test_calls_whose_outcome_is_too_large_are_run_in_part_and_the_rest_is_told(h
     calls = [StepCall("keep", msgspec.msgpack.encode((index, 32_700)), index) for index in range(1_000)]
     request = protocol.RunCalls(0, host.lane(), str(host.state.folder(TASK)), 1, 1)
     ran, bodies = host.ran(request, calls=msgspec.msgpack.encode(calls))
-    assert (ran.end, ran.left, ran.failures) == (500, 500, ())
-    assert len(changes_of(ran, bodies[0])["data"].puts) == 500
+    assert (ran.end, ran.left, ran.failures) == (250, 750, ())
+    assert len(changes_of(ran, bodies[0])["data"].puts) == 250
 
 
 def replies(host: Host, *requests: protocol.Request) -> list[Reply]:

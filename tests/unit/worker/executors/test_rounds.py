@@ -41,7 +41,9 @@ MODULE = """
             if word == "large":
                 self.keep.on(1 - self.task)(b"x" * 40_000)
                 return
-            self.counts.increment(word)
+            if word == "much":
+                return "x" * 1_000_000
+            return self.counts.increment(word)
 
         @step
         def count(self, word: str) -> None:
@@ -150,6 +152,24 @@ def test_records_that_are_left_out_are_not_run_and_their_beginning_is_told(host:
     told, counts = collected(host, 1, left_out=(("events", 1),))
     assert counts == {A: 2}
     assert told.beginnings == (b'"raise"',)
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_what_records_return_is_told_by_their_offsets_and_calls_return_nothing(
+    host: Host, careful: bool
+) -> None:
+    host.append(A, "raise", "slow", A)
+    reply, _ = ran(host, a_round(host, 4, left_out=(("events", 1),), careful=careful))
+    assert reply.results == (("events", 0, b"1"), ("events", 3, b"2"))
+    reply, _ = ran(host, a_round(host, after=1), [call(A)])
+    assert reply.results == ()
+
+
+def test_a_round_that_returns_more_than_is_kept_says_so(host: Host) -> None:
+    host.append(*["much"] * 70)
+    ((reply, _),) = host.ask(a_round(host, 70), calls=None)
+    assert isinstance(reply, protocol.Failed)
+    assert (reply.is_too_much, "return less" in reply.why) == (True, True)
 
 
 LARGE = 1_000

@@ -406,3 +406,81 @@ def test_the_lag_ends_with_the_commit() -> None:
     scene.run()
     scene.stage()
     assert scene.coordinator.progress.lag == 0
+
+
+def took_effect(scene: Scene) -> None:
+    """The first microbatch, everywhere."""
+    scene.input(3, 3)
+    scene.run()
+    scene.stage()
+    scene.roll()
+    assert scene.phase == Phase.IDLE
+
+
+def test_tasks_hear_at_once_what_took_effect_on_all_of_them() -> None:
+    scene = Scene()
+    scene.input(3, 3)
+    assert {poll.everywhere for _, poll in scene.told(messages.Poll)} == {0}
+    scene.run()
+    scene.stage()
+    scene.roll(tasks=(T1,))
+    assert scene.told(messages.Poll) == []
+    scene.roll(tasks=(T0,))
+    assert [(task, poll.everywhere) for task, poll in scene.told(messages.Poll)] == [(T0, 1), (T1, 1)]
+
+
+HOURLY = replace(SETTINGS, interval_ms=Millis(3_600_000))
+
+
+def test_who_waits_for_records_does_not_wait_for_the_interval() -> None:
+    scene = Scene(settings=HOURLY)
+    took_effect(scene)
+    number = scene.told(messages.Poll)[-1][1].number
+    scene.receive(messages.Input(number, T0, 1, {"orders": (0, 5)}))
+    scene.later(1_000)
+    assert scene.phase == Phase.IDLE
+    scene.receive(messages.Input(number, T1, 1, {"orders": (0, 4)}, {"orders": 4}))
+    scene.later(5)
+    assert scene.batch is not None
+    assert scene.batch.version == Version(2, 0)
+    assert scene.batch.spans == (Span("orders", T0, 3, 5), Span("orders", T1, 3, 4))
+
+
+def test_who_began_to_wait_during_a_microbatch_has_the_next_one_begin_after_it() -> None:
+    scene = Scene(settings=HOURLY)
+    scene.input(3, 3)
+    scene.receive(messages.Input(1, T1, 0, {"orders": (0, 4)}, {"orders": 4}))
+    scene.run()
+    scene.stage()
+    scene.roll()
+    scene.later(10)
+    assert scene.batch is not None
+    assert scene.batch.version == Version(2, 0)
+
+
+def test_the_interval_counts_again_when_nobody_waits_any_more() -> None:
+    scene = Scene(settings=HOURLY)
+    number = scene.told(messages.Poll)[-1][1].number
+    for task in (T0, T1):
+        scene.receive(messages.Input(number, task, 0, {"orders": (0, 3)}, {"orders": 3}))
+    scene.later(10)
+    scene.run()
+    scene.stage()
+    scene.roll()
+    number = scene.told(messages.Poll)[-1][1].number
+    scene.receive(messages.Input(number, T0, 1, {"orders": (0, 5)}))
+    scene.later(1_000)
+    assert scene.phase == Phase.IDLE
+
+
+def test_a_version_that_a_new_leader_ended_is_soon_tried_again_however_often_that_happens() -> None:
+    scene = Scene()
+    scene.input(3, 3)
+    for number in range(8):
+        version = Version(1, number)
+        scene.run(version)
+        scene.receive(messages.Staged(version, T1, Speaker(8)))
+        assert scene.phase == Phase.WAITING
+        scene.later(800)
+        assert scene.batch is not None
+        assert scene.batch.version == Version(1, number + 1)

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 
-from stretto import wire
+from stretto import admin, wire
 from stretto.topology.work import Timed
 from stretto.types import TaskId
 from stretto.worker.executors import protocol
@@ -15,6 +15,7 @@ from stretto.worker.executors.pool import Lost, Why
 from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.microbatch.entries import Span, Version
+from stretto.worker.topology import rows
 from stretto.zk.paths import GroupKey
 
 GROUP = GroupKey("m", 1, 0)
@@ -66,3 +67,69 @@ def test_who_goes_by_other_code_takes_no_part_in_a_microbatch(monkeypatch: pytes
         message = wire.Microbatch(1, GROUP, TaskId(0), "take", code)
         desk.received(cast(Any, "sender"), message, [body])
     assert [type(reply) for reply in replies] == [wire.Refused, wire.Taken]
+
+
+def a_desk(*topologies: str) -> tuple[MicrobatchDesk, MagicMock]:
+    """Of a worker that reads at once, and whose entries are applied when their callback is called."""
+    worker = MagicMock(worker="w0")
+    worker.description.topologies = [
+        SimpleNamespace(kind="microbatch", name=name, depots=("orders",)) for name in topologies
+    ]
+    worker.applier.read.side_effect = lambda function, then: then(function())
+    return MicrobatchDesk(worker), worker
+
+
+def test_an_append_that_nothing_takes_part_in_here_is_unknown_and_one_without_microbatches_is_done() -> None:
+    where = (GROUP, TaskId(0), "orders")
+    assert a_desk("book")[0].processed_of(where, 1) is None
+    assert a_desk()[0].processed_of(where, 1) == {}
+
+
+def key(offset: int, task: int = 0) -> admin.FailureKey:
+    return admin.FailureKey(topology="book", depot="orders", task=TaskId(task), offset=offset)
+
+
+@pytest.fixture
+def parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records 3 and 4 are."""
+
+    def among(_: object, __: TaskId, ___: str, keys: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        return [each for each in keys if each[1] in (3, 4)]
+
+    monkeypatch.setattr(rows, "parked_among", among)
+
+
+@pytest.mark.usefixtures("parked")
+def test_only_parked_records_are_forgotten_and_each_counts_once() -> None:
+    desk, worker = a_desk("book")
+    group = MagicMock(key=GROUP)
+    group.plan.tasks = (TaskId(0),)
+    append = worker.streams.entries.append
+    append.return_value = True
+    told: list[object] = []
+    desk.forget(group, [key(3), key(9), key(3, task=5)], told.append)
+    desk.forget(group, [key(3), key(4)], told.append)
+    assert told == []
+    for *_, applied in [call.args for call in append.call_args_list]:
+        applied()
+    assert told == [1, 1]
+    desk.forget(group, [key(9)], told.append)
+    assert told == [1, 1, 0]
+
+
+@pytest.mark.usefixtures("parked")
+def test_who_forgets_records_of_a_group_that_takes_no_entries_or_is_led_elsewhere_is_told_to_ask_again() -> (
+    None
+):
+    desk, worker = a_desk("book")
+    group = MagicMock(key=GROUP)
+    group.plan.tasks = (TaskId(0),)
+    told: list[object] = []
+    worker.streams.entries.append.return_value = False
+    desk.forget(group, [key(3)], told.append)
+    worker.streams.entries.append.return_value = True
+    desk.forget(group, [key(3)], told.append)
+    desk.closed(GROUP)
+    refused, moved = told
+    assert "takes no entries now; ask again" in str(refused)
+    assert "ceased to lead group m/1/0" in str(moved)

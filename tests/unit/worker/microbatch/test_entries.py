@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stretto.errors import StorageError
@@ -13,7 +14,19 @@ from stretto.pstate.changes import Changes, pack
 from stretto.replog.frame import Kind
 from stretto.types import TaskId
 from stretto.worker.microbatch import entries
-from stretto.worker.microbatch.entries import Batch, Commit, Missed, Prime, Roll, Span, Stage, Version
+from stretto.worker.microbatch.entries import (
+    Batch,
+    Commit,
+    Missed,
+    Prime,
+    Result,
+    Returned,
+    Roll,
+    Source,
+    Span,
+    Stage,
+    Version,
+)
 from stretto.worker.state import AppliedState
 from tests.unit.worker.entries import TASKS, Log, open_state
 
@@ -149,3 +162,45 @@ def test_a_malformed_entry_cannot_be_applied(scene: Scene) -> None:
     frame = Log().add(Kind.MICROBATCH, task=T0, payload=b"\x93")
     with pytest.raises(StorageError, match="an entry of a microbatch is malformed"):
         scene.state.apply([frame])
+
+
+RETURNED = Returned(
+    Version(1, 0),
+    (Span("requests", T0, 0, 1), Span("others", T0, 0, 1)),
+    (Result("requests", 0, b"7"),),
+    ((Source("others", T0, 0), "ValueError: no"),),
+)
+
+
+def returned(scene: Scene) -> Returned | None:
+    return entries.returned_of(NAME, scene.rows(entries.DATABASE).get)
+
+
+def staged_with(version: Version) -> Stage:
+    told = msgspec.structs.replace(RETURNED, version=version)
+    return msgspec.structs.replace(stage(*version, b"1"), returned=entries.encode(told))
+
+
+def test_what_a_run_returned_is_kept_for_the_next_leader_until_another_one_is_staged(scene: Scene) -> None:
+    scene.apply(staged_with(Version(1, 0)), Roll(NAME, Version(1, 0)))
+    assert returned(scene) == RETURNED
+    scene.apply(stage(2, 0, b"2"))
+    assert returned(scene) is None
+
+
+def test_a_version_that_nobody_waits_for_keeps_nothing_of_what_an_earlier_one_returned(scene: Scene) -> None:
+    scene.apply(staged_with(Version(1, 0)), stage(1, 1, b"2"), Roll(NAME, Version(1, 1)))
+    assert (scene.rolled(), returned(scene)) == (1, None)
+
+
+def test_what_an_earlier_version_returned_is_not_told_of_one_that_was_lost(scene: Scene) -> None:
+    scene.apply(staged_with(Version(1, 0)), Missed(NAME, Version(1, 1), pack({})))
+    assert (scene.rolled(), returned(scene)) == (1, None)
+
+
+def test_of_a_depot_that_is_gone_nothing_is_told_that_was_returned() -> None:
+    key, row = entries._key("returned", NAME), entries.encode(RETURNED)
+    assert entries.without_depot(key, row, "nobody") is None
+    changed = entries.without_depot(key, row, "others")
+    assert changed is not None
+    assert entries._decode_returned(changed).spans == (Span("requests", T0, 0, 1),)

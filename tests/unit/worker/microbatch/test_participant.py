@@ -6,7 +6,7 @@ import pytest
 
 from stretto.types import TaskId
 from stretto.worker.microbatch import entries, machine, messages, participant
-from stretto.worker.microbatch.entries import Source, Span, Version
+from stretto.worker.microbatch.entries import LeftOut, Returned, Source, Span, Version
 from stretto.worker.microbatch.messages import Speaker
 from stretto.worker.microbatch.participant import ROUNDS_MAX, Participant
 
@@ -245,3 +245,155 @@ def test_a_poll_is_answered_when_there_is_more_or_after_a_while() -> None:
     assert scene.receive(messages.Poll(3, {"orders": 5})) == []
     assert scene.participant.next_deadline() == scene.now + 1_000
     assert scene.later(1_000) == told(3, 5)
+
+
+# Appenders that wait.
+
+RESULTS = (entries.Result("orders", 0, b'"a"'), entries.Result("orders", 2, b'"c"'))
+
+
+def processed(effects: list[machine.Effect]) -> list[machine.Processed]:
+    return [effect for effect in effects if isinstance(effect, machine.Processed)]
+
+
+def rolled_run(scene: Scene, left_out: tuple[LeftOut, ...] = ()) -> list[machine.Effect]:
+    """The first microbatch, run and staged and rolled by the same leader."""
+    scene.begin()
+    scene.step(machine.Executed(version=FIRST, round=0, calls={}, results=RESULTS))
+    scene.receive(messages.Stage(FIRST, SPANS, left_out))
+    (append,) = scene.step(machine.Collected(version=FIRST, changes=b"changes"))
+    assert isinstance(append, machine.Append)
+    scene.step(machine.Appended(token=append.token, applied=True))
+    return roll(scene)
+
+
+def roll(scene: Scene) -> list[machine.Effect]:
+    (append,) = scene.receive(messages.Roll(FIRST, SPANS))
+    assert isinstance(append, machine.Append)
+    scene.rolled = 1
+    return scene.step(machine.Appended(token=append.token, applied=True))
+
+
+def test_who_waits_is_told_when_the_microbatch_shows_on_all_tasks_and_what_its_run_returned() -> None:
+    scene = Scene()
+    assert processed(rolled_run(scene)) == []
+    assert scene.participant.processed == {}
+    assert processed(scene.receive(messages.Poll(1, {}, 0))) == []
+    (told,) = processed(scene.receive(messages.Poll(2, {}, 1)))
+    assert told == machine.Processed(depot="orders", start=0, end=3, results=((0, b'"a"'), (2, b'"c"')))
+    assert scene.participant.processed == {"orders": 3}
+    assert processed(scene.receive(messages.Poll(3, {}, 1))) == []
+
+
+def test_who_waits_for_a_record_that_was_left_out_is_told_its_error() -> None:
+    scene = Scene()
+    rolled_run(scene, (LeftOut(Source("orders", T1, 1), 4, "ValueError: no", "line 1"),))
+    (told,) = processed(scene.receive(messages.Poll(1, {}, 1)))
+    assert told.failures == ((1, "ValueError: no"),)
+
+
+def test_what_another_leader_ran_is_processed_and_what_it_returned_is_not_known() -> None:
+    scene = Scene()
+    roll(scene)
+    (told,) = processed(scene.receive(messages.Poll(1, {}, 1)))
+    assert (told.end, told.results) == (3, None)
+
+
+def test_a_run_for_a_message_that_came_late_tells_nothing_of_the_one_that_took_effect() -> None:
+    scene = Scene()
+    scene.begin()
+    scene.step(machine.Executed(version=FIRST, round=0, calls={}, results=RESULTS))
+    roll(scene)
+    (told,) = processed(scene.receive(messages.Poll(1, {}, 1)))
+    assert told.results is None
+
+
+def test_what_took_effect_under_the_leader_before_is_processed_once_it_has_everywhere() -> None:
+    participant_ = Participant("book", T1, ME, machine.Settings())
+    (load,) = participant_.step(machine.Started(), 0)
+    assert load == machine.Load(token=1, with_progress=True)
+    participant_.step(machine.Received(message=messages.Poll(1, {}, 3)), 0)
+    loaded = machine.Loaded(token=1, rolled=4, progress={"orders": 7})
+    assert processed(participant_.step(loaded, 0)) == []
+    (told,) = processed(participant_.step(machine.Received(message=messages.Poll(2, {}, 4)), 0))
+    assert told == machine.Processed(depot="orders", start=0, end=7, results=None)
+
+
+def test_that_somebody_waits_is_told_with_the_records_and_unasked_once_for_each_poll() -> None:
+    scene = Scene()
+    scene.step(machine.Grown(bounds={"orders": (0, 3)}))
+    scene.receive(messages.Poll(1, {}))
+
+    def told(number: int, end: int, awaited: int) -> list[machine.Send]:
+        return [answer(messages.Input(number, T1, 0, {"orders": (0, end)}, {"orders": awaited}))]
+
+    # They are applied, and it hears of that next: then the coordinator hears of both.
+    assert scene.step(machine.Awaited(depot="orders", end=4)) == []
+    assert scene.step(machine.Grown(bounds={"orders": (0, 4)})) == told(1, 4, 4)
+    scene.step(machine.Grown(bounds={"orders": (0, 6)}))
+    assert scene.step(machine.Awaited(depot="orders", end=5)) == []
+    assert scene.receive(messages.Poll(2, {"orders": 6})) == told(2, 6, 5)
+    assert scene.receive(messages.Poll(2, {"orders": 6})) == []
+    assert scene.step(machine.Awaited(depot="orders", end=6)) == told(2, 6, 6)
+
+
+def test_nobody_waits_for_what_is_processed() -> None:
+    scene = Scene()
+    rolled_run(scene)
+    scene.receive(messages.Poll(1, {}, 1))
+    scene.receive(messages.Poll(2, {"orders": 3}, 1))
+    assert scene.step(machine.Awaited(depot="orders", end=3)) == []
+
+
+HANDED_ON = Returned(FIRST, SPANS, RESULTS, ((Source("orders", T1, 1), "ValueError: no"),))
+TOLD = machine.Processed(
+    depot="orders", start=0, end=3, results=((0, b'"a"'), (2, b'"c"')), failures=((1, "ValueError: no"),)
+)
+
+
+@pytest.mark.parametrize(("awaited", "is_kept"), [(None, False), (0, False), (1, True)])
+def test_what_is_returned_is_staged_for_the_next_leader_if_somebody_waits(
+    awaited: int | None, is_kept: bool
+) -> None:
+    scene = Scene()
+    if awaited is not None:
+        scene.step(machine.Awaited(depot="orders", end=awaited))
+    scene.begin()
+    scene.step(machine.Executed(version=FIRST, round=0, calls={}, results=RESULTS))
+    left_out = LeftOut(Source("orders", T1, 1), 4, "ValueError: no", "line 1")
+    scene.receive(messages.Stage(FIRST, SPANS, (left_out,)))
+    (append,) = scene.step(machine.Collected(version=FIRST, changes=b"changes"))
+    assert isinstance(append, machine.Append)
+    assert isinstance(append.entry, entries.Stage)
+    assert append.entry.returned == (entries.encode(HANDED_ON) if is_kept else b"")
+
+
+def test_what_is_much_is_not_staged_for_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(participant, "RETURNED_BYTES_MAX", 10)
+    scene = Scene()
+    scene.step(machine.Awaited(depot="orders", end=3))
+    entry = staging(scene).entry
+    assert isinstance(entry, entries.Stage)
+    assert entry.returned == b""
+
+
+@pytest.mark.parametrize("rolled", [1, 2])
+def test_the_next_leader_tells_what_the_run_returned_that_took_effect_before_it(rolled: int) -> None:
+    """Not if another one took effect since: what is kept is of the first."""
+    participant_ = Participant("book", T1, ME, machine.Settings())
+    participant_.step(machine.Started(), 0)
+    loaded = machine.Loaded(token=1, rolled=rolled, returned=HANDED_ON, progress={"orders": 3})
+    participant_.step(loaded, 0)
+    told = processed(participant_.step(machine.Received(message=messages.Poll(1, {}, rolled)), 0))
+    lost = machine.Processed(depot="orders", start=0, end=3, results=None)
+    assert [each for each in told if each.start < each.end] == ([TOLD] if rolled == 1 else [lost])
+
+
+def test_the_next_leader_tells_what_the_run_returned_that_it_rolls_itself() -> None:
+    scene = Scene()
+    (append,) = scene.receive(messages.Roll(FIRST, SPANS))
+    assert isinstance(append, machine.Append)
+    (load,) = scene.participant.step(machine.Appended(token=append.token, applied=True), 0)
+    assert isinstance(load, machine.Load)
+    scene.participant.step(machine.Loaded(token=load.token, rolled=1, returned=HANDED_ON), 0)
+    assert processed(scene.receive(messages.Poll(1, {}, 1))) == [TOLD]

@@ -279,12 +279,37 @@ def test_a_pin_that_is_renewed_lasts_although_nobody_reads_it_and_no_longer_than
 ) -> None:
     pins.open(opening(tmp_path, "p", idle_ms=2_000, max_age_ms=5_000), now=0)
     for now in range(1_000, 5_000, 1_000):
-        pins.renew(("p", "gone"), now)
+        assert pins.renew(("p", "gone"), now) == ("gone",)
         assert pins.expire(now + 999) == []
     [(_, why)] = pins.expire(5_000)
     assert why == "it was kept for 5 s, as long as pin.max.age.millis allows"
     pins.renew(("p",), 5_001)
     assert len(pins) == 0
+
+
+def test_a_pin_that_is_held_lasts_although_all_of_it_was_read(pins: Pins, tmp_path: Path) -> None:
+    held = replace(opening(tmp_path, "p", idle_ms=2_000, max_age_ms=90_000), hold_ms=60_000)
+    pins.open(held, now=0)
+    assert pins.expire(59_999) == []
+    pins.find("p", 1_000).part_read(0, 1, 1_000)
+    assert pins.expire(60_999) == []
+    [(_, why)] = pins.expire(61_000)
+    assert why == "all its parts were read, and nobody read it for 60 s since"
+
+
+def test_pins_that_nobody_reads_give_way_before_those_that_are_read_or_held(
+    pins: Pins, tmp_path: Path
+) -> None:
+    for number in range(PINS_MAX):
+        opened = opening(tmp_path, f"p{number}", idle_ms=60_000)
+        pins.open(replace(opened, hold_ms=60_000 if number == 0 else 0), now=number)
+    active = tuple(f"p{number}" for number in range(1, PINS_MAX) if number != 9)
+    pins.renew(active, 31_000)
+    pins.open(opening(tmp_path, "one more"), now=31_000)
+    with pytest.raises(NoPin, match="nobody read it for a while, and others came"):
+        pins.find("p9", 31_000)
+    with pytest.raises(StrettoError, match=f"has {PINS_MAX} pins here"):
+        pins.open(opening(tmp_path, "too many"), now=31_000)
 
 
 def test_when_there_are_too_many_pins_only_those_that_were_read_give_way(pins: Pins, tmp_path: Path) -> None:

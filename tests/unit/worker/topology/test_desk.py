@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -7,9 +8,12 @@ import msgspec
 import pytest
 
 from stretto.topology.work import StepCall, Timed
+from stretto.types import Epoch, TaskId
 from stretto.worker.executors.pool import Lost, Why
-from stretto.worker.topology import work
+from stretto.worker.topology import rows, work
 from stretto.worker.topology.desk import StreamDesk
+from stretto.zk.paths import GroupKey
+from stretto.zk.records import TopologySpec
 
 HUNG = Lost(Why.TIME_OUT, "it took too long", ran_ms=7)
 
@@ -38,3 +42,31 @@ def test_a_step_that_hangs_is_timed_by_its_name_once_that_is_known(
     led.group.meter = SimpleNamespace(called=told.append)
     desk._measure(led, run, HUNG)
     assert told == [(Timed(timed, 0, 0, (7_000_000,)),)]
+
+
+def test_streams_that_begin_again_before_they_have_begun_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when an update comes while the rows of a group are still being read."""
+    monkeypatch.setattr(rows, "read", lambda _state, _task, _name, now: work.Stored(latest_hop=now))
+    worker = MagicMock()
+    worker.description.topologies = [TopologySpec(name="take", kind="stream", depots=("events",))]
+    worker.options.value.return_value = worker.option.return_value = 100
+    worker.is_paused = worker.holding.is_held = False
+    turns: list[Callable[[], None]] = []
+    worker.loop.at_turn_end.side_effect = turns.append
+    worker.loop.now = 0
+    reads: list[tuple[Callable[[], object], Callable[[object], None]]] = []
+    worker.applier.read.side_effect = lambda read, then: reads.append((read, then))
+    group = MagicMock(closed=False, key=GroupKey("m", 1, 0), depot_ends={(TaskId(0), "events"): 10})
+    group.leader.epoch, group.leader.is_serving = Epoch(3), True
+    group.replica.applied = group.replica.log_end = 5
+    group.plan.tasks = (TaskId(0),)
+    worker.groups = {group.key: group}
+    desk = StreamDesk(worker)
+    desk.looked(group)
+    desk.restart()
+    assert len(reads) == 2
+    for read, then in reads:
+        then(read())
+    while turns:
+        turns.pop(0)()
+    assert worker.executors.run.call_count == 1

@@ -8,16 +8,17 @@ import msgspec
 import pytest
 
 from stretto.pstate.changes import Packed
-from stretto.types import TaskId
+from stretto.types import Epoch, TaskId
 from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology import work
 from stretto.worker.topology.batches import Batch, Retry
-from stretto.worker.topology.stream import Stream
+from stretto.worker.topology.stream import PAUSE_MS, Stream
 from tests.unit.worker.topology.worlds import DEPOT, Faults, World
 
 SETTINGS = work.Settings(retry="individual", retries=3, records_max=16, bytes_max=1 << 20, parked_max=100)
 RECORDS = 120
+EPOCH = Epoch(3)
 
 
 def settings(retry: str, **others: Any) -> work.Settings:
@@ -26,17 +27,21 @@ def settings(retry: str, **others: Any) -> work.Settings:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_without_hops_every_record_is_processed_exactly_once_whatever_happens(seed: int) -> None:
-    faults = Faults(crash=0.05, refuse=0.05, epoch=0.02, cannot=0.03, calls=0.1, too_large=0.3)
+def test_every_record_and_call_and_hop_is_run_exactly_once_whatever_happens(seed: int) -> None:
+    faults = Faults(crash=0.05, refuse=0.05, epoch=0.02, cannot=0.03, hop=0.4, calls=0.1, too_large=0.3)
     world = World(seed, RECORDS, faults, SETTINGS)
     world.run()
     assert all(world.state.done[offset] == 1 for offset in range(RECORDS)), world.story[-20:]
+    assert {-number for number in range(1, world.calls_made + 1)} <= world.state.done.keys()
+    assert world.done_there.keys() <= world.state.done.keys()
+    surplus = {offset: times for offset, times in world.done_there.items() if offset >= 0 and times > 1}
+    assert surplus == {}
 
 
 @pytest.mark.soak
 def test_many_seeds() -> None:
     for seed in range(100, 400):
-        test_without_hops_every_record_is_processed_exactly_once_whatever_happens(seed)
+        test_every_record_and_call_and_hop_is_run_exactly_once_whatever_happens(seed)
         for retry in ("individual", "all-after", "none"):
             test_with_hops_and_failures_every_record_is_processed_or_parked(seed, retry)
 
@@ -87,8 +92,8 @@ def test_of_records_taken_at_once_only_those_are_parked_whose_hops_fail(seed: in
 def test_records_taken_at_once_whose_hop_failed_run_one_by_one_if_nothing_may_overtake_them() -> None:
     stream = Stream((DEPOT,), settings("all-after", takes_many=True), work.Stored())
     (run,) = stream.step(work.Grown(DEPOT, 3), 0)
-    stream.step(work.Ran(batch=run.batch, start=0, end=3, hops=HOPS[:1]), 1)  # type: ignore[union-attr]
-    effects = stream.step(work.HopAnswered(run.batch, (FailureNote(0, "no"),)), 2)  # type: ignore[union-attr]
+    hop = hops_of(stream, work.Ran(batch=run.batch, start=0, end=3, hops=HOPS[:1]))[0]  # type: ignore[union-attr]
+    effects = stream.step(work.HopAnswered(hop.number, (FailureNote(0, "no"),)), 2)
     assert runs(effects) == [(0, 1), (None, 1)]
     for offset in range(2):
         run = next(each for each in effects if isinstance(each, work.RunRecords))
@@ -101,8 +106,8 @@ def test_records_taken_at_once_whose_hop_failed_run_one_by_one_if_nothing_may_ov
 def test_without_retries_all_records_that_were_taken_at_once_are_parked_and_told_so() -> None:
     stream = Stream((DEPOT,), settings("none", takes_many=True), work.Stored())
     (run,) = stream.step(work.Grown(DEPOT, 3), 0)
-    stream.step(work.Ran(batch=run.batch, start=0, end=3, hops=HOPS[:1]), 1)  # type: ignore[union-attr]
-    effects = stream.step(work.HopAnswered(run.batch, (FailureNote(0, "no"),)), 2)  # type: ignore[union-attr]
+    hop = hops_of(stream, work.Ran(batch=run.batch, start=0, end=3, hops=HOPS[:1]))[0]  # type: ignore[union-attr]
+    effects = stream.step(work.HopAnswered(hop.number, (FailureNote(0, "no"),)), 2)
     parked = append_in(effects).entry.parked
     assert [each.key[1] for each in parked] == [0, 1, 2]
     assert {each.note.error for each in parked} == {"no; one of 3 records taken at once led to it"}
@@ -225,15 +230,6 @@ class _ForgetsWhatIsLeft(Stream):
         super()._ran(replace(ran, left=0))
 
 
-class _IsDoneWithRetriesThatHop(Stream):
-    """Before their hops are answered."""
-
-    def _retried(self, batch: Batch, retry: Retry, ran: work.Ran) -> None:
-        super()._retried(batch, retry, ran)
-        if not ran.failures:
-            batch.entry.retries[retry.key] = None
-
-
 class _IsDoneWithWhatWasTrimmed(Stream):
     def _retried(self, batch: Batch, retry: Retry, ran: work.Ran) -> None:
         super()._retried(batch, retry, replace(ran, start=retry.key[1], end=retry.key[1] + 1))
@@ -248,7 +244,6 @@ class _TriesAgainWhatIsParked(Stream):
 @pytest.mark.parametrize(
     "mutant",
     [
-        _IsDoneWithRetriesThatHop,
         _IsDoneWithWhatWasTrimmed,
         _TriesAgainWhatIsParked,
         _ForgetsWhatIsLeft,
@@ -308,23 +303,111 @@ def test_a_batch_without_hops_carries_its_progress() -> None:
     assert append.entry.progress == {DEPOT: 16}
 
 
-def test_progress_waits_for_hops_and_others_do_not() -> None:
-    stream = begin()
+def test_progress_and_hops_are_in_one_entry_and_the_hops_leave_when_it_is_applied() -> None:
+    stream = begin(latest_hop=7)
     first, second = stream.step(work.Grown(DEPOT, 32), 0)
     assert isinstance(first, work.RunRecords)
     assert isinstance(second, work.RunRecords)
-    hops = ((1, b""),)
-    stream.step(work.Ran(batch=first.batch, start=0, end=16, hops=hops), 1)  # type: ignore[arg-type]
-    assert any(isinstance(each, work.Hop) for each in stream.step(work.Accepted(first.batch), 1))
-    changed = work.Ran(batch=second.batch, start=16, end=32, failures=(FailureNote(0, "no"),))
-    (append,) = stream.step(changed, 2)
+    append = append_in(stream.step(work.Ran(batch=first.batch, start=0, end=16, hops=HOPS), 1))
+    assert append.entry.progress == {DEPOT: 16}
+    assert [(number, row.task) for number, row in append.entry.made.items()] == [(8, 1), (9, 2)]
+    assert hops_in(stream.step(work.Accepted(first.batch), 1)) == []
+    hops = hops_in(stream.step(work.Applied(first.batch), 2))
+    assert [(hop.number, hop.task) for hop in hops] == [(8, 1), (9, 2)]
+    assert stream.processed == {DEPOT: 0}
+    append = append_in(stream.step(work.Ran(batch=second.batch, start=16, end=32, hops=HOPS[:1]), 3))
+    assert list(append.entry.made) == [10]
+    stream.step(work.Accepted(second.batch), 3)
+    stream.step(work.Applied(second.batch), 4)
+    for number in (8, 9):
+        stream.step(work.HopAnswered(number), 5)
+    assert stream.processed == {DEPOT: 16}
+
+
+def test_who_leads_next_sends_unanswered_hops_again_and_waits_for_them() -> None:
+    stored = work.Stored(
+        progress={DEPOT: 32},
+        ends={DEPOT: 32},
+        outbox={9: work.Outgoing(TaskId(1), work.OfRecords(DEPOT, 16, 32), b"again")},
+        latest_hop=12,
+    )
+    stream = Stream((DEPOT,), settings("individual"), stored)
+    (hop,) = stream.step(work.Tick(), 0)
+    assert hop == work.Hop(9, TaskId(1), 9, b"again")
+    assert stream.processed == {DEPOT: 16}
+    assert not stream.is_quiet
+    effects = stream.step(work.HopAnswered(9, (FailureNote(3, "not there"),)), 1)
+    assert append_in(effects).entry.retries == {(DEPOT, 19): 1}
+    assert append_in(effects).entry.cleared == [9]
+    assert stream.processed == {DEPOT: 32}
+
+
+def test_a_hop_that_has_run_is_answered_as_it_was_and_not_run_again() -> None:
+    key, note = (TaskId(4), 7), FailureNote(0, "not here")
+    stream = begin(inbox={TaskId(4): work.Incoming(7)}, failed={key: (note,)})
+    assert stream.step(work.Called(1, key, EPOCH, 0, 7, CALLS), 0) == [work.Answer(1, (note,))]
+    (append,) = stream.step(work.Called(2, (TaskId(4), 9), EPOCH, 8, 8, CALLS), 0)[1:]
     assert isinstance(append, work.Append)
-    assert append.entry.progress == {}
-    assert append.entry.retries == {(DEPOT, 16): 1}
-    stream.step(work.Accepted(second.batch), 2)
-    (progress,) = stream.step(work.HopAnswered(first.batch), 3)
-    assert isinstance(progress, work.Append)
-    assert progress.entry.progress == {DEPOT: 32}
+    assert (append.entry.forgotten, append.entry.run) == (
+        [key],
+        {TaskId(4): work.Incoming(7, None, 8, EPOCH)},
+    )
+    stream.step(work.Accepted(append.batch), 0)
+    assert stream.step(work.Called(3, key, EPOCH, 0, 7, CALLS), 0) == [work.Decline(3)], "it was settled"
+
+
+def test_a_leader_whose_log_was_given_up_may_ask_for_what_the_one_before_had_settled() -> None:
+    """Else it would ask for ever, and no record behind that hop would ever count as processed."""
+    stream = begin(inbox={TaskId(4): work.Incoming(7, None, 8, EPOCH)})
+    key = (TaskId(4), 7)
+    for epoch in (Epoch(EPOCH - 1), EPOCH):
+        assert stream.step(work.Called(1, key, epoch, 0, 7, CALLS), 0) == [work.Decline(1)]
+    assert stream.step(work.Called(2, key, Epoch(EPOCH + 1), 0, 7, CALLS), 0) == [work.Answer(2, ())]
+
+
+def test_what_runs_again_because_a_hop_before_it_failed_keeps_no_stream_busy_and_is_told_once() -> None:
+    stream = begin("all-after", latest_hop=100)
+    (run,) = stream.step(work.Grown(DEPOT, 16), 0)
+    assert isinstance(run, work.RunRecords)
+    results = tuple((index, b"1") for index in range(16))
+    (hop,) = hops_of(stream, work.Ran(batch=run.batch, start=0, end=16, hops=HOPS[:1], results=results))
+    (run,) = stream.step(work.Grown(DEPOT, 20), 1)
+    assert isinstance(run, work.RunRecords)
+    through(stream, work.Ran(batch=run.batch, start=16, end=20))
+    effects = stream.step(work.HopAnswered(hop.number, (FailureNote(7, "not there"),)), 2)
+    (told,) = [each for each in effects if isinstance(each, work.Processed)]
+    assert (told.start, told.end, told.failures) == (0, 7, ())
+    assert told.results == tuple((offset, b"1") for offset in range(7))
+    append = append_in(effects)
+    assert append.entry.progress == {DEPOT: 7}
+    stream.step(work.Accepted(append.batch), 2)
+    stream.step(work.Applied(append.batch), 2)
+    assert stream.is_quiet, "nothing is under way until the record is tried again"
+    (run,) = [each for each in stream.step(work.Tick(), 10_000) if isinstance(each, work.RunRecords)][:1]
+    assert run.offset == 7
+
+
+def test_a_hop_that_ran_in_part_goes_on_behind_that_part() -> None:
+    calls = [["step", b"", index] for index in range(4)]
+    stream = begin(inbox={TaskId(4): work.Incoming(7, 3)})
+    assert stream.step(work.Called(1, (TaskId(4), 8), EPOCH, 7, 7, CALLS), 0) == [work.Decline(1)]
+    run = run_of_calls(
+        stream.step(work.Called(2, (TaskId(4), 7), EPOCH, 6, 7, msgspec.msgpack.encode(calls)), 0)
+    )
+    assert msgspec.msgpack.decode(run.calls) == calls[3:]
+    append = append_in(stream.step(work.Ran(batch=run.batch, start=0, end=1), 1))
+    assert append.entry.run == {TaskId(4): work.Incoming(7, None, 7, EPOCH)}
+
+
+def test_a_hop_is_asked_for_by_two_and_both_are_answered_when_what_it_led_to_is() -> None:
+    stream = begin()
+    run = run_of_calls(stream.step(called(1), 0))
+    stream.step(called(1, ticket=2), 0)
+    (hop,) = hops_of(stream, work.Ran(batch=run.batch, start=0, end=1, hops=HOPS[:1]))
+    effects = stream.step(work.HopAnswered(hop.number, (FailureNote(0, "further on"),)), 3)
+    answers = [each for each in effects if isinstance(each, work.Answer)]
+    assert answers == [work.Answer(ticket, (FailureNote(0, "further on"),)) for ticket in (1, 2)]
+    assert append_in(effects).entry.failed == {(TaskId(4), 1): (FailureNote(0, "further on"),)}
 
 
 def test_a_batch_that_takes_too_long_is_run_record_by_record_and_only_one_is_blamed() -> None:
@@ -374,6 +457,27 @@ def test_what_a_person_wants_tried_again_is_and_what_is_forgotten_goes() -> None
     assert (append.entry.unparked, append.entry.retries) == ([(DEPOT, 5)], {})
 
 
+def test_how_many_parked_records_were_settled_is_told_once_that_is_applied() -> None:
+    stream = begin(progress={DEPOT: 9}, ends={DEPOT: 9}, parked=((DEPOT, 3), (DEPOT, 5)))
+    keys = ((DEPOT, 3), (DEPOT, 4), (DEPOT, 3))
+    (append,) = stream.step(work.Settle(keys, again=False, ticket=1), 0)
+    assert isinstance(append, work.Append)
+    # It is in nobody's log yet, and not parked any more for whoever asks next.
+    stream.step(work.Accepted(append.batch), 0)
+    assert stream.step(work.Settle(keys, again=True, ticket=2), 0) == [work.Settled(2, 0)]
+    assert stream.step(work.Applied(append.batch), 0) == [work.Settled(1, 1)]
+
+
+def test_what_is_settled_is_told_although_its_entry_was_refused_at_first() -> None:
+    stream = begin(progress={DEPOT: 9}, ends={DEPOT: 9}, parked=((DEPOT, 3),))
+    (append,) = stream.step(work.Settle(((DEPOT, 3),), again=False, ticket=1), 0)
+    assert isinstance(append, work.Append)
+    assert stream.step(work.Refused(append.batch), 0) == [], "what is refused is not tried again at once"
+    again = append_in(stream.step(work.Tick(), PAUSE_MS))
+    stream.step(work.Accepted(again.batch), 0)
+    assert stream.step(work.Applied(again.batch), 0) == [work.Settled(1, 1)]
+
+
 def append_in(effects: list[work.Effect]) -> work.Append:
     (append,) = [each for each in effects if isinstance(each, work.Append)]
     return append
@@ -388,32 +492,48 @@ def retrying() -> tuple[Stream, work.RunRecords]:
 
 
 HOPS = ((TaskId(1), b""), (TaskId(2), b""))
+CALLS = msgspec.msgpack.encode([["step", b"", 0]])
 
 
-def test_a_record_that_is_tried_again_is_kept_until_its_hops_are_answered() -> None:
+def called(number: int, calls: bytes = CALLS, *, ticket: int = 0) -> work.Called:
+    return work.Called(ticket or number, (TaskId(4), number), EPOCH, number - 1, 1, calls)
+
+
+def hops_in(effects: list[work.Effect]) -> list[work.Hop]:
+    return [each for each in effects if isinstance(each, work.Hop)]
+
+
+def hops_of(stream: Stream, ran: work.Ran) -> list[work.Hop]:
+    """What leaves when that is applied."""
+    append = append_in(stream.step(ran, 1))
+    return hops_in(
+        [*stream.step(work.Accepted(append.batch), 1), *stream.step(work.Applied(append.batch), 1)]
+    )
+
+
+def test_a_record_that_is_tried_again_is_in_the_outbox_until_its_hops_are_answered() -> None:
     stream, run = retrying()
     ran = work.Ran(batch=run.batch, start=3, end=4, changes=Packed(1, b""), hops=HOPS)
     append = append_in(stream.step(ran, 1))
-    assert append.entry.retries == {}, "who leads next would know nothing of it"
-    stream.step(work.Accepted(append.batch), 1)
-    stream.step(work.Applied(append.batch), 2)
-    assert stream.step(work.HopAnswered(append.batch), 3) == []
-    assert stream.waiting == 1
-    append = append_in(stream.step(work.HopAnswered(append.batch), 4))
     assert append.entry.retries == {(DEPOT, 3): None}
-    stream.step(work.Accepted(append.batch), 4)
+    assert {row.origin for row in append.entry.made.values()} == {work.OfRetry(DEPOT, 3, 1)}
+    stream.step(work.Accepted(append.batch), 1)
     assert stream.waiting == 0
 
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_record_that_is_tried_again_and_fails_elsewhere_is_judged_once(failing: int) -> None:
     stream, run = retrying()
-    (first, *_) = stream.step(work.Ran(batch=run.batch, start=3, end=4, hops=HOPS), 1)
-    assert isinstance(first, work.Hop)
-    notes = [(FailureNote(0, "not there"),), ()]
-    assert stream.step(work.HopAnswered(first.batch, notes[failing]), 2) == []
-    append = append_in(stream.step(work.HopAnswered(first.batch, notes[1 - failing]), 3))
-    assert append.entry.retries == {(DEPOT, 3): 2}
+    first, second = hops_of(stream, work.Ran(batch=run.batch, start=3, end=4, hops=HOPS))
+    note = FailureNote(0, "not there")
+    judged: list[work.Entry] = []
+    for hop, fails in ((first, failing == 0), (second, True)):
+        append = append_in(stream.step(work.HopAnswered(hop.number, (note,) if fails else ()), 2))
+        judged += [append.entry] if append.entry.retries else []
+        assert append.entry.cleared == [hop.number]
+        stream.step(work.Accepted(append.batch), 2)
+        stream.step(work.Applied(append.batch), 2)
+    assert [entry.retries for entry in judged] == [{(DEPOT, 3): 2}]
 
 
 def test_a_record_that_was_trimmed_is_not_tried_again_and_no_other_is_counted_as_it() -> None:
@@ -451,6 +571,13 @@ def test_a_paused_module_begins_no_record_and_ends_what_it_began() -> None:
     assert runs(stream.step(work.Retimed(settings("individual")), 2)) != []
 
 
+def through(stream: Stream, ran: work.Ran) -> list[work.Effect]:
+    """What follows when its entry is accepted and applied."""
+    append = append_in(effects := stream.step(ran, 1))
+    effects += stream.step(work.Accepted(append.batch), 1)
+    return [*effects, *stream.step(work.Applied(append.batch), 1)]
+
+
 def run_of_calls(effects: list[work.Effect]) -> work.RunCalls:
     (run,) = [each for each in effects if isinstance(each, work.RunCalls)]
     return run
@@ -459,23 +586,23 @@ def run_of_calls(effects: list[work.Effect]) -> work.RunCalls:
 def test_a_hop_whose_outcome_is_too_large_is_answered_when_the_rest_of_it_is_done_too() -> None:
     stream = begin()
     calls = [["step", b"%d" % index, index] for index in range(5)]
-    run = run_of_calls(stream.step(work.Called(1, msgspec.msgpack.encode(calls)), 0))
+    run = run_of_calls(stream.step(called(1, msgspec.msgpack.encode(calls)), 0))
     ran = work.Ran(batch=run.batch, start=0, end=2, left=3, failures=(FailureNote(1, "no"),))
-    run = run_of_calls(stream.step(ran, 1))
+    run = run_of_calls(through(stream, ran))
     assert msgspec.msgpack.decode(run.calls) == calls[2:]
     ran = work.Ran(batch=run.batch, start=0, end=2, left=1, failures=(FailureNote(0, "nor this"),))
-    run = run_of_calls(stream.step(ran, 2))
+    run = run_of_calls(through(stream, ran))
     assert msgspec.msgpack.decode(run.calls) == calls[4:]
-    (answer,) = stream.step(work.Ran(batch=run.batch, start=0, end=1), 3)
-    assert answer == work.Answer(1, (FailureNote(1, "no"), FailureNote(2, "nor this")))
+    effects = through(stream, work.Ran(batch=run.batch, start=0, end=1))
+    assert effects[-1] == work.Answer(1, (FailureNote(1, "no"), FailureNote(2, "nor this")))
 
 
 def test_what_is_left_of_a_hop_is_run_before_what_was_sent_after_it() -> None:
     stream = begin()
     calls = [["step", b"", index] for index in range(4)]
-    first = run_of_calls(stream.step(work.Called(1, msgspec.msgpack.encode(calls[:3])), 0))
-    run_of_calls(stream.step(work.Called(2, msgspec.msgpack.encode(calls[3:])), 0))
-    again = stream.step(work.Ran(batch=first.batch, start=0, end=1, left=2), 1)
+    first = run_of_calls(stream.step(called(1, msgspec.msgpack.encode(calls[:3])), 0))
+    run_of_calls(stream.step(called(2, msgspec.msgpack.encode(calls[3:])), 0))
+    again = through(stream, work.Ran(batch=first.batch, start=0, end=1, left=2))
     runs = [each for each in again if isinstance(each, work.RunCalls)]
     assert [msgspec.msgpack.decode(each.calls) for each in runs] == [calls[1:3], calls[3:]]
     assert {each.attempt for each in runs} == {2}
@@ -487,5 +614,4 @@ def test_calls_of_others_run_although_records_wait_for_their_hops() -> None:
     assert isinstance(run, work.RunRecords)
     stream.step(work.Ran(batch=run.batch, start=0, end=1, hops=((1, b""),)), 1)  # type: ignore[arg-type]
     stream.step(work.Accepted(run.batch), 1)
-    (calls,) = stream.step(work.Called(1, b"\x90"), 1)
-    assert isinstance(calls, work.RunCalls)
+    run_of_calls(stream.step(called(1), 1))

@@ -1,7 +1,8 @@
 """A world around one stream: an executor, a log that is applied late, leaders that change, hops and callers.
 
 Everything is drawn from one seed. The module is a counter: what runs adds the number of records (or calls) to
-what it sees, and notes which they were. If an update is lost, the counter and the notes differ.
+what it sees, and notes which they were. If an update is lost, the counter and the notes differ. Another task
+calls this one, and takes its hops; it never dies, so it tells what was run how often.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from stretto.pstate.changes import Packed
-from stretto.types import TaskId
+from stretto.types import Epoch, TaskId
 from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology import work
 from stretto.worker.topology.stream import Stream
 
 DEPOT = "events"
+CALLER = TaskId(9)
 STEPS_MAX = 200_000
 
 _encode = msgspec.msgpack.encode
@@ -68,7 +70,7 @@ class State:
             self.counter = counter
             self.done.update(done)
             for call in [-each for each in done if each < 0]:
-                assert call >= self.latest_call, "calls were run in another order than they came in"
+                assert call >= self.latest_call, "calls were run in another order than they were made"
                 self.latest_call = call
         entry = append.entry
         retries = self.stored.retries | {
@@ -87,6 +89,18 @@ class State:
             progress=self.stored.progress | entry.progress,
             retries=retries,
             parked=tuple(parked),
+            outbox={
+                number: row
+                for number, row in (self.stored.outbox | entry.made).items()
+                if number not in entry.cleared
+            },
+            latest_hop=max([self.stored.latest_hop, *entry.made]),
+            inbox=self.stored.inbox | entry.run,
+            failed={
+                key: notes
+                for key, notes in (self.stored.failed | entry.failed).items()
+                if key not in entry.forgotten
+            },
         )
 
 
@@ -121,19 +135,26 @@ class World:
         """In the log and not applied."""
         self.requests: deque[work.RunRecords | work.RunCalls] = deque()
         self.lane = _Lane(0)
-        self.hops: list[int] = []
+        self.hops: list[work.Hop] = []
+        """On their way."""
+        self.there: dict[int, tuple[FailureNote, ...]] = {}
+        """Hops that have run where they were sent to, and how they failed."""
+        self.sent: set[int] = set()
+        """The numbers of all hops that were ever sent."""
+        self.done_there: Counter[int] = Counter()
+        """What hopped."""
         self.failed_once: set[int] = set()
-        self.calls_sent = 0
+        self.calls_made = 0
+        self.calls: dict[int, int] = {}
+        """Hops to here that are not answered, by number: how many calls."""
         self.tickets: dict[int, int] = {}
-        """Calls of each."""
-        self.answered: dict[int, tuple[FailureNote, ...]] = {}
+        """The number of the hop of each."""
+        self.tickets_given = 0
         self.processed = 0
         self.epochs = 0
         self.story: list[object] = []
         self.ran: dict[int, tuple[list[int], bool]] = {}
         """What each batch ran, and whether it hopped."""
-        self.first: dict[int, int] = {}
-        """Where it began."""
         self.complete: set[int] = set()
         """Records that ran, and whose hops succeeded."""
         self.start = 0
@@ -146,10 +167,9 @@ class World:
         self.hops.clear()
         self.ran.clear()
         self.lane = _Lane(0)
-        # Whoever called asks the next leader.
         self.tickets.clear()
         stream = self._make((DEPOT,), self.settings, replace(self.state.stored, ends={DEPOT: self.appended}))
-        self.processed = self.state.stored.progress.get(DEPOT, 0)
+        self.processed = stream.processed[DEPOT]
         return stream
 
     # The loop of its worker.
@@ -167,19 +187,21 @@ class World:
                     else:
                         self.log.append(effect)
                         self.step(work.Accepted(effect.batch))
-                case work.Hop(batch=batch):
-                    self.hops.append(batch)
-                case work.Answer(ticket=ticket, failures=failures):
+                case work.Hop():
+                    self.hops.append(effect)
+                    self.sent.add(effect.number)
+                case work.Answer(ticket=ticket):
                     assert ticket in self.tickets, "a call is answered twice"
-                    count = self.tickets.pop(ticket)
-                    self.answered[ticket] = failures
-                    if not failures:
-                        assert self.state.done[-ticket] == count, "answered before all of it was applied"
+                    number = self.tickets.pop(ticket)
+                    count = self.calls.pop(number, None)
+                    assert count in (None, self.state.done[-number]), "answered before all of it was applied"
+                case work.Decline(ticket=ticket):
+                    del self.tickets[ticket]
                 case work.Processed(start=start, end=end):
                     assert start <= self.processed < end, "the progress has a gap"
                     self.processed = end
                     self._check_processed(start, end)
-                case work.Note():
+                case work.Note() | work.Settled():
                     pass
 
     def _check_processed(self, start: int, end: int) -> None:
@@ -214,9 +236,11 @@ class World:
         if self.log:
             choices += [self._apply] * 3
         if self.hops:
-            choices.append(self._answer_hop)
+            choices += [self._answer_hop] * 2
         if self._happens(self.faults.calls) and self.appended < self.records:
             choices.append(self._call)
+        if self.calls.keys() - self.tickets.values() or (self.calls and self._happens(self.faults.calls)):
+            choices.append(self._call_again)
         if self.requests and self._happens(self.faults.crash):
             choices.append(self._crash)
         if self.state.stored.parked and self._happens(self.faults.by_hand):
@@ -228,7 +252,9 @@ class World:
         return choices
 
     def _is_done(self) -> bool:
-        if self.appended < self.records or self.requests or self.log or self.hops or self.tickets:
+        if self.appended < self.records or self.requests or self.log or self.hops or self.calls:
+            return False
+        if self.state.stored.outbox or not self.stream.is_quiet:
             return False
         is_read = self.state.stored.progress.get(DEPOT, 0) == self.records
         return is_read and not self.state.stored.retries and self.processed == self.records
@@ -245,10 +271,21 @@ class World:
         self.step(work.Grown(DEPOT, self.appended))
 
     def _call(self) -> None:
-        self.calls_sent += 1
-        count = self.tickets[self.calls_sent] = self.chance.randint(1, 5)
-        calls = _encode([["step", b"", -self.calls_sent]] * count)
-        self.step(work.Called(self.calls_sent, calls))
+        self.calls_made += 1
+        self.calls[self.calls_made] = self.chance.randint(1, 5)
+        if self.chance.random() < 0.8:
+            self._ask(self.calls_made)
+
+    def _call_again(self) -> None:
+        """In any order: what is not to be taken yet is declined."""
+        self._ask(self.chance.choice(list(self.calls)))
+
+    def _ask(self, number: int) -> None:
+        self.tickets_given += 1
+        self.tickets[self.tickets_given] = number
+        calls = _encode([["step", b"", -number]] * self.calls[number])
+        settled = min(self.calls)
+        self.step(work.Called(self.tickets_given, (CALLER, number), Epoch(1), number - 1, settled, calls))
 
     def _try_by_hand(self) -> None:
         self.step(work.Settle((self.chance.choice(self.state.stored.parked),), again=True))
@@ -256,6 +293,11 @@ class World:
     def _trim(self) -> None:
         """As retention does: parked records are not waited for, those that are tried again are."""
         kept = [offset for _, offset in self.state.stored.retries]
+        for row in self.state.stored.outbox.values():
+            if isinstance(row.origin, work.OfRecords):
+                kept.append(row.origin.start)
+            elif isinstance(row.origin, work.OfRetry):
+                kept.append(row.origin.offset)
         self.start = min([self.state.stored.progress.get(DEPOT, 0), *kept])
 
     def _take_effect(self, append: work.Append) -> None:
@@ -278,18 +320,35 @@ class World:
         self.step(work.Tick())
 
     def _answer_hop(self) -> None:
-        batch = self.hops.pop(self.chance.randrange(len(self.hops)))
-        done = self.ran[batch][0]
+        at = self.chance.randrange(len(self.hops)) if self.chance.random() < 0.2 else 0
+        hop = self.hops.pop(at)
+        if hop.number not in self.there:
+            if any(number not in self.there for number in self.sent if number < hop.number):
+                # Its turn has not come.
+                self.hops.insert(0, hop)
+                self.hops.sort(key=lambda each: each.number)
+                return
+            assert not self.there or hop.number > max(self.there), "a hop came behind one that was made later"
+            self._run_hop(hop)
+        if self.chance.random() < 0.1:
+            # The answer is lost, and it is sent again.
+            self.hops.append(hop)
+            return
+        self.step(work.HopAnswered(hop.number, self.there[hop.number]))
+
+    def _run_hop(self, hop: work.Hop) -> None:
+        first, done = _decode(hop.calls)
         failing = [offset for offset in done if offset in self.faults.failing_elsewhere]
         if not failing and self._happens(self.faults.hop_fails):
             failing = done[:1]
+        self.done_there.update(offset for offset in done if offset not in failing)
         # Who takes many at once does not tell which of them hopped.
         blamed = done[:1] if failing and self.settings.takes_many else failing
         if not (failing and self.settings.takes_many):
             self.complete.update(offset for offset in done if offset not in failing)
-        first = self.first[batch]
-        notes = tuple(FailureNote(max(0, offset - first), "it failed there") for offset in blamed)
-        self.step(work.HopAnswered(batch, notes))
+        self.there[hop.number] = tuple(
+            FailureNote(max(0, offset - first), "it failed there") for offset in blamed
+        )
 
     # The executor.
 
@@ -379,7 +438,6 @@ class World:
             self._happens(self.faults.hop) or not self.faults.failing_elsewhere.isdisjoint(good)
         )
         self.ran[request.batch] = (good, hops)
-        self.first[request.batch] = start
         body = _encode([seen + len(good), good])
         self.step(
             work.Ran(
@@ -388,7 +446,7 @@ class World:
                 end=end,
                 left=left,
                 changes=Packed(1, body) if good else Packed(0, b""),
-                hops=((TaskId(1), b""),) if hops else (),
+                hops=((TaskId(1), _encode([start, good])),) if hops else (),
                 failures=tuple(FailureNote(offset - start, "it failed") for offset in failing),
                 elapsed_us=self.chance.choice((1_000, 100_000, 1_000_000)),
             )
@@ -400,6 +458,7 @@ class World:
         assert self.state.counter == self.state.done.total(), "an update was lost"
         both = self.state.stored.retries.keys() & set(self.state.stored.parked)
         assert not both, f"parked, and tried again all the same: {both}"
+        on_its_way = {offset for row in self.state.stored.outbox.values() for offset in _decode(row.calls)[1]}
         for offset in range(self.state.stored.progress.get(DEPOT, 0)):
             is_kept = (DEPOT, offset) in self.state.stored.retries or offset in self.state.failed
-            assert offset in self.complete or is_kept, f"record {offset} was skipped"
+            assert offset in self.complete | on_its_way or is_kept, f"record {offset} was skipped"

@@ -1,0 +1,143 @@
+"""A group as a model: the log of one task, entries applied one after the other, under leaders that change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from stretto import ordered
+from stretto.pstate import changes
+from stretto.sim.stream.leader import Leader
+from stretto.sim.stream.plan import DEPOT, TOPOLOGY
+from stretto.testing.rows import MemoryRows
+from stretto.types import Epoch, TaskId
+from stretto.worker.topology import rows, work
+
+if TYPE_CHECKING:
+    from stretto.sim.stream.simulation import StreamSimulation
+    from stretto.worker.state import AppliedState
+
+DONE = "done"
+"""The PState of the module: names of what was run, by when."""
+
+
+class Group:
+    def __init__(self, sim: StreamSimulation, task: TaskId) -> None:
+        self.sim = sim
+        self.task = task
+        self.depot_end = 0
+        #: How often each thing was run here.
+        self.done: Counter[str] = Counter()
+        #: By task: the offsets of records whose hops were run here, in that order.
+        self.order: dict[TaskId, list[int]] = {}
+        self.leader: Leader | None = None
+        self.former: Leader | None = None
+        self._epoch = 0
+        self._rows: dict[str, MemoryRows] = {}
+        #: In the log and not applied: the payload, and who is told.
+        self._pending: list[tuple[bytes, Callable[[], None]]] = []
+
+    # Leaders.
+
+    def elect(self) -> None:
+        """Of what was not applied some beginning survives, and is applied before the new leader serves."""
+        if self.leader is not None:
+            self._retire(self.leader)
+        for payload, _ in self._pending[: self.sim.world.random.randint(0, len(self._pending))]:
+            self._apply(payload)
+        self._pending.clear()
+        self._epoch += 1
+        self.leader = None
+        self.sim.world.after(self.sim.draw(100), self._serve, self._epoch)
+
+    def _retire(self, leader: Leader) -> None:
+        """It goes on for a while without knowing."""
+        if self.former is not None:
+            self.former.is_alive = False
+        self.former = leader
+        self.sim.world.after(self.sim.draw(self.sim.plan.zombie_ms), leader.die)
+
+    def restart(self) -> None:
+        """With other code: the leader begins anew when all that is in its log is applied."""
+        if self.leader is not None:
+            self.leader.is_alive = False
+            for payload, _ in self._pending:
+                self._apply(payload)
+            self._pending.clear()
+            self.leader = Leader(self.sim, self, Epoch(self._epoch), self._stored())
+
+    def heal(self) -> None:
+        if self.former is not None:
+            self.former.is_alive = False
+        if self.leader is None:
+            self._serve(self._epoch)
+
+    def _serve(self, epoch: int) -> None:
+        if epoch == self._epoch and self.leader is None:
+            self.leader = Leader(self.sim, self, Epoch(self._epoch), self._stored())
+
+    def grow(self, count: int) -> None:
+        self.depot_end += count
+        if self.leader is not None:
+            self.leader.grown()
+
+    # The log.
+
+    def append(self, leader: Leader, payload: bytes, then: Callable[[], None]) -> bool:
+        """False if it is refused. Whatever one that was appends is never applied."""
+        if not self.sim.healed and self.sim.world.chance(self.sim.plan.refused):
+            return False
+        if leader is self.leader:
+            self._pending.append((payload, then))
+            self.sim.world.after(1 + self.sim.draw(self.sim.plan.append_ms), self._decide, self._epoch)
+        return True
+
+    def _decide(self, epoch: int) -> None:
+        if epoch == self._epoch and self._pending:
+            payload, then = self._pending.pop(0)
+            self._apply(payload)
+            then()
+
+    # The applied state.
+
+    def _apply(self, payload: bytes) -> None:
+        for name, each in changes.parse(payload).items():
+            if name == DONE:
+                self._run(each.puts)
+            else:
+                self._rows.setdefault(name, MemoryRows()).apply(each)
+
+    def _run(self, puts: tuple[tuple[bytes, bytes], ...]) -> None:
+        for _, value in puts:
+            for name, source, offset in msgspec.msgpack.decode(value):
+                self.done[name] += 1
+                if source != self.task:
+                    self.order.setdefault(source, []).append(offset)
+
+    @contextmanager
+    def reading_pstate(self, _task: TaskId, name: str) -> Iterator[MemoryRows]:
+        yield self._rows.setdefault(name, MemoryRows())
+
+    def _stored(self) -> work.Stored:
+        return rows.read(cast("AppliedState", self), self.task, TOPOLOGY, self.sim.world.now)
+
+    @property
+    def parked(self) -> set[int]:
+        found = self._rows.get(rows.FAILURES, MemoryRows())
+        before = len(rows.key_of(TOPOLOGY, DEPOT))
+        return {ordered.decode_at(key, before)[0] for key in found.keys(*ordered.EVERYTHING)}
+
+    @property
+    def is_done(self) -> bool:
+        leader = self.leader
+        if leader is None or self._pending:
+            return False
+        return (
+            leader.stream.is_quiet
+            and not leader.stream.waiting
+            and leader.stream.processed[DEPOT] == (self.depot_end)
+        )
