@@ -21,9 +21,9 @@ from collections.abc import Iterator
 
 import xxhash
 
-from stretto.catchup.messages import Run
 from stretto.errors import PeerError
-from stretto.types import Incarnation
+from stretto.vocabulary.types import Incarnation
+from stretto.wire.catchup import Run
 
 HASH_BYTES = 16
 BLOCK_BYTES = 8 * 1024

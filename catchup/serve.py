@@ -20,13 +20,14 @@ from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
-from stretto.catchup import blocks, messages
+from stretto.catchup import blocks
 from stretto.catchup.fetch import PART_BYTES
-from stretto.catchup.messages import Reason, Run
-from stretto.catchup.throttle import Throttle
 from stretto.replog.core.guards import GUARDS, Guards
-from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.throttle import Throttle
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.wire import catchup
+from stretto.wire.catchup import Reason, Run
 
 IMAGES_AT_ONCE = 2
 SENDING_MS = 2_000
@@ -54,7 +55,7 @@ class Begin:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
     key: Key
-    message: messages.Ask
+    message: catchup.Ask
     applied: Offset
     """Ours, now."""
 
@@ -64,7 +65,7 @@ class ImageGrew:
     """So many blocks of an image that is being made can be read."""
 
     key: Key
-    growing: messages.Growing
+    growing: catchup.Growing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class ImageMade:
     """``image`` answers the AskImage of its round; its ``applied`` does not count."""
 
     key: Key
-    image: messages.Image
+    image: catchup.Image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ Event: TypeAlias = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
     key: Key
-    message: messages.Answer
+    message: catchup.Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,7 @@ class MakeImage:
     hashes is what the new list may be told against."""
 
     key: Key
-    ask: messages.AskImage
+    ask: catchup.AskImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,13 +167,13 @@ class SendHashes:
     """With the list from ``message.position`` on, PART_BYTES at most."""
 
     key: Key
-    message: messages.Hashes
+    message: catchup.Hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendBlocks:
     key: Key
-    message: messages.Blocks
+    message: catchup.Blocks
     runs: tuple[Run, ...]
 
 
@@ -182,7 +183,7 @@ class SendEntries:
     Answer with EntriesSent; or with ImageFailed, if the log does not have them or they are not decided."""
 
     key: Key
-    ask: messages.AskEntries
+    ask: catchup.AskEntries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,9 +217,9 @@ Effect: TypeAlias = Send | MakeImage | SendHashes | SendBlocks | SendEntries | D
 class _Task:
     #: The round whose image exists or is being made; 0 before the first.
     round: int = 0
-    image: messages.Image | None = None
+    image: catchup.Image | None = None
     #: How far it has come, while it is being made.
-    growing: messages.Growing | None = None
+    growing: catchup.Growing | None = None
     #: Of the latest image that the follower has.
     offset: Offset | None = None
 
@@ -235,7 +236,7 @@ class _Transfer:
     sent_bytes: int = 0
 
 
-_Sendable: TypeAlias = messages.AskHashes | messages.AskBlocks | messages.AskEntries
+_Sendable: TypeAlias = catchup.AskHashes | catchup.AskBlocks | catchup.AskEntries
 
 
 class Serve:
@@ -247,7 +248,7 @@ class Serve:
         self._throttle = Throttle(limit.bytes_per_second, now)
         self.transfers: dict[Key, _Transfer] = {}
         self._queue: deque[tuple[_Transfer, _Sendable]] = deque()
-        self._to_make: deque[tuple[_Transfer, messages.AskImage]] = deque()
+        self._to_make: deque[tuple[_Transfer, catchup.AskImage]] = deque()
         self._making: set[tuple[Key, int, TaskId]] = set()
         self._sent_at: Millis | None = None
         self._now = now
@@ -331,7 +332,7 @@ class Serve:
         begun = transfer.begun
         self._note(transfer, "transfer_refused", reason=reason.value, why=why)
         self._release(transfer)
-        refused = messages.Refused(begun.epoch, begun.incarnation, begun.attempt, reason=reason, why=why)
+        refused = catchup.Refused(begun.epoch, begun.incarnation, begun.attempt, reason=reason, why=why)
         self._out.append(Send(key=begun.key, message=refused))
 
     def _expire(self) -> None:
@@ -342,11 +343,11 @@ class Serve:
 
     # Questions.
 
-    def _heard(self, key: Key, message: messages.Ask, applied: Offset) -> None:
+    def _heard(self, key: Key, message: catchup.Ask, applied: Offset) -> None:
         transfer = self.transfers.get(key)
         if transfer is None or not _belongs(message, transfer.begun):
-            if not isinstance(message, messages.Finished | messages.NoRoom):
-                refused = messages.Refused(
+            if not isinstance(message, catchup.Finished | catchup.NoRoom):
+                refused = catchup.Refused(
                     message.epoch, message.incarnation, message.attempt, reason=Reason.UNKNOWN
                 )
                 self._out.append(Send(key=key, message=refused))
@@ -354,33 +355,33 @@ class Serve:
         transfer.heard_at = self._now
         transfer.applied = applied
         match message:
-            case messages.AskImage():
+            case catchup.AskImage():
                 self._ask_image(transfer, message)
-            case messages.AskHashes(task=task, round=number, position=position):
+            case catchup.AskHashes(task=task, round=number, position=position):
                 image = self._image_of(transfer, task, number)
                 if image is not None and 0 <= position < image.list_bytes:
                     self._enqueue(transfer, message, (task, number, position))
-            case messages.AskBlocks(ask=ask, task=task, round=number, runs=runs):
+            case catchup.AskBlocks(ask=ask, task=task, round=number, runs=runs):
                 there = self._there(transfer, task, number)
                 if there is not None and _are_within(runs, *there):
                     self._enqueue(transfer, message, (ask,))
-            case messages.AskEntries(start=start):
+            case catchup.AskEntries(start=start):
                 self._enqueue(transfer, message, ("entries", start))
-            case messages.Working():
+            case catchup.Working():
                 pass
-            case messages.NoRoom():
+            case catchup.NoRoom():
                 self._note(transfer, "follower_has_no_room", sent_bytes=transfer.sent_bytes)
                 self._release(transfer)
-            case messages.Finished():
+            case catchup.Finished():
                 self._note(transfer, "transfer_finished", sent_bytes=transfer.sent_bytes)
                 # The pin stays: the core lets go of it when the follower has caught up from the log.
                 self._end(key)
             case _:
                 assert_never(message)
 
-    def _ask_image(self, transfer: _Transfer, ask: messages.AskImage) -> None:
+    def _ask_image(self, transfer: _Transfer, ask: catchup.AskImage) -> None:
         served = transfer.tasks.get(ask.task)
-        if served is None or ask.format != messages.FORMAT:
+        if served is None or ask.format != catchup.FORMAT:
             self._refuse_transfer(transfer, Reason.FORMAT, "")
         elif ask.round == served.round:
             if served.image is not None:
@@ -412,7 +413,7 @@ class Serve:
             MovePin(key=begun.key, epoch=begun.epoch, incarnation=begun.incarnation, start=start)
         )
 
-    def _image_of(self, transfer: _Transfer, task: TaskId, number: int) -> messages.Image | None:
+    def _image_of(self, transfer: _Transfer, task: TaskId, number: int) -> catchup.Image | None:
         served = transfer.tasks.get(task)
         return served.image if served is not None and served.round == number else None
 
@@ -435,7 +436,7 @@ class Serve:
             self._making.add((transfer.begun.key, ask.attempt, ask.task))
             self._out.append(MakeImage(key=transfer.begun.key, ask=ask))
 
-    def _grew(self, key: Key, growing: messages.Growing) -> None:
+    def _grew(self, key: Key, growing: catchup.Growing) -> None:
         transfer = self.transfers.get(key)
         if transfer is None or not _belongs(growing, transfer.begun):
             return
@@ -444,11 +445,11 @@ class Serve:
             served.growing = growing
             self._send_growing(transfer, growing)
 
-    def _send_growing(self, transfer: _Transfer, growing: messages.Growing) -> None:
+    def _send_growing(self, transfer: _Transfer, growing: catchup.Growing) -> None:
         answer = msgspec.structs.replace(growing, applied=transfer.applied)
         self._out.append(Send(key=transfer.begun.key, message=answer))
 
-    def _made(self, key: Key, image: messages.Image) -> None:
+    def _made(self, key: Key, image: catchup.Image) -> None:
         self._making.discard((key, image.attempt, image.task))
         transfer = self.transfers.get(key)
         if transfer is None or not _belongs(image, transfer.begun):
@@ -458,7 +459,7 @@ class Serve:
             served.image = image
             self._send_image(transfer, image)
 
-    def _send_image(self, transfer: _Transfer, image: messages.Image) -> None:
+    def _send_image(self, transfer: _Transfer, image: catchup.Image) -> None:
         answer = msgspec.structs.replace(image, applied=max(image.offset, transfer.applied))
         self._out.append(Send(key=transfer.begun.key, message=answer))
 
@@ -473,7 +474,7 @@ class Serve:
 
     def _wait(self, transfer: _Transfer) -> None:
         begun = transfer.begun
-        waiting = messages.Waiting(begun.epoch, begun.incarnation, begun.attempt, applied=transfer.applied)
+        waiting = catchup.Waiting(begun.epoch, begun.incarnation, begun.attempt, applied=transfer.applied)
         self._out.append(Send(key=begun.key, message=waiting))
 
     def _send_next(self) -> None:
@@ -488,23 +489,23 @@ class Serve:
         key, applied = transfer.begun.key, transfer.applied
         named = (ask.epoch, ask.incarnation, ask.attempt)
         match ask:
-            case messages.AskHashes(task=task, round=number, position=position):
+            case catchup.AskHashes(task=task, round=number, position=position):
                 transfer.queued.discard((task, number, position))
                 image = self._image_of(transfer, task, number)
                 if image is None:
                     return 0
-                hashes = messages.Hashes(*named, task=task, round=number, position=position, applied=applied)
+                hashes = catchup.Hashes(*named, task=task, round=number, position=position, applied=applied)
                 self._out.append(SendHashes(key=key, message=hashes))
                 return min(PART_BYTES, image.list_bytes - position)
-            case messages.AskBlocks(ask=number_of_ask, task=task, round=number, runs=runs):
+            case catchup.AskBlocks(ask=number_of_ask, task=task, round=number, runs=runs):
                 transfer.queued.discard((number_of_ask,))
                 there = self._there(transfer, task, number)
                 if there is None:
                     return 0
-                answer = messages.Blocks(*named, ask=number_of_ask, task=task, round=number, applied=applied)
+                answer = catchup.Blocks(*named, ask=number_of_ask, task=task, round=number, applied=applied)
                 self._out.append(SendBlocks(key=key, message=answer, runs=runs))
                 return sum(blocks.length_of(run, *there) for run in runs)
-            case messages.AskEntries(start=start):
+            case catchup.AskEntries(start=start):
                 transfer.queued.discard(("entries", start))
                 self._out.append(SendEntries(key=key, ask=ask))
                 return 0
@@ -515,7 +516,7 @@ class Serve:
         self._out.append(Note(key=transfer.begun.key, event=event, fields=fields))
 
 
-def _belongs(message: messages.Message, begun: Begin) -> bool:
+def _belongs(message: catchup.Message, begun: Begin) -> bool:
     return (message.epoch, message.incarnation, message.attempt) == (
         begun.epoch,
         begun.incarnation,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stretto import admin, wire
+from stretto import control
 from stretto.conductor.moving import follows
 from stretto.conductor.scaling import regrouping_awaits
 from stretto.conductor.updating import going_by_other_code, trials
 from stretto.conductor.view import Module, View
-from stretto.conductor.words import many, some
 from stretto.options import TABLE, Level, OptionSet, Resolved
-from stretto.types import Epoch
-from stretto.zk.records import ModuleState
+from stretto.specs.modules import ModuleState
+from stretto.vocabulary.plurals import many, some
+from stretto.vocabulary.types import Epoch
+from stretto.wire import messages as wire
 
 
 def metadata(view: View, request: int, module: str | None) -> wire.Metadata:
@@ -33,9 +34,9 @@ def metadata(view: View, request: int, module: str | None) -> wire.Metadata:
     return wire.Metadata(request, {worker: each.address for worker, each in view.workers.items()}, groups)
 
 
-def module(view: View, found: Module) -> admin.ModuleView:
+def module(view: View, found: Module) -> control.ModuleView:
     spec = found.spec
-    return admin.ModuleView(
+    return control.ModuleView(
         module=found.name,
         state=spec.state,
         artifact=spec.artifact,
@@ -49,7 +50,7 @@ def module(view: View, found: Module) -> admin.ModuleView:
         topologies=spec.topologies,
         queries=spec.queries,
         processes=tuple(
-            admin.WorkerView(
+            control.WorkerView(
                 worker=placed.worker,
                 node=placed.node,
                 address=view.workers[placed.worker].address if placed.worker in view.workers else None,
@@ -118,7 +119,7 @@ def _problems_of_update(view: View, module: Module) -> list[str]:
     return [f"the new code is being tried on {', '.join(waiting)}"] if waiting else []
 
 
-def nodes(view: View) -> tuple[admin.NodeView, ...]:
+def nodes(view: View) -> tuple[control.NodeView, ...]:
     assigned: Counter[str] = Counter()
     running: Counter[str] = Counter()
     leaders: Counter[str] = Counter()
@@ -132,7 +133,7 @@ def nodes(view: View) -> tuple[admin.NodeView, ...]:
             if group.record is not None and group.record.leader in places and view.is_led(group)
         )
     return tuple(
-        admin.NodeView(
+        control.NodeView(
             node=node,
             address=view.nodes[node].address if node in view.nodes else None,
             labels=view.nodes[node].labels if node in view.nodes else {},
@@ -145,15 +146,15 @@ def nodes(view: View) -> tuple[admin.NodeView, ...]:
     )
 
 
-def options(found: OptionSet, level: Level) -> tuple[admin.OptionView, ...]:
+def options(found: OptionSet, level: Level) -> tuple[control.OptionView, ...]:
     """Every option that has a meaning at the level, with what holds there."""
     return tuple(_option(found.resolve(each.name, level)) for each in TABLE if level.scope in each.scopes)
 
 
-def _option(resolved: Resolved) -> admin.OptionView:
+def _option(resolved: Resolved) -> control.OptionView:
     option = resolved.option
     default = option.default_means if option.default is None else option.default
-    return admin.OptionView(
+    return control.OptionView(
         name=option.name,
         value=default if resolved.value is None else resolved.value,
         origin="default" if resolved.origin is None else str(resolved.origin),

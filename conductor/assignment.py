@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 
 from stretto.conductor.spread import spread
 from stretto.errors import UsageError
-from stretto.types import WorkerId
-from stretto.zk.records import Assignment, PlacedWorker
+from stretto.specs.assignments import Assignment, PlacedWorker
+from stretto.vocabulary.types import WorkerId
 
 TASKS_MAX = 16_384
 PROCESSES_MAX = 4_096

@@ -18,18 +18,20 @@ import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from stretto import admin
+from stretto import control
 from stretto.conductor.leadership import LedGroup, Plan, plan
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import GroupState, Module, View, named
-from stretto.conductor.words import many
 from stretto.errors import StrettoError, UsageError
 from stretto.options import CLUSTER, Level, OptionSet
 from stretto.replog.core.record import GroupRecord
-from stretto.types import Epoch, WorkerId
-from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import ModuleState, ResignRequest, encode
+from stretto.specs.modules import ModuleState
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.plurals import many
+from stretto.vocabulary.types import Epoch, WorkerId
+from stretto.zk.paths import Paths
+from stretto.zk.records import ResignRequest, encode
 
 log = structlog.get_logger()
 
@@ -174,14 +176,14 @@ class Balancing:
 
     # Answers.
 
-    def show(self, view: View, module: Module, options: OptionSet) -> admin.LeadershipView:
+    def show(self, view: View, module: Module, options: OptionSet) -> control.LeadershipView:
         found = _plan(view, module)
         before = found.before
-        return admin.LeadershipView(
+        return control.LeadershipView(
             module=module.name,
             state=module.spec.state,
             nodes=tuple(
-                admin.NodeLeaders(
+                control.NodeLeaders(
                     node=node,
                     leaders=leaders,
                     ideal=0.0 if node in before.drained else before.share,
@@ -191,14 +193,14 @@ class Balancing:
             ),
             leaderless=tuple(group.plan.key for group in module.groups if not view.is_led(group)),
             switches=tuple(
-                admin.SwitchView(group=switch.key, leader=switch.leader, target=switch.target)
+                control.SwitchView(group=switch.key, leader=switch.leader, target=switch.target)
                 for switch in found.switches
             ),
             imbalance=before.imbalance,
             threshold=_threshold(options, module),
         )
 
-    def ask_for(self, view: View, module: Module, options: OptionSet) -> admin.LeadershipView:
+    def ask_for(self, view: View, module: Module, options: OptionSet) -> control.LeadershipView:
         """Balance now, whatever the threshold."""
         if module.spec.state not in _AT_REST:
             raise StrettoError(f"module {module.name} is {module.spec.state}; wait until it is running")

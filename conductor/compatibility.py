@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
-from stretto.admin import ModuleManifest
+from stretto.control import ModuleManifest
 from stretto.errors import UsageError
-from stretto.nearest import did_you_mean
 from stretto.pstate.types import incompatible
-from stretto.zk.records import DepotSpec, ModuleSpec, PStateSpec, TopologySpec
+from stretto.specs.modules import DepotSpec, ModuleSpec, PStateSpec, TopologySpec
+from stretto.vocabulary.suggest import did_you_mean
 
 _KINDS: dict[type, str] = {DepotSpec: "depot", PStateSpec: "PState", TopologySpec: "topology"}
 

@@ -18,19 +18,12 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from stretto.errors import RetriableError, UsageError
 from stretto.replog.core.record import GroupRecord, Member
-from stretto.types import Epoch, Incarnation, WorkerId
-from stretto.worker.plan import GroupPlan, plans_of
+from stretto.specs.assignments import Assignment, GroupPlan, PlacedWorker, plans_of
+from stretto.specs.modules import ModuleSpec
+from stretto.vocabulary.types import Epoch, Incarnation, WorkerId
 from stretto.zk.credentials import refusal
 from stretto.zk.paths import Paths
-from stretto.zk.records import (
-    Assignment,
-    ModuleSpec,
-    PlacedWorker,
-    Record,
-    WorkerRegistration,
-    decode,
-    encode,
-)
+from stretto.zk.records import Record, WorkerRegistration, decode, encode
 
 LOOK_SECONDS = 0.2
 

@@ -22,9 +22,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from stretto.conductor.spread import spread
-from stretto.invariants import present
-from stretto.types import WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.invariants import present
+from stretto.vocabulary.types import WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,19 +15,21 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
-from stretto.admin import ModuleManifest, OptionsAt
 from stretto.conductor.assignment import assign
 from stretto.conductor.compatibility import writers_of
 from stretto.conductor.creation import first_record, next_generation
 from stretto.conductor.operations import Operations
 from stretto.conductor.updating import Updating
 from stretto.conductor.view import Module, View
+from stretto.control import ModuleManifest, OptionsAt
 from stretto.errors import RetriableError, UsageError
 from stretto.options import Level, parse
 from stretto.replog.core.record import GroupRecord, Member
+from stretto.specs.modules import ModuleSpec, ModuleState, RestoredFrom
+from stretto.vocabulary.groups import GroupKey
 from stretto.zk.options import begin_module, forget_module
-from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import DestroyedModules, ModuleSpec, ModuleState, RestoredFrom, decode, encode
+from stretto.zk.paths import Paths
+from stretto.zk.records import DestroyedModules, decode, encode
 
 DESTROYED_MAX = 1_000
 """So many destroyed modules are remembered for nodes that were away: some 50 KB."""

@@ -22,8 +22,8 @@ import msgspec
 
 from stretto.errors import UsageError
 from stretto.replog.core.record import GroupRecord
-from stretto.types import WorkerId
-from stretto.zk.records import Assignment, PlacedWorker
+from stretto.specs.assignments import Assignment, PlacedWorker
+from stretto.vocabulary.types import WorkerId
 
 
 def moved(

@@ -12,8 +12,9 @@ import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from stretto.specs.operations import Operation
 from stretto.zk.paths import Paths
-from stretto.zk.records import Operation, ZnodeDamaged, decode, encode
+from stretto.zk.records import ZnodeDamaged, decode, encode
 
 log = structlog.get_logger()
 

@@ -30,9 +30,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from stretto import admin, logpages, wire
-from stretto.client.calls import ask
-from stretto.client.network import Network
+from stretto import control
 from stretto.conductor import answers, view
 from stretto.conductor.balancing import Balancing
 from stretto.conductor.life import Life
@@ -41,15 +39,19 @@ from stretto.conductor.regrouping import possible_threads
 from stretto.conductor.scaling import Scaling
 from stretto.conductor.snapshots import SnapshotRegister
 from stretto.conductor.view import View, named
-from stretto.endpoint import advertised
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.keys import ClusterKey
-from stretto.logs import RECENT
-from stretto.loop import Loop
+from stretto.network import log_pages
+from stretto.network.asking import ask
+from stretto.network.endpoint import advertised
+from stretto.network.keys import ClusterKey
+from stretto.network.loop import Loop
+from stretto.network.routing import Network
+from stretto.network.service import Service
 from stretto.options import Level, OptionSet
-from stretto.service import Service
-from stretto.types import Incarnation
-from stretto.worker.storage import boot_id
+from stretto.process.folder_lock import boot_id
+from stretto.process.logs import RECENT
+from stretto.vocabulary.types import Incarnation
+from stretto.wire import messages as wire
 from stretto.zk.client import await_connection, close, new_client
 from stretto.zk.credentials import Credentials, refusal
 from stretto.zk.mirror import Mirror, Znode
@@ -258,12 +260,12 @@ class Conductor:
             return wire.Failed(request, why, wire.Fault.PASSING)
         return answers.metadata(self._view, request, module)
 
-    def _handle(self, call: admin.AnyCall, _: list[memoryview]) -> object:
-        if isinstance(call, admin.FindConductor):
+    def _handle(self, call: control.AnyCall, _: list[memoryview]) -> object:
+        if isinstance(call, control.FindConductor):
             active = self._view.conductor
             return active.address if active is not None else None
-        if isinstance(call, admin.Log):
-            return logpages.of_memory(RECENT, call)
+        if isinstance(call, control.Log):
+            return log_pages.of_memory(RECENT, call)
         with self._acting:
             has_begun = False
             try:
@@ -287,82 +289,82 @@ class Conductor:
             finally:
                 self._wake.set()
 
-    def _answer(self, call: admin.AnyCall) -> object:
+    def _answer(self, call: control.AnyCall) -> object:
         now = self._view
         match call:
-            case admin.Modules(module=module):
+            case control.Modules(module=module):
                 chosen = now.modules.values() if module is None else [now.module(module)]
                 return tuple(answers.module(now, each) for each in chosen)
-            case admin.Nodes():
+            case control.Nodes():
                 return answers.nodes(now)
-            case admin.Leadership(module=module):
+            case control.Leadership(module=module):
                 return self._balancing.show(now, now.module(module), self._options())
-            case admin.Balance(module=module):
+            case control.Balance(module=module):
                 return self._balancing.ask_for(now, now.module(module), self._options())
-            case admin.Reassign(module=module, node=node, force=force):
+            case control.Reassign(module=module, node=node, force=force):
                 if force:
                     self._require_code(module, now.node(node))
                 return self._scaling.reassign(now, now.module(module), now.node(node), force=force)
-            case admin.ScaleThreads(module=module, threads=threads):
+            case control.ScaleThreads(module=module, threads=threads):
                 return self._scaling.regroup(now, now.module(module), threads)
-            case admin.PossibleThreads(module=module):
+            case control.PossibleThreads(module=module):
                 return possible_threads(now.module(module).assignment)
-            case admin.AbandonScaling(module=module):
+            case control.AbandonScaling(module=module):
                 return self._scaling.abandon(now.module(module))
-            case admin.Scale(module=module, workers=workers, replication_factor=factor):
+            case control.Scale(module=module, workers=workers, replication_factor=factor):
                 return self._scaling.scale(now, now.module(module), workers=workers, factor=factor)
-            case admin.ResignLeader(module=module, group=group, to=to):
+            case control.ResignLeader(module=module, group=group, to=to):
                 return self._balancing.resign(now, now.module(module), group, to)
-            case admin.Options(level=level):
+            case control.Options(level=level):
                 return answers.options(read_all(self._client, self._paths), self._level(level))
-            case admin.Operations(module=module, limit=limit, before_ms=before_ms):
+            case control.Operations(module=module, limit=limit, before_ms=before_ms):
                 return self._operations.newest(limit, module, before_ms)
-            case admin.Specification(module=module):
+            case control.Specification(module=module):
                 return now.module(module).spec
-            case admin.Snapshots(module=module):
+            case control.Snapshots(module=module):
                 return self._snapshots.all_of(module)
-            case admin.FinishSnapshot(module=module, name=name, size_bytes=size_bytes):
+            case control.FinishSnapshot(module=module, name=name, size_bytes=size_bytes):
                 self._snapshots.finish(module, name, size_bytes)
                 return int(self._options().value("snapshot.retain", Level.of(module)))
             case _:
                 self._do(call)
                 return None
 
-    def _do(self, call: admin.AnyCall) -> None:
+    def _do(self, call: control.AnyCall) -> None:
         now = self._view
         match call:
-            case admin.Launch():
+            case control.Launch():
                 self._launch(call)
-            case admin.Destroy(module=module):
+            case control.Destroy(module=module):
                 self._life.destroy(now.module(module))
-            case admin.Update(module=module):
+            case control.Update(module=module):
                 found = now.module(module)
                 self._require_artifact(module, call.artifact, found.spec.replication_factor)
                 self._life.update(found, artifact=call.artifact, manifest=call.manifest, delete=call.delete)
-            case admin.BeginSnapshot(module=module, name=name, folder=folder):
+            case control.BeginSnapshot(module=module, name=name, folder=folder):
                 self._snapshots.begin(now.module(module), name, folder)
-            case admin.ForgetSnapshot(module=module, name=name, failed=failed):
+            case control.ForgetSnapshot(module=module, name=name, failed=failed):
                 self._snapshots.forget(module, name, failed)
-            case admin.Pause(module=module):
+            case control.Pause(module=module):
                 self._life.pause(now.module(module))
-            case admin.Resume(module=module):
+            case control.Resume(module=module):
                 self._life.resume(now.module(module))
-            case admin.AllowLeadership(node=node):
+            case control.AllowLeadership(node=node):
                 self._drain(now.drained - {now.node(node)}, f"leadership allow {node}")
-            case admin.DisallowLeadership(node=node):
+            case control.DisallowLeadership(node=node):
                 self._drain(now.drained | {now.node(node)}, f"leadership disallow {node}")
-            case admin.SetOption(level=level, name=name, value=value):
+            case control.SetOption(level=level, name=name, value=value):
                 at = self._level(level)
                 set_option(self._client, self._paths, at, name, value)
                 self._operations.note(f"options set {name} = {value} for {at}", level.module)
-            case admin.UnsetOption(level=level, name=name):
+            case control.UnsetOption(level=level, name=name):
                 at = self._level(level)
                 unset_option(self._client, self._paths, at, name)
                 self._operations.note(f"options unset {name} for {at}", level.module)
             case _:
                 raise StrettoError("a conductor does not answer this; ask a supervisor or a worker")
 
-    def _launch(self, call: admin.Launch) -> None:
+    def _launch(self, call: control.Launch) -> None:
         if call.replication_factor <= len(self._view.nodes):
             self._require_artifact(call.module, call.artifact, call.replication_factor)
         self._life.launch(
@@ -418,7 +420,7 @@ class Conductor:
     def _has(self, address: str, digest: str) -> bool | None:
         """None if it does not say."""
         try:
-            return ask(self._network, address, admin.HasArtifact(digest=digest), timeout=ARTIFACT_SECONDS)
+            return ask(self._network, address, control.HasArtifact(digest=digest), timeout=ARTIFACT_SECONDS)
         except StrettoError as error:
             log.warning("artifact_not_confirmed", supervisor=address, why=str(error))
             return None
@@ -436,7 +438,7 @@ class Conductor:
         self._balancing.hurry()
         self._operations.note(what)
 
-    def _level(self, level: admin.OptionLevel) -> Level:
+    def _level(self, level: control.OptionLevel) -> Level:
         """Of a module and an object that exist."""
         if level.module is not None:
             spec = self._view.module(level.module).spec

@@ -28,9 +28,9 @@ from collections.abc import Mapping, Sequence
 from stretto.conductor.assignment import preferring
 from stretto.errors import UsageError
 from stretto.replog.core.record import GroupRecord, Member
-from stretto.types import Epoch, WorkerId
-from stretto.worker.plan import GroupPlan
-from stretto.zk.records import Assignment, NextGrouping, WorkerRegistration, run_of
+from stretto.specs.assignments import Assignment, GroupPlan, NextGrouping, run_of
+from stretto.vocabulary.types import Epoch, WorkerId
+from stretto.zk.records import WorkerRegistration
 
 
 def regrouped(assignment: Assignment, *, threads: int, generation: int, now_ms: int) -> NextGrouping:

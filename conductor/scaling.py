@@ -25,12 +25,13 @@ from stretto.conductor.moving import follows, moved, settled
 from stretto.conductor.operations import Operations
 from stretto.conductor.regrouping import record_of, regrouped, unclosed, unprepared
 from stretto.conductor.view import GroupState, Module, View
-from stretto.conductor.words import many, some
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.types import WorkerId
-from stretto.worker.plan import plans_of
+from stretto.specs.assignments import Assignment, NextGrouping, plans_of
+from stretto.specs.modules import ModuleSpec, ModuleState
+from stretto.vocabulary.plurals import many, some
+from stretto.vocabulary.types import WorkerId
 from stretto.zk.paths import Paths
-from stretto.zk.records import Assignment, ModuleSpec, ModuleState, NextGrouping, encode
+from stretto.zk.records import encode
 
 log = structlog.get_logger()
 

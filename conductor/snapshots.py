@@ -11,12 +11,13 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from stretto.admin import SnapshotView
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import Module, named
+from stretto.control import SnapshotView
 from stretto.errors import RetriableError, UsageError
+from stretto.specs.modules import ModuleState
 from stretto.zk.paths import Paths
-from stretto.zk.records import ModuleState, SnapshotRecord, decode, encode
+from stretto.zk.records import SnapshotRecord, decode, encode
 
 FROM = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING, ModuleState.PAUSED, ModuleState.SCALING)
 

@@ -22,15 +22,16 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from stretto.admin import ModuleManifest
 from stretto.conductor.compatibility import check_update, depots_of, objects, writers_of
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import GroupState, Module, View
+from stretto.control import ModuleManifest
 from stretto.errors import RetriableError, UsageError
 from stretto.options import Level
+from stretto.specs.modules import FailedUpdate, ModuleSpec, ModuleState, Update
 from stretto.zk.options import forget_level
 from stretto.zk.paths import Paths
-from stretto.zk.records import FailedUpdate, ModuleSpec, ModuleState, Update, encode
+from stretto.zk.records import encode
 
 TRIAL_SECONDS = 120.0
 """From its beginning until every node has to have tried the code."""

@@ -11,20 +11,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from stretto.errors import UsageError
-from stretto.nearest import did_you_mean
 from stretto.replog.core.record import GroupRecord
-from stretto.types import Incarnation, WorkerId
-from stretto.worker.plan import GroupPlan, plans_of
+from stretto.specs.assignments import Assignment, GroupPlan, plans_of
+from stretto.specs.modules import ModuleSpec, Trial
+from stretto.vocabulary.suggest import did_you_mean
+from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.zk.mirror import Mirror, Znode
 from stretto.zk.paths import Paths
 from stretto.zk.records import (
-    Assignment,
     ConductorRegistration,
     DrainedNodes,
-    ModuleSpec,
     NodeRegistration,
     Record,
-    Trial,
     WorkerRegistration,
     ZnodeDamaged,
     decode,

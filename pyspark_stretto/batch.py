@@ -40,12 +40,12 @@ from pyspark_stretto.states import Described, Piece, Where, opened
 from pyspark_stretto.values import arrow_type
 from stretto.client.scan import PinnedGroup, Scan
 from stretto.errors import OffsetTrimmed, PeerError, UsageError
-from stretto.invariants import check
-from stretto.keys import ClusterKey
-from stretto.ordered import Range, behind, end_of
+from stretto.network.keys import ClusterKey
 from stretto.pstate import types
+from stretto.pstate.ordered import Range, behind, end_of
 from stretto.pstate.tree import Elements
 from stretto.pstate.types import Type
+from stretto.vocabulary.invariants import check
 
 PARTS_MAX = 1_000
 """Of one task."""

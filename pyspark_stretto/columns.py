@@ -31,8 +31,8 @@ from pyspark_stretto.schema import (
     shape_of,
 )
 from pyspark_stretto.values import Positions, Values, arrow_type, text_of
-from stretto.ordered import end_of
 from stretto.pstate import types
+from stretto.pstate.ordered import end_of
 from stretto.pstate.pages import Page
 from stretto.pstate.tree import Elements, Leaf, Members
 from stretto.pstate.types import Type

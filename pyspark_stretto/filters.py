@@ -28,9 +28,10 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_stretto.schema import OFFSET, TASK, TIMESTAMP, optional
-from stretto import ordered
 from stretto.errors import UsageError
-from stretto.ordered import (
+from stretto.module.partition import owner_of
+from stretto.pstate import ordered, types
+from stretto.pstate.ordered import (
     EVERYTHING,
     KEY_BYTES_MAX,
     TUPLE_BEGINS,
@@ -40,10 +41,8 @@ from stretto.ordered import (
     behind,
     subtree,
 )
-from stretto.partition import owner_of
-from stretto.pstate import types
 from stretto.pstate.types import Type
-from stretto.scans import OFFSET_END
+from stretto.wire.scans import OFFSET_END
 
 POINTS_MAX = 1_000
 """Of more keys than this, only the range that they are in is read."""

@@ -1,10 +1,9 @@
 """Keys of many rows as columns at once.
 
-What :mod:`stretto.ordered` does for one key is done here for all keys of a page with a few operations on
-arrays: the bytes stay where they are, and where each row has got to is an array of positions. Texts become a
-column by leaving out the bytes between them. A union of several types, and a tuple of any length, are decoded
-one by one.
-"""
+What :mod:`stretto.pstate.ordered` does for one key is done here for all keys of a page with a few operations
+on arrays: the bytes stay where they are, and where each row has got to is an array of positions. Texts become
+a column by leaving out the bytes between them. A union of several types, and a tuple of any length, are
+decoded one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ import pyarrow as pa
 from pyspark_stretto.schema import Form, form_of, optional
 from pyspark_stretto.values import Bytes, Positions, column, json_text, sliced
 from stretto.errors import PeerError
-from stretto.ordered import (
+from stretto.pstate import types
+from stretto.pstate.ordered import (
     INT_BYTES_MAX,
     TAG_BYTES,
     TAG_DATE,
@@ -29,7 +29,6 @@ from stretto.ordered import (
     TAG_ZERO,
     decode_at,
 )
-from stretto.pstate import types
 from stretto.pstate.types import Type
 
 _PADDING = 16

@@ -39,7 +39,7 @@ from pyspark_stretto import states
 from pyspark_stretto.options import Options
 from pyspark_stretto.renewing import Pins
 from pyspark_stretto.states import Described
-from stretto import admin
+from stretto import control
 from stretto.client.cluster import Cluster
 from stretto.client.scan import PinnedGroup, release
 from stretto.client.status import newest_groups
@@ -59,7 +59,7 @@ ASK_AGAIN_SECONDS = 10.0
 KNOWN_MAX = 16
 
 #: What was decided for queries that this process read of, by plan and query.
-_known: OrderedDict[tuple[str, int], admin.ReadMoment] = OrderedDict()
+_known: OrderedDict[tuple[str, int], control.ReadMoment] = OrderedDict()
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ def query_of_task() -> int | None:
     return int(number) if number is not None and number.isdecimal() else None
 
 
-def moment_of(options: Options, described: Described, plan: Plan, query: int) -> admin.ReadMoment:
+def moment_of(options: Options, described: Described, plan: Plan, query: int) -> control.ReadMoment:
     """At which moment all tasks of the query read. Raises StrettoError if that cannot be agreed on."""
     key = (plan.name, query)
     if key not in _known:
@@ -148,7 +148,7 @@ class _Agreeing:
         #: Where workers of the module were when they were last looked for.
         self._addresses: list[str] = []
 
-    def agree(self) -> admin.ReadMoment:
+    def agree(self) -> control.ReadMoment:
         found = self._find()
         if not self._plan.is_first:
             return found.moment or self._await(is_begun=found.is_begun)
@@ -159,7 +159,7 @@ class _Agreeing:
 
     # The first part.
 
-    def _decide(self, latest: admin.ReadMoment | None) -> admin.ReadMoment:
+    def _decide(self, latest: control.ReadMoment | None) -> control.ReadMoment:
         known = self._still_present(latest)
         if known is not None:
             return self._settle(known)
@@ -167,7 +167,7 @@ class _Agreeing:
             self._tell()
         return self._settle_anew()
 
-    def _still_present(self, latest: admin.ReadMoment | None) -> tuple[int, tuple[PinnedGroup, ...]] | None:
+    def _still_present(self, latest: control.ReadMoment | None) -> tuple[int, tuple[PinnedGroup, ...]] | None:
         """Pins that are there and count as the present: those of the plan for its first query, and as long as
         they are to be held those of the query before."""
         age_max_ms = self._options.hold_ms or FRESH_MS
@@ -192,7 +192,7 @@ class _Agreeing:
 
     # The others.
 
-    def _await(self, *, is_begun: bool) -> admin.ReadMoment:
+    def _await(self, *, is_begun: bool) -> control.ReadMoment:
         began = time.monotonic()
         looked = False
         while True:
@@ -220,7 +220,7 @@ class _Agreeing:
                 return found.moment
             is_begun = found.is_begun
 
-    def _without_first_part(self) -> admin.ReadMoment | None:
+    def _without_first_part(self) -> control.ReadMoment | None:
         """The moment of a query that takes its beginning from a cache; None if that cannot be known."""
         moments = self._ask(lambda: self._call(self._moments()))
         found = self._find()
@@ -237,7 +237,7 @@ class _Agreeing:
 
     # The cluster.
 
-    def _settle_anew(self) -> admin.ReadMoment:
+    def _settle_anew(self) -> control.ReadMoment:
         planned_ms = _now_ms()
         pinned = states.pin(self._cluster, self._options, self._described)
         stands = self._settle((planned_ms, pinned))
@@ -247,27 +247,27 @@ class _Agreeing:
 
     def _settle(
         self, offered: tuple[int, tuple[PinnedGroup, ...]], *, is_earlier: bool = False
-    ) -> admin.ReadMoment:
+    ) -> control.ReadMoment:
         planned_ms, pinned = offered
-        offer = admin.ReadMoment(
+        offer = control.ReadMoment(
             query=self._query, planned_ms=planned_ms, pinned=pinned, is_earlier=is_earlier
         )
-        call = admin.DecideMoment(module=self._described.module, plan=self._plan.name, offer=offer)
+        call = control.DecideMoment(module=self._described.module, plan=self._plan.name, offer=offer)
         return self._ask(lambda: self._call(call))
 
     def _are_there(self, pinned: tuple[PinnedGroup, ...]) -> bool:
         return Pins.of(pinned).renew(self._options.cluster_key())
 
-    def _find(self) -> admin.MomentFound:
-        call = admin.FindMoment(module=self._described.module, plan=self._plan.name, query=self._query)
+    def _find(self) -> control.MomentFound:
+        call = control.FindMoment(module=self._described.module, plan=self._plan.name, query=self._query)
         return self._ask(lambda: self._call(call))
 
-    def _announce(self) -> admin.MomentFound:
-        call = admin.AnnounceMoment(module=self._described.module, plan=self._plan.name, query=self._query)
+    def _announce(self) -> control.MomentFound:
+        call = control.AnnounceMoment(module=self._described.module, plan=self._plan.name, query=self._query)
         return self._ask(lambda: self._call(call))
 
-    def _moments(self) -> admin.FindMoments:
-        return admin.FindMoments(module=self._described.module, plan=self._plan.name)
+    def _moments(self) -> control.FindMoments:
+        return control.FindMoments(module=self._described.module, plan=self._plan.name)
 
     def _ask(self, ask: Callable[[], T]) -> T:
         """Again for a while if nobody can answer: to find is harmless, and what was decided stands."""
@@ -280,7 +280,7 @@ class _Agreeing:
                     raise
             time.sleep(LOOK_SECONDS)
 
-    def _call(self, call: admin.Call[admin.Result]) -> admin.Result:
+    def _call(self, call: control.Call[control.Result]) -> control.Result:
         """Of the first worker of the module that answers."""
         module = self._described.module
         if not self._addresses:
@@ -298,7 +298,7 @@ class _Agreeing:
         raise RetriableError(f"no worker of module {module} could agree on what this query reads: {why}")
 
 
-def pinned_of(moment: admin.ReadMoment, task: int) -> PinnedGroup:
+def pinned_of(moment: control.ReadMoment, task: int) -> PinnedGroup:
     """The pin of the group that a task is in."""
     for pinned in moment.pinned:
         if task in pinned.tasks:

@@ -17,8 +17,8 @@ from pyspark import SparkFiles
 
 from pyspark_stretto.schema import Nested
 from stretto.errors import UsageError
-from stretto.keys import ClusterKey
-from stretto.nearest import did_you_mean
+from stretto.network.keys import ClusterKey
+from stretto.vocabulary.suggest import did_you_mean
 
 OPTIONS: Final = {
     "bootstrap": "addresses of the cluster, as host:port,...",

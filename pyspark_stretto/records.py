@@ -40,9 +40,9 @@ from pyspark.sql.types import (
 )
 
 from pyspark_stretto.schema import APPLY_OFFSET, DEPOT_SCHEMA, OFFSET, TASK, TIMESTAMP, VALUE
-from stretto.decoding import MALFORMED
 from stretto.errors import UsageError
-from stretto.records import RecordBatch
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.records import RecordBatch
 from stretto.worker.depot import DepotBatch
 
 ROWS_AT_ONCE = 50_000

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from stretto.client.scan import PinnedGroup, Scanner
 from stretto.errors import StrettoError
-from stretto.keys import ClusterKey
+from stretto.network.keys import ClusterKey
 
 TIMES = 4
 """How often a pin is renewed while it would last."""

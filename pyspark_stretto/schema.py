@@ -35,10 +35,10 @@ from pyspark.sql.types import (
 )
 
 from stretto.errors import UsageError
-from stretto.nearest import did_you_mean
 from stretto.pstate import types
 from stretto.pstate.tree import Elements, Entries, Leaf, Members, Node, compile_type
 from stretto.pstate.types import Type
+from stretto.vocabulary.suggest import did_you_mean
 
 Nested: TypeAlias = Literal["rows", "map"]
 

@@ -37,10 +37,10 @@ from pyspark_stretto.options import Options, Use, check_applies
 from pyspark_stretto.schema import TASK, VALUE
 from stretto.client.modules import find_depot
 from stretto.client.rounds import RoundClaimed
-from stretto.decoding import MALFORMED
 from stretto.errors import StrettoError, UsageError
-from stretto.partition import Partitioner, task_of_bytes
-from stretto.zk.records import DepotSpec
+from stretto.module.partition import Partitioner, task_of_bytes
+from stretto.specs.modules import DepotSpec
+from stretto.vocabulary.decoding import MALFORMED
 
 LIFE_SECONDS = 3 * 24 * 3600
 """Of a write that is no stream: the workers remember it for longer."""

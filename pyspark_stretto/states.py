@@ -16,15 +16,15 @@ from typing import TypeAlias
 import msgspec
 
 from pyspark_stretto.options import Options
-from stretto import admin
+from stretto import control
 from stretto.artifact.archive import digest_of
 from stretto.client.cluster import Cluster
 from stretto.client.modules import find_depot, find_pstate
-from stretto.client.network import Network
 from stretto.client.scan import PinnedGroup, Scan, Scanner, pin_module, release
 from stretto.client.status import newest_groups
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.keys import ClusterKey
+from stretto.network.keys import ClusterKey
+from stretto.network.routing import Network
 from stretto.pstate.types import Type
 from stretto.snapshot.finding import folder_of
 from stretto.snapshot.manifest import SnapshotDamaged, StoredTask, file_of
@@ -98,7 +98,7 @@ def describe(options: Options) -> Described:
         return replace(_described(options, snapshot.module, found), folder=folder)
 
 
-def _described(options: Options, module: str, found: admin.ModuleDescription) -> Described:
+def _described(options: Options, module: str, found: control.ModuleDescription) -> Described:
     type_, origin = None, found.origin
     if options.pstate is not None:
         type_ = find_pstate(module, found, options.pstate).type
@@ -241,7 +241,7 @@ def reached(options: Options) -> Iterator[Cluster]:
         network.close()
 
 
-def _ask(cluster: Cluster, module: str) -> admin.ModuleDescription:
+def _ask(cluster: Cluster, module: str) -> control.ModuleDescription:
     """By the first worker of the module that answers."""
     metadata = cluster.metadata()
     views = newest_groups(metadata, module)
@@ -251,7 +251,7 @@ def _ask(cluster: Cluster, module: str) -> admin.ModuleDescription:
         if address is None:
             continue
         try:
-            return cluster.ask_worker(address, admin.Describe(module=module))
+            return cluster.ask_worker(address, control.Describe(module=module))
         except StrettoError as error:
             why = str(error)
     raise RetriableError(f"module {module} cannot be read now: {why}; see 'stretto module-status {module}'")

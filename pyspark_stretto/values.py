@@ -17,10 +17,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 
 from pyspark_stretto.schema import Form, form_of, optional, spark_type
-from stretto.decoding import MALFORMED
 from stretto.errors import PeerError, UsageError
 from stretto.pstate import types
 from stretto.pstate.types import Type, python_type
+from stretto.vocabulary.decoding import MALFORMED
 
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]

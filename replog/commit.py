@@ -22,9 +22,9 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from stretto.errors import StorageError
-from stretto.invariants import check
 from stretto.replog.log import Pending, Replog
-from stretto.types import Offset
+from stretto.vocabulary.invariants import check
+from stretto.vocabulary.types import Offset
 
 OnDurable: TypeAlias = Callable[[Replog, Offset | StorageError], None]
 """Told, on the owner's thread, the durable end of a log after a write, or why it will never move again."""

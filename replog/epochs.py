@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from stretto.replog.storage import EpochStart
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 
 History: TypeAlias = tuple[EpochStart, ...]
 

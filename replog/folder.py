@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from stretto.replog.frame import Buffer
+from stretto.vocabulary.types import Buffer
 
 _VECTOR_MAX = os.sysconf("SC_IOV_MAX")
 _ANYWHERE = bytearray(64 * 1024)

@@ -19,15 +19,12 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import TypeAlias
 
 import msgspec
 from crc32c import crc32c
 
 from stretto.errors import PeerError, UsageError
-from stretto.types import Epoch, Offset, ProducerId, TaskId
-
-Buffer: TypeAlias = bytes | memoryview
+from stretto.vocabulary.types import Buffer, Epoch, Offset, ProducerId, TaskId
 
 HEADER_BYTES = 64
 TRAILER_BYTES = 4

@@ -22,11 +22,11 @@ from typing import Literal, TypeAlias
 import msgspec
 from crc32c import crc32c
 
-from stretto.decoding import MALFORMED
 from stretto.errors import StrettoError, UsageError
 from stretto.replog.segment import TEMPORARY, replace_durably
 from stretto.replog.storage import Folder
-from stretto.types import StorageId
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.types import StorageId
 
 IDENTITY_NAME = "identity"
 ASIDE_PREFIX = "aside."

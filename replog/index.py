@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from stretto.replog.epochs import History
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Offset
+from stretto.vocabulary.types import Epoch, Offset
 
 _MAGIC = b"strIDX\x01\n"
 # magic, base, size in bytes of the segment, end offset, index entries, epochs

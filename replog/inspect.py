@@ -17,7 +17,7 @@ from stretto.replog.intent import INTENT_NAME, Change, Intent, read_intent
 from stretto.replog.scan import Scan
 from stretto.replog.segment import SEGMENT_HEADER_BYTES, Segment, bases, segment_name
 from stretto.replog.storage import EpochStart, Folder
-from stretto.types import Epoch, Offset
+from stretto.vocabulary.types import Epoch, Offset
 
 _INDEX_NOTHING_BYTES = 1 << 62
 

@@ -28,7 +28,7 @@ from stretto.replog.segment import (
     segment_name,
 )
 from stretto.replog.storage import EpochStart, Folder
-from stretto.types import Epoch, Offset
+from stretto.vocabulary.types import Epoch, Offset
 
 INTENT_NAME = "intent"
 

@@ -45,15 +45,15 @@ from functools import partial
 from operator import attrgetter
 
 from stretto.errors import StorageError, UsageError
-from stretto.invariants import check
 from stretto.replog import epochs as epochs_of
-from stretto.replog.frame import Buffer, Frame, Header
+from stretto.replog.frame import Frame, Header
 from stretto.replog.intent import Change, Intent, carry_out
 from stretto.replog.recovery import recover
 from stretto.replog.segment import Segment, index_name, segment_name
 from stretto.replog.storage import Chunk, EpochStart, Folder
 from stretto.replog.tail import Tail
-from stretto.types import Offset
+from stretto.vocabulary.invariants import check
+from stretto.vocabulary.types import Buffer, Offset
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 INDEX_INTERVAL_BYTES = 16 * 1024

@@ -20,7 +20,7 @@ from stretto.errors import StorageCorrupt
 from stretto.replog.intent import INTENT_NAME, remove_temporaries, resume
 from stretto.replog.segment import TEMPORARY, Segment, bases, index_name, segment_name
 from stretto.replog.storage import Folder
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 
 
 def recover(folder: Folder, index_interval_bytes: int, *, create: bool) -> list[Segment]:

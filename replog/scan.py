@@ -41,7 +41,7 @@ from stretto.replog.frame import (
     verify_body,
 )
 from stretto.replog.storage import File
-from stretto.types import Epoch, Offset
+from stretto.vocabulary.types import Epoch, Offset
 
 _CHUNK_BYTES = 1024 * 1024
 _TRAILER_TELLTALE_BYTES = 2

@@ -23,7 +23,7 @@ from stretto.replog.frame import HEADER_BYTES, OVERHEAD_BYTES, Damaged, Frame, H
 from stretto.replog.index import SealedIndex, SparseIndex, decode_index, encode_index
 from stretto.replog.scan import Scan
 from stretto.replog.storage import EpochStart, File, Folder
-from stretto.types import Epoch, Offset
+from stretto.vocabulary.types import Epoch, Offset
 
 FORMAT_VERSION = 1
 SEGMENT_HEADER_BYTES = 64

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from stretto.replog.frame import Buffer, Frame, Header
-from stretto.types import Epoch, Offset
+from stretto.replog.frame import Frame, Header
+from stretto.vocabulary.types import Buffer, Epoch, Offset
 
 
 class EpochStart(msgspec.Struct, frozen=True, gc=False, array_like=True):

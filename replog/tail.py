@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from stretto.errors import UsageError
-from stretto.replog.frame import Buffer, Frame
-from stretto.types import Offset
+from stretto.replog.frame import Frame
+from stretto.vocabulary.types import Buffer, Offset
 
 
 class Tail:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stretto.client import connect, connect_async
-    from stretto.module import Depot, Module, PState
-    from stretto.partition import GLOBAL, RANDOM, Partitioner, hash_by
-    from stretto.topology.functions import microbatch, query, step, stream
+    from stretto.module.functions import microbatch, query, step, stream
+    from stretto.module.module import Depot, Module, PState
+    from stretto.module.partition import GLOBAL, RANDOM, Partitioner, hash_by
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,19 +31,19 @@ __all__ = [
 
 
 _HOME = {
-    "GLOBAL": "stretto.partition",
-    "RANDOM": "stretto.partition",
-    "Depot": "stretto.module",
-    "Module": "stretto.module",
-    "PState": "stretto.module",
-    "Partitioner": "stretto.partition",
+    "GLOBAL": "stretto.module.partition",
+    "RANDOM": "stretto.module.partition",
+    "Depot": "stretto.module.module",
+    "Module": "stretto.module.module",
+    "PState": "stretto.module.module",
+    "Partitioner": "stretto.module.partition",
     "connect": "stretto.client",
     "connect_async": "stretto.client",
-    "hash_by": "stretto.partition",
-    "microbatch": "stretto.topology.functions",
-    "query": "stretto.topology.functions",
-    "step": "stretto.topology.functions",
-    "stream": "stretto.topology.functions",
+    "hash_by": "stretto.module.partition",
+    "microbatch": "stretto.module.functions",
+    "query": "stretto.module.functions",
+    "step": "stretto.module.functions",
+    "stream": "stretto.module.functions",
 }
 
 

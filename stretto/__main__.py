@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from stretto.interrupts import end_at_once, ending_at_once
+from stretto.process.interrupts import end_at_once, ending_at_once
 
 
 def main() -> NoReturn:

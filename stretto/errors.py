@@ -1,12 +1,10 @@
 """Every error a caller of stretto can meet, in one tree.
 
 A person at the CLI sees ``str(error)``: one sentence that says what is wrong and what to do.
-A broken invariant is not in this tree: see :mod:`stretto.invariants`.
+A broken invariant is not in this tree: see :mod:`stretto.vocabulary.invariants`.
 """
 
 from __future__ import annotations
-
-from stretto.types import Epoch, Offset, WorkerId
 
 
 class StrettoError(Exception):
@@ -15,14 +13,6 @@ class StrettoError(Exception):
 
 class RetriableError(StrettoError):
     """The same request may succeed later, unchanged."""
-
-
-class NotLeader(RetriableError):
-    def __init__(self, leader: WorkerId | None, epoch: Epoch) -> None:
-        whom = f"worker {leader} leads it" if leader else "it has no leader yet"
-        super().__init__(f"this replica does not lead the group ({whom}, epoch {epoch}); retry there")
-        self.leader = leader
-        self.epoch = epoch
 
 
 class NotAppended(RetriableError):
@@ -79,10 +69,6 @@ class PinLost(StrettoError):
         self.why = why
 
 
-class FencedError(StrettoError):
-    """The caller acts for an epoch or an incarnation that is over."""
-
-
 class PeerError(StrettoError):
     """The other side sent something that no correct peer sends."""
 
@@ -130,7 +116,7 @@ class StorageError(StrettoError):
 class StorageCorrupt(StrettoError):
     """Bytes on disk do not match their checksum."""
 
-    def __init__(self, segment: str, offset: Offset, position: int, why: str) -> None:
+    def __init__(self, segment: str, offset: int, position: int, why: str) -> None:
         super().__init__(f"segment {segment} is corrupt at byte {position} (entry offset {offset}): {why}")
         self.segment = segment
         self.offset = offset

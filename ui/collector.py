@@ -13,15 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from stretto import admin, wire
+from stretto import control
 from stretto.client.cluster import Cluster
 from stretto.errors import StrettoError
 from stretto.telemetry.windows import NO_LOOKS, NOBODY, WINDOW_MS, GroupWindow, Window
-from stretto.types import WorkerId
 from stretto.ui.history import CHARTED_MINUTES, History, Scope
 from stretto.ui.metrics import Metrics
 from stretto.ui.store import Store
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import WorkerId
+from stretto.wire import messages as wire
 
 log = structlog.get_logger()
 
@@ -98,7 +99,7 @@ class Collector:
             # A clock was ahead and is not any more: what it tells now comes before what it told then.
             since_ms = now_ms - LOOKED_BACK_MS
         try:
-            windows = self._cluster.ask_worker(address, admin.Windows(since_ms=since_ms))
+            windows = self._cluster.ask_worker(address, control.Windows(since_ms=since_ms))
         except StrettoError as error:
             if worker not in self._silent:
                 log.info("worker_silent", worker=worker, why=str(error))

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from stretto import admin, wire
+from stretto import control
 from stretto.client.api import Client
-from stretto.client.calls import ask
 from stretto.client.cluster import Cluster
 from stretto.client.status import GroupStatus, group_statuses
 from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.network.asking import ask
 from stretto.telemetry.windows import StoryLine
-from stretto.types import WorkerId
 from stretto.ui.views import (
     PROBLEMS_MAX,
     ClusterView,
@@ -34,7 +33,9 @@ from stretto.ui.views import (
     serving_of,
     serving_unknown,
 )
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import WorkerId
+from stretto.wire import messages as wire
 
 FRESH_SECONDS = 0.8
 SUPERVISOR_SECONDS = 5.0
@@ -46,8 +47,8 @@ Story: TypeAlias = list[tuple[WorkerId, StoryLine]]
 class _Plan(NamedTuple):
     """What a conductor told last."""
 
-    nodes: tuple[admin.NodeView, ...] = ()
-    modules: tuple[admin.ModuleView, ...] = ()
+    nodes: tuple[control.NodeView, ...] = ()
+    modules: tuple[control.ModuleView, ...] = ()
     at_ms: int | None = None
 
 
@@ -69,7 +70,7 @@ class Desk:
         self._answers: dict[Any, tuple[float, Future[Any]]] = {}
         self._lock = threading.Lock()
         self._plan = _Plan()
-        self._modules: tuple[admin.ModuleView, ...] | None = None
+        self._modules: tuple[control.ModuleView, ...] | None = None
         self._nodes: dict[WorkerId, str] = {}
         #: Where workers were when somebody last told: they are asked also if ZooKeeper is lost.
         self._metadata: wire.Metadata | None = None
@@ -93,20 +94,20 @@ class Desk:
                 self._answers = {**fresh, key: (time.monotonic() + FRESH_SECONDS, future)}
         return future.result()
 
-    def ask(self, call: admin.Call[admin.Result]) -> admin.Result:
+    def ask(self, call: control.Call[control.Result]) -> control.Result:
         """Of the conductor, to look at something."""
         return self.shared(call, lambda: self.cluster.ask(call))
 
-    def modules(self) -> tuple[admin.ModuleView, ...]:
+    def modules(self) -> tuple[control.ModuleView, ...]:
         """As a conductor tells, or told last: groups serve without one."""
         try:
-            self._modules = self.ask(admin.Modules())
+            self._modules = self.ask(control.Modules())
         except RetriableError:
             if self._modules is None:
                 raise
         return self._modules
 
-    def act(self, call: admin.Call[admin.Result]) -> admin.Result:
+    def act(self, call: control.Call[control.Result]) -> control.Result:
         """Of the conductor, to change something: what was looked up before is old then."""
         try:
             return self.cluster.ask(call)
@@ -114,7 +115,7 @@ class Desk:
             with self._lock:
                 self._answers = {key: told for key, told in self._answers.items() if not told[1].done()}
 
-    def ask_supervisor(self, node: admin.NodeView, call: admin.Call[admin.Result]) -> admin.Result:
+    def ask_supervisor(self, node: control.NodeView, call: control.Call[control.Result]) -> control.Result:
         if node.address is None:
             raise RetriableError(f"the supervisor of node {node.node} is down; start it, or go there to look")
         return ask(self.cluster.network, node.address, call, timeout=SUPERVISOR_SECONDS)
@@ -144,10 +145,10 @@ class Desk:
         """The nodes of workers. One has the same for life, so it is asked for once."""
         if not all(each.worker in self._nodes for status in statuses for each in status.replicas):
             with suppress(StrettoError):
-                self._remember(self.ask(admin.Modules()))
+                self._remember(self.ask(control.Modules()))
         return self._nodes
 
-    def _remember(self, modules: tuple[admin.ModuleView, ...]) -> None:
+    def _remember(self, modules: tuple[control.ModuleView, ...]) -> None:
         self._nodes = self._nodes | {each.worker: each.node for view in modules for each in view.processes}
 
     def cluster_view(self) -> ClusterView:
@@ -162,7 +163,7 @@ class Desk:
             if conductor is None:
                 trouble = "no conductor is active; start one with 'stretto conductor', or wait a moment"
             else:
-                self._plan = _Plan(self.ask(admin.Nodes()), self.ask(admin.Modules()), at_ms)
+                self._plan = _Plan(self.ask(control.Nodes()), self.ask(control.Modules()), at_ms)
                 self._modules = self._plan.modules
                 self._remember(self._plan.modules)
         except StrettoError as error:
@@ -209,7 +210,7 @@ class Desk:
 
     def story(self, status: GroupStatus) -> Story:
         """Of all replicas of a group, by time: what is remembered here, and what they tell now."""
-        told = self._of_replicas(status, admin.Story(group=status.group))
+        told = self._of_replicas(status, control.Story(group=status.group))
         lines = [(worker, line) for worker, story in told.items() for line in story]
         known = {(worker, msgspec.json.encode(line)): line for worker, line in lines}
         for worker, line in self._remembered(status.group):
@@ -217,16 +218,16 @@ class Desk:
         found = [(worker, line) for (worker, _), line in known.items()]
         return sorted(found, key=lambda each: each[1].at_ms)
 
-    def epochs(self, status: GroupStatus) -> tuple[admin.EpochView, ...]:
+    def epochs(self, status: GroupStatus) -> tuple[control.EpochView, ...]:
         """By the leader's log; without one, by that which goes furthest."""
-        told = self._of_replicas(status, admin.Epochs(group=status.group))
+        told = self._of_replicas(status, control.Epochs(group=status.group))
         if status.leader in told:
             return told[status.leader]
         return max(told.values(), key=lambda each: each[-1].epoch if each else 0, default=())
 
     def _of_replicas(
-        self, status: GroupStatus, call: admin.Call[admin.Result]
-    ) -> dict[WorkerId, admin.Result]:
+        self, status: GroupStatus, call: control.Call[control.Result]
+    ) -> dict[WorkerId, control.Result]:
         """By who answers."""
         addresses = self.metadata().addresses
         found = {}

@@ -14,9 +14,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from stretto import wire
 from stretto.telemetry.histogram import Distribution, counts_up_to, merged
 from stretto.telemetry.windows import REFUSED_TRANSFERS, WINDOW_MS, GroupWindow, Window
+from stretto.wire import messages as wire
 
 Labels = tuple[tuple[str, str], ...]
 

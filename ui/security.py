@@ -17,7 +17,7 @@ from litestar.exceptions import NotAuthorizedException, PermissionDeniedExceptio
 from litestar.handlers import BaseRouteHandler
 
 from stretto.errors import UsageError
-from stretto.private import require_private
+from stretto.process.private_files import require_private
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 TOLD = ("/api/", "/metrics")

@@ -37,7 +37,7 @@ from stretto.errors import (
     StrettoError,
     UsageError,
 )
-from stretto.interrupts import ending_at_once
+from stretto.process.interrupts import ending_at_once
 from stretto.ui.api import ROUTES
 from stretto.ui.collector import Collector
 from stretto.ui.desk import Desk

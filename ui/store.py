@@ -21,10 +21,10 @@ import structlog
 from msgspec.structs import replace
 
 from stretto.errors import StrettoError
-from stretto.private import private_folder
+from stretto.process.private_files import private_folder
 from stretto.telemetry.windows import WINDOW_MS, StoryLine, Window
-from stretto.types import WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import WorkerId
 
 log = structlog.get_logger()
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from stretto import admin
+from stretto import control
 from stretto.client.status import ABSENT, SILENT, GroupState, GroupStatus
-from stretto.zk.records import ModuleState
+from stretto.specs.modules import ModuleState
 
 PROBLEMS_MAX = 100
 NAMED_MAX = 8
@@ -53,8 +53,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
     """Worst first, and what may be the cause of others before these."""
     conductor: str | None
-    nodes: tuple[admin.NodeView, ...]
-    modules: tuple[admin.ModuleView, ...]
+    nodes: tuple[control.NodeView, ...]
+    modules: tuple[control.ModuleView, ...]
     serving: tuple[ModuleServing, ...] = ()
     """Of these modules, in the same order."""
     planned_at_ms: int | None
@@ -73,9 +73,9 @@ _ORDER = (Health.BAD, Health.UNKNOWN, Health.DEGRADED, Health.GOOD)
 
 
 def problems_of(
-    nodes: Iterable[admin.NodeView],
+    nodes: Iterable[control.NodeView],
     groups: Iterable[GroupStatus],
-    modules: Iterable[admin.ModuleView],
+    modules: Iterable[control.ModuleView],
     parked: Mapping[tuple[str, str], int],
 ) -> tuple[Problem, ...]:
     of_nodes = [problem for node in nodes for problem in _of_node(node)]
@@ -104,7 +104,7 @@ def problems_of(
     return tuple(sorted(found, key=lambda each: _ORDER.index(each.health)))
 
 
-def _of_node(node: admin.NodeView) -> list[Problem]:
+def _of_node(node: control.NodeView) -> list[Problem]:
     ran = f"{node.running} of {_many(node.workers, 'worker')}"
     if node.address is None and node.running < node.workers:
         sentence = (
@@ -158,7 +158,7 @@ def _judged(status: GroupStatus) -> tuple[Health, str]:
     return Health.GOOD, ""
 
 
-def serving_of(modules: Iterable[admin.ModuleView], groups: Iterable[GroupStatus]) -> list[ModuleServing]:
+def serving_of(modules: Iterable[control.ModuleView], groups: Iterable[GroupStatus]) -> list[ModuleServing]:
     """Judge each module by its groups. One that says it runs does not, if nobody may lead it."""
     by_module: dict[str, list[GroupStatus]] = {}
     for status in groups:
@@ -166,7 +166,7 @@ def serving_of(modules: Iterable[admin.ModuleView], groups: Iterable[GroupStatus
     return [_serving(view, by_module.get(view.module, [])) for view in modules]
 
 
-def _serving(view: admin.ModuleView, groups: Sequence[GroupStatus]) -> ModuleServing:
+def _serving(view: control.ModuleView, groups: Sequence[GroupStatus]) -> ModuleServing:
     judged = [(_judged(status)[0], status.state) for status in groups]
     out = [state for health, state in judged if health is Health.BAD]
     if out:
@@ -178,12 +178,12 @@ def _serving(view: admin.ModuleView, groups: Sequence[GroupStatus]) -> ModuleSer
     return ModuleServing(module=view.module, health=health, state=view.state)
 
 
-def serving_unknown(modules: Iterable[admin.ModuleView]) -> list[ModuleServing]:
+def serving_unknown(modules: Iterable[control.ModuleView]) -> list[ModuleServing]:
     """What can be said of modules none of whose workers answers."""
     return [ModuleServing(module=view.module, health=Health.UNKNOWN, state="not known") for view in modules]
 
 
-def _of_module(view: admin.ModuleView, *, is_told: bool) -> list[str]:
+def _of_module(view: control.ModuleView, *, is_told: bool) -> list[str]:
     """``is_told``: what its conductor says of workers and replicas is told of nodes and groups already."""
     found = []
     if view.state == ModuleState.PAUSED:
@@ -201,7 +201,7 @@ def _of_module(view: admin.ModuleView, *, is_told: bool) -> list[str]:
 
 
 def sentence_of(
-    problems: Sequence[Problem], nodes: Sequence[admin.NodeView], modules: Sequence[admin.ModuleView]
+    problems: Sequence[Problem], nodes: Sequence[control.NodeView], modules: Sequence[control.ModuleView]
 ) -> tuple[Health, str]:
     """The health of all in one line."""
     if problems:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from stretto.endings import exit_code
+from stretto.process.exit_codes import exit_code
 from stretto.worker.settings import WorkerSettings
 
 

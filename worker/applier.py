@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from stretto.errors import StorageError
 from stretto.replog.core import events
 from stretto.replog.frame import Frame, Kind
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 from stretto.worker.environment import StateCorrupt
 
 if TYPE_CHECKING:
-    from stretto.loop import Loop
+    from stretto.network.loop import Loop
     from stretto.worker.group import Group
 
 

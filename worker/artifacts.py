@@ -24,7 +24,7 @@ from typing import TypeAlias, assert_never
 
 import structlog
 
-from stretto import admin
+from stretto import control
 from stretto.artifact.archive import (
     ARTIFACT_BYTES_MAX,
     PIECE_BYTES,
@@ -34,12 +34,12 @@ from stretto.artifact.archive import (
     is_unpacked,
     unpack,
 )
-from stretto.client.calls import ask_with_body
-from stretto.client.network import Network
 from stretto.errors import PeerError, RetriableError, StrettoError, UsageError
-from stretto.private import private_folder
-from stretto.replog.frame import Buffer
-from stretto.service import WithBody
+from stretto.network.asking import ask_with_body
+from stretto.network.routing import Network
+from stretto.network.service import WithBody
+from stretto.process.private_files import private_folder
+from stretto.vocabulary.types import Buffer
 
 PART_SECONDS_MAX = 24 * 60 * 60
 """A part that nobody has added to for so long is given up."""
@@ -50,7 +50,9 @@ SHOWN_DIGITS = 12
 
 log = structlog.get_logger()
 
-ArtifactCall: TypeAlias = admin.HasArtifact | admin.HeldOfArtifact | admin.PutArtifact | admin.GetArtifact
+ArtifactCall: TypeAlias = (
+    control.HasArtifact | control.HeldOfArtifact | control.PutArtifact | control.GetArtifact
+)
 
 
 class ArtifactStore:
@@ -192,17 +194,17 @@ class ArtifactStore:
         raise RetriableError(f"artifact {_short(digest)} cannot be fetched ({tried}); upload it again")
 
     def handle(self, call: ArtifactCall, bodies: Sequence[memoryview]) -> object:
-        """Answers for a supervisor's :class:`~stretto.service.Service`."""
+        """Answers for a supervisor's :class:`~stretto.network.service.Service`."""
         match call:
-            case admin.HasArtifact(digest=digest):
+            case control.HasArtifact(digest=digest):
                 return self.has(digest)
-            case admin.HeldOfArtifact(digest=digest):
+            case control.HeldOfArtifact(digest=digest):
                 return self.held(digest)
-            case admin.PutArtifact(digest=digest, offset=offset, size=size):
+            case control.PutArtifact(digest=digest, offset=offset, size=size):
                 if len(bodies) != 1:
                     raise UsageError(f"a piece of an artifact is one body, not {len(bodies)}")
                 return self.put(digest, offset, size, bodies[0])
-            case admin.GetArtifact(digest=digest, offset=offset):
+            case control.GetArtifact(digest=digest, offset=offset):
                 whole, piece = self.get(digest, offset)
                 return WithBody(whole, (piece,))
             case _:
@@ -212,7 +214,7 @@ class ArtifactStore:
         """The first piece is asked for in any case: with it comes the size, by which a part is judged."""
         offset, held = 0, self.held(digest)
         while True:
-            call = admin.GetArtifact(digest=digest, offset=offset)
+            call = control.GetArtifact(digest=digest, offset=offset)
             size, bodies = ask_with_body(network, address, call)
             if len(bodies) != 1:
                 raise PeerError(f"{len(bodies)} bodies came with a piece of an artifact")

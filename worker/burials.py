@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from stretto.loop import Loop
-from stretto.types import Incarnation, WorkerId
+from stretto.network.loop import Loop
+from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.zk.paths import Paths
 from stretto.zk.records import WorkerRegistration, ZnodeDamaged, decode
 from stretto.zk.view import Followed, View

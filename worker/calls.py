@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stretto import admin, wire
-from stretto.decoding import MALFORMED
+from stretto import control
 from stretto.errors import StrettoError
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.groups import GroupKey
+from stretto.wire import messages as wire
 from stretto.worker.topology.settling import Tally, not_led
-from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
+    from stretto.network.transport import Connection
     from stretto.worker.process import Worker
-    from stretto.worker.transport import Connection
 
 
 class CallDesk:
@@ -27,52 +28,57 @@ class CallDesk:
     def asked(self, sender: Connection, message: wire.Ask) -> None:
         name = f"worker {self._worker.worker}"
         try:
-            call = admin.decode_call(message.call)
+            call = control.decode_call(message.call)
         except MALFORMED as error:
             self._refuse(sender, message, f"{name}: no such call ({error})")
             return
         match call:
-            case admin.Replicas(module=module):
+            case control.Replicas(module=module):
                 self._answer(sender, message, self._replicas(module))
-            case admin.Microbatches():
+            case control.Microbatches():
                 self._answer(sender, message, self._worker.microbatches.views())
-            case admin.Digests(group=group, marker=marker):
+            case control.Digests(group=group, marker=marker):
                 self._answer(sender, message, self._worker.digests.found(group, marker))
-            case admin.HoldTopologies():
+            case control.HoldTopologies():
                 self._answer(sender, message, self._worker.holding.asked(call))
-            case admin.Cut():
+            case control.Cut():
                 self._answer(sender, message, self._worker.snapshots.cut(call))
-            case admin.CopyCut():
+            case control.CopyCut():
                 self._answer(sender, message, self._worker.snapshots.copy(call))
-            case admin.DropCut():
+            case control.DropCut():
                 self._worker.snapshots.drop(call)
                 self._answer(sender, message, None)
-            case admin.Windows(since_ms=since_ms):
+            case control.Windows(since_ms=since_ms):
                 self._answer(sender, message, self._worker.telemetry.since(since_ms))
-            case admin.Story(group=group):
+            case control.Story(group=group):
                 self._answer(sender, message, self._worker.telemetry.story(group))
-            case admin.Epochs(group=group):
+            case control.Epochs(group=group):
                 self._answer(sender, message, self._epochs(group))
-            case admin.Failures() as asked:
+            case control.Failures() as asked:
                 self._failures(sender, message, asked)
-            case admin.SettleFailures():
+            case control.SettleFailures():
                 self._settle(sender, message, call)
-            case admin.PinGroup():
+            case control.PinGroup():
                 self._worker.scans.pin(call, lambda pinned: self._settled(sender, message, pinned))
-            case admin.Pins():
+            case control.Pins():
                 self._worker.scans.views(lambda views: self._settled(sender, message, views))
-            case admin.AnnounceMoment() | admin.FindMoment() | admin.FindMoments() | admin.DecideMoment():
+            case (
+                control.AnnounceMoment()
+                | control.FindMoment()
+                | control.FindMoments()
+                | control.DecideMoment()
+            ):
                 self._worker.moments.asked(call, lambda found: self._settled(sender, message, found))
-            case admin.Describe(module=module):
+            case control.Describe(module=module):
                 self._describe(sender, message, module)
-            case admin.FindConductor():
+            case control.FindConductor():
                 self._find_conductor(sender, message)
             case _:
                 why = f"{name} does not answer {type(call).__name__}; ask the conductor"
                 self._refuse(sender, message, why)
 
     def _answer(self, sender: Connection, asked: wire.Ask, result: object) -> None:
-        self._worker.transport.reply(sender, wire.Answer(asked.request, admin.encode(result)))
+        self._worker.transport.reply(sender, wire.Answer(asked.request, control.encode(result)))
 
     def _refuse(self, sender: Connection, asked: wire.Ask, why: str) -> None:
         self._worker.transport.reply(sender, wire.Failed(asked.request, why))
@@ -84,18 +90,18 @@ class CallDesk:
         else:
             self._answer(sender, asked, result)
 
-    def _replicas(self, module: str | None) -> list[admin.ReplicaView]:
+    def _replicas(self, module: str | None) -> list[control.ReplicaView]:
         views = [group.view() for group in self._worker.groups.values()]
         views += [stopped.view(self._worker.loop.now) for stopped in self._worker.replicas.stopped.values()]
         return sorted((each for each in views if module in (None, each.group.module)), key=lambda v: v.group)
 
-    def _epochs(self, key: GroupKey) -> list[admin.EpochView]:
+    def _epochs(self, key: GroupKey) -> list[control.EpochView]:
         group = self._worker.groups.get(key)
         history = group.replica.history if group is not None else ()
-        return [admin.EpochView(epoch=each.epoch, start=each.start) for each in history]
+        return [control.EpochView(epoch=each.epoch, start=each.start) for each in history]
 
-    def _failures(self, sender: Connection, message: wire.Ask, call: admin.Failures) -> None:
-        def found(view: admin.FailuresView | Exception) -> None:
+    def _failures(self, sender: Connection, message: wire.Ask, call: control.Failures) -> None:
+        def found(view: control.FailuresView | Exception) -> None:
             if isinstance(view, Exception):
                 self._refuse(sender, message, str(view))
             else:
@@ -104,7 +110,7 @@ class CallDesk:
         if not self._worker.streams.find_failures(call, found):
             self._settled(sender, message, not_led(self._worker.worker, call.group))
 
-    def _settle(self, sender: Connection, message: wire.Ask, call: admin.SettleFailures) -> None:
+    def _settle(self, sender: Connection, message: wire.Ask, call: control.SettleFailures) -> None:
         microbatches = self._worker.microbatches
         left_out = [each for each in call.keys if microbatches.is_mine(each.topology)]
         if left_out and call.again:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from stretto import admin, wire
-from stretto.catchup import messages
+from stretto import control
 from stretto.replog.core import effects
-from stretto.types import Offset, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Offset, WorkerId
+from stretto.wire import catchup
+from stretto.wire import messages as wire
 from stretto.worker.receiving import StateReceiving
 from stretto.worker.serving import StateServing
-from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
     from stretto.worker.group import Group
@@ -51,7 +52,7 @@ class CatchupDesk:
             self._pool.submit(self._loop.hand_back, work, then)
 
     def send(
-        self, to: WorkerId, group: GroupKey, message: messages.AnyMessage, body: bytes | memoryview = b""
+        self, to: WorkerId, group: GroupKey, message: catchup.AnyMessage, body: bytes | memoryview = b""
     ) -> None:
         self._worker.transport.send(to, wire.Catchup(group, message), (body,) if len(body) else ())
 
@@ -63,13 +64,13 @@ class CatchupDesk:
         message = wrapped.message
         match message:
             case (
-                messages.AskImage()
-                | messages.AskHashes()
-                | messages.AskBlocks()
-                | messages.AskEntries()
-                | messages.Working()
-                | messages.NoRoom()
-                | messages.Finished()
+                catchup.AskImage()
+                | catchup.AskHashes()
+                | catchup.AskBlocks()
+                | catchup.AskEntries()
+                | catchup.Working()
+                | catchup.NoRoom()
+                | catchup.Finished()
             ):
                 self._serving.heard(group, sender, message)
             case _:
@@ -97,5 +98,5 @@ class CatchupDesk:
     def install(self, group: Group, end: Offset) -> None:
         self._receiving.install(group, end)
 
-    def view(self, key: GroupKey) -> admin.CatchupView | None:
+    def view(self, key: GroupKey) -> control.CatchupView | None:
         return self._receiving.view(key)

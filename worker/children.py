@@ -28,11 +28,11 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from stretto.decoding import MALFORMED
-from stretto.loop import Loop
-from stretto.private import UMASK, open_private, private_folder
-from stretto.types import Millis, WorkerId
-from stretto.worker.storage import boot_id
+from stretto.network.loop import Loop
+from stretto.process.folder_lock import boot_id
+from stretto.process.private_files import UMASK, open_private, private_folder
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.types import Millis, WorkerId
 
 log = structlog.get_logger()
 

@@ -11,25 +11,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
-from stretto import wire
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.errors import PeerError, StrettoError
 from stretto.options import OptionSet
 from stretto.pstate.changes import check_payload
-from stretto.records import BATCH_BYTES_MAX, RecordBatch, head
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import NO_PRODUCER, ROUNDS_MAX, is_named, round_of
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Millis, Offset, TaskId
+from stretto.vocabulary.records import BATCH_BYTES_MAX, RecordBatch, head
+from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId
+from stretto.wire import messages as wire
 from stretto.worker.environment import DEPOTS_MAX
 from stretto.worker.reads import Reads
 
 if TYPE_CHECKING:
+    from stretto.network.transport import Connection
     from stretto.worker.group import Group
     from stretto.worker.process import Worker
     from stretto.worker.telemetry import Meter
-    from stretto.worker.transport import Connection
 
 MARKER_BYTES_MAX = 64
 _RECORDS = (Kind.DEPOT, Kind.PRODUCER_OPEN, Kind.CLAIM)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import structlog
 
-from stretto.client.network import Network
 from stretto.errors import StrettoError
-from stretto.keys import ClusterKey
-from stretto.loop import Loop
-from stretto.types import Incarnation
+from stretto.network.keys import ClusterKey
+from stretto.network.loop import Loop
+from stretto.network.routing import Network
+from stretto.vocabulary.types import Incarnation
 from stretto.worker.artifacts import ArtifactStore
 from stretto.zk.paths import Paths
 from stretto.zk.records import NodeRegistration, decode

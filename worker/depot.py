@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 import msgspec
 
-from stretto import records
 from stretto.errors import UsageError
-from stretto.records import DepotOffset
-from stretto.replog.frame import Buffer
+from stretto.vocabulary import records
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Buffer
 
 if TYPE_CHECKING:
     from stretto.worker.environment import Database, ReadTransaction, WriteTransaction
@@ -43,7 +43,7 @@ class DepotBatch(msgspec.Struct, frozen=True, gc=False):
     base: DepotOffset
     timestamp_ms: int
     payload: bytes
-    """As it was packed: :meth:`stretto.records.RecordBatch.parse` reads it."""
+    """As it was packed: :meth:`stretto.vocabulary.records.RecordBatch.parse` reads it."""
 
     @property
     def end(self) -> DepotOffset:

@@ -14,19 +14,12 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from stretto.loop import Loop
-from stretto.types import WorkerId
+from stretto.network.loop import Loop
+from stretto.specs.assignments import Assignment
+from stretto.specs.modules import ModuleSpec, ModuleState, Update
+from stretto.vocabulary.types import WorkerId
 from stretto.zk.paths import Paths
-from stretto.zk.records import (
-    Assignment,
-    DestroyedModules,
-    ModuleSpec,
-    ModuleState,
-    Record,
-    Update,
-    ZnodeDamaged,
-    decode,
-)
+from stretto.zk.records import DestroyedModules, Record, ZnodeDamaged, decode
 from stretto.zk.view import Followed, View
 
 log = structlog.get_logger()

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from stretto import admin
+from stretto import control
 from stretto.errors import StorageError
 from stretto.replog.frame import payload
 
 if TYPE_CHECKING:
-    from stretto.loop import Loop
+    from stretto.network.loop import Loop
     from stretto.replog.frame import Frame
+    from stretto.vocabulary.groups import GroupKey
     from stretto.worker.group import Group
-    from stretto.zk.paths import GroupKey
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ class Digests:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._lock = threading.Lock()
-        self._found: OrderedDict[tuple[GroupKey, str], admin.DigestView] = OrderedDict()
+        self._found: OrderedDict[tuple[GroupKey, str], control.DigestView] = OrderedDict()
         self._pool = ThreadPoolExecutor(1, "digest")
         self._is_closing = False
 
@@ -60,7 +60,7 @@ class Digests:
                 if self._is_closing:
                     return
                 found = {task: digest() for task, digest in digests.items()}
-            self._keep(group.key, marker, admin.DigestView(offset=frame.end_offset, digests=found))
+            self._keep(group.key, marker, control.DigestView(offset=frame.end_offset, digests=found))
 
         def then(error: Exception | None) -> None:
             if error is not None:
@@ -68,14 +68,14 @@ class Digests:
 
         self._pool.submit(self._loop.hand_back, compute, then)
 
-    def _keep(self, group: GroupKey, marker: str, view: admin.DigestView) -> None:
+    def _keep(self, group: GroupKey, marker: str, view: control.DigestView) -> None:
         log.info("digests_computed", group=str(group), marker=marker, offset=view.offset)
         with self._lock:
             self._found[group, marker] = view
             while len(self._found) > KEPT:
                 self._found.popitem(last=False)
 
-    def found(self, group: GroupKey, marker: str) -> admin.DigestView | None:
+    def found(self, group: GroupKey, marker: str) -> control.DigestView | None:
         with self._lock:
             return self._found.get((group, marker))
 

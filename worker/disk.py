@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from stretto.loop import Loop
+from stretto.network.loop import Loop
 
 THREADS = 10
 """More than images are copied at a time (:mod:`stretto.worker.catchup`): what takes a moment finds a thread,

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import lmdb
 
 from stretto.errors import StorageError
-from stretto.private import private_folder
+from stretto.process.private_files import private_folder
 
 if TYPE_CHECKING:
     from lmdb import _Database

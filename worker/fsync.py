@@ -20,10 +20,10 @@ import structlog
 
 from stretto.replog.identity import Fsync, Identity
 from stretto.replog.log import Replog
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
 
 if TYPE_CHECKING:
-    from stretto.loop import Loop
+    from stretto.network.loop import Loop
     from stretto.replog.commit import GroupCommit
     from stretto.worker.applier import Applier
 

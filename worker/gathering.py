@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 
 GATHERED_MS = 100
 GATHERED_MAX = 100

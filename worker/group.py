@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 
 import structlog
 
-from stretto import admin, records, wire
+from stretto import control
 from stretto.errors import StorageCorrupt, StorageError
-from stretto.invariants import InvariantViolation
-from stretto.records import DepotOffset
 from stretto.replog.commit import GroupCommit
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Effect
@@ -33,19 +31,23 @@ from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import Frame, Kind, payload
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.specs.assignments import GroupPlan
+from stretto.vocabulary import records
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker.environment import DEPOTS_MAX
 from stretto.worker.gathering import Gathering
 from stretto.worker.outbox import Outbox
-from stretto.worker.plan import GroupPlan
 from stretto.worker.removal import Drop
 from stretto.worker.removal import parse as parse_removal
 from stretto.worker.shortening import Shortening
 from stretto.worker.views import Since, replica_view
-from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
-    from stretto.loop import Loop
+    from stretto.network.loop import Loop
     from stretto.worker.applier import Applier
     from stretto.worker.catchup import CatchupDesk
     from stretto.worker.disk import DiskThreads
@@ -565,7 +567,7 @@ class Group:
     def session_started(self, incarnation: Incarnation) -> None:
         self.step(events.SessionStarted(incarnation=incarnation))
 
-    def view(self) -> admin.ReplicaView:
+    def view(self) -> control.ReplicaView:
         catchup = self.host.catchup.view(self.key)
         return replica_view(self.replica, self.plan, self.since, self.host.loop.now, catchup)
 

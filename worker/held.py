@@ -20,10 +20,10 @@ from pathlib import Path
 
 import msgspec
 
-from stretto.catchup.throttle import Throttle
 from stretto.errors import StorageError
-from stretto.private import open_private
-from stretto.types import TaskId
+from stretto.process.private_files import open_private
+from stretto.vocabulary.throttle import Throttle
+from stretto.vocabulary.types import TaskId
 from stretto.worker.taskdigest import HeldTask
 
 PIPE_BYTES = 1 << 20

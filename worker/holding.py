@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from stretto import admin
+from stretto import control
 
 if TYPE_CHECKING:
     from stretto.worker.process import Worker
@@ -34,7 +34,7 @@ class Holding:
     def is_held(self) -> bool:
         return bool(self._until)
 
-    def asked(self, call: admin.HoldTopologies) -> admin.HoldView:
+    def asked(self, call: control.HoldTopologies) -> control.HoldView:
         worker = self._worker
         was_held = self.is_held
         was_held_by_it = call.token in self._until
@@ -50,7 +50,7 @@ class Holding:
             for group in worker.groups.values()
             if group.leader is not None and group.leader.is_serving
         )
-        return admin.HoldView(
+        return control.HoldView(
             led=led,
             waits=worker.microbatches.under_way or worker.streams.under_way,
             was_held=was_held_by_it,

@@ -19,13 +19,12 @@ import structlog
 from stretto.errors import StrettoError
 from stretto.replog.core import events
 from stretto.replog.core.guards import GUARDS
-from stretto.types import WorkerId
+from stretto.specs.assignments import Assignment, GroupPlan, plans_of
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import WorkerId
 from stretto.worker import views
-from stretto.worker.plan import GroupPlan, plans_of
 from stretto.worker.storage import ReplicaStorage
 from stretto.worker.takeover import PREPARING
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import Assignment
 
 if TYPE_CHECKING:
     from stretto.worker.group import Group

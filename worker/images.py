@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from stretto.catchup import blocks, messages
-from stretto.catchup.messages import Run
+from stretto.catchup import blocks
 from stretto.errors import StorageError
-from stretto.private import private_folder
-from stretto.types import Offset, TaskId
+from stretto.process.private_files import private_folder
+from stretto.vocabulary.types import Offset, TaskId
+from stretto.wire import catchup
+from stretto.wire.catchup import Run
 from stretto.worker.environment import NoSpace
 from stretto.worker.hasher import is_aligned, open_direct
 from stretto.worker.hashing import SMALL_BYTES, copy_and_hash, hashes_of
@@ -73,7 +74,7 @@ class SpooledImage:
     """``described`` answers the question that it was made for; ``listed`` is the list that goes with it."""
 
     spool: Spool
-    described: messages.Image
+    described: catchup.Image
     transaction: int
     hashes: bytes
     listed: bytes
@@ -90,7 +91,7 @@ class GrowingImage:
     """One that is being made, as far as ``described`` tells."""
 
     spool: Spool
-    described: messages.Growing
+    described: catchup.Growing
     hashes: bytearray
 
     def pieces(self, runs: tuple[Run, ...]) -> Pieces:
@@ -114,7 +115,7 @@ def _pieces(runs: tuple[Run, ...], size_bytes: int, block_bytes: int) -> Pieces:
 def make_image(
     state: AppliedState,
     folder: Path,
-    ask: messages.AskImage,
+    ask: catchup.AskImage,
     previous: SpooledImage | None,
     grew: Callable[[GrowingImage], None] = lambda _: None,
 ) -> SpooledImage:
@@ -153,7 +154,7 @@ def make_image(
     if against is not None and against.described.block_bytes != block_bytes:
         against = None
     listed = hashes if against is None else blocks.encode_changes(against.hashes, hashes)
-    described = messages.Image(
+    described = catchup.Image(
         ask.epoch,
         ask.incarnation,
         ask.attempt,
@@ -176,7 +177,7 @@ class _Progress:
     def __init__(
         self,
         spool: Spool,
-        ask: messages.AskImage,
+        ask: catchup.AskImage,
         size_bytes: int,
         block_bytes: int,
         grew: Callable[[GrowingImage], None],
@@ -192,7 +193,7 @@ class _Progress:
             return
         self._told = count
         ask = self._ask
-        described = messages.Growing(
+        described = catchup.Growing(
             ask.epoch,
             ask.incarnation,
             ask.attempt,

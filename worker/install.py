@@ -22,14 +22,14 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
-from stretto.decoding import MALFORMED
 from stretto.errors import StorageCorrupt
 from stretto.replog.folder import OsFolder
 from stretto.replog.intent import Change, Intent
 from stretto.replog.intent import carry_out as carry_out_intent
 from stretto.replog.segment import replace_durably
 from stretto.replog.storage import EpochStart
-from stretto.types import Offset, StorageId
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.types import Offset, StorageId
 from stretto.worker.staging import INCOMING
 
 INSTALL = "install"

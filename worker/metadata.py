@@ -13,15 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stretto import wire
-from stretto.types import Epoch, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, WorkerId
+from stretto.wire import messages as wire
 from stretto.zk.survey import GroupSeen
 
 if TYPE_CHECKING:
+    from stretto.network.transport import Connection
     from stretto.worker.group import Group
     from stretto.worker.process import Worker
-    from stretto.worker.transport import Connection
 
 WAIT_MS_MAX = 5_000
 PARKED_MAX = 10_000

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import structlog
 
-from stretto.loop import Loop
-from stretto.types import Incarnation
+from stretto.network.loop import Loop
+from stretto.vocabulary.types import Incarnation
 from stretto.zk.paths import Paths
 from stretto.zk.records import NodeRegistration, ZnodeDamaged, decode
 from stretto.zk.view import Followed, View

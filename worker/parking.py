@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from stretto import wire
-from stretto.loop import Loop
-from stretto.types import TaskId
-from stretto.worker.transport import Connection
-from stretto.zk.paths import GroupKey
+from stretto.network.loop import Loop
+from stretto.network.transport import Connection
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 
 PARKED_MAX = 10_000
 WAIT_MS_MAX = 10_000

@@ -15,19 +15,19 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeAlias
 
-from stretto import wire
 from stretto.errors import StrettoError
 from stretto.replog.core import effects
-from stretto.types import Epoch
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch
+from stretto.wire import messages as wire
 from stretto.worker import queries
 from stretto.worker.environment import WouldWait
 from stretto.worker.residence import Residence
-from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
+    from stretto.network.transport import Connection
     from stretto.worker.group import Group
     from stretto.worker.process import Worker
-    from stretto.worker.transport import Connection
 
 TOGETHER_KEYS_MAX = 1_000
 """Beyond it the point reads of a turn are several to the core."""

@@ -18,20 +18,26 @@ from typing import Any
 
 import structlog
 
-from stretto import wire
-from stretto.admin import ModuleDescription, describe
-from stretto.endpoint import advertised
+from stretto.control import ModuleDescription, describe
 from stretto.errors import PeerError
-from stretto.keys import ClusterKey
-from stretto.loop import Loop
+from stretto.network.endpoint import advertised
+from stretto.network.keys import ClusterKey
+from stretto.network.loop import Loop
+from stretto.network.repeating import Repeating
+from stretto.network.transport import Connection, Transport
 from stretto.options import Level, OptionSet, settings_of
-from stretto.records import DepotOffset
+from stretto.process.folder_lock import lock_folder
 from stretto.replog.commit import GroupCommit
 from stretto.replog.core import effects, events
 from stretto.replog.core.guards import GUARDS
 from stretto.replog.core.settings import Settings
 from stretto.replog.frame import Frame, decode
-from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.specs.assignments import Assignment, GroupPlan
+from stretto.specs.modules import ModuleSpec, ModuleState, RestoredFrom
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker.applier import Applier
 from stretto.worker.calls import CallDesk
 from stretto.worker.catchup import CatchupDesk
@@ -44,24 +50,20 @@ from stretto.worker.holding import Holding
 from stretto.worker.hosting import Hosting
 from stretto.worker.metadata import MetadataDesk
 from stretto.worker.microbatch.desk import MicrobatchDesk
-from stretto.worker.plan import GroupPlan
 from stretto.worker.regrouping import RegroupingDesk
-from stretto.worker.repeating import Repeating
 from stretto.worker.replicas import REOPEN_MS, Replicas
 from stretto.worker.retention import RetentionDesk
 from stretto.worker.scans.desk import ScanDesk
 from stretto.worker.scans.moments import MomentDesk
 from stretto.worker.snapshots import SnapshotDesk, is_snapshot
-from stretto.worker.storage import lock_folder
 from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
 from stretto.worker.topology.queries import QueryDesk
 from stretto.worker.topology.waiting import Waiters
-from stretto.worker.transport import Connection, Transport
 from stretto.zk.credentials import Credentials
 from stretto.zk.metastore import Metastore
-from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import Assignment, ModuleSpec, ModuleState, RestoredFrom, WorkerRegistration
+from stretto.zk.paths import Paths
+from stretto.zk.records import WorkerRegistration
 
 log = structlog.get_logger()
 

@@ -1,6 +1,6 @@
 """The PStates of one task, each a database of the task's file whose rows are those of :mod:`stretto.pstate`.
 
-Nothing here knows what the rows mean, except that keys are paths of :mod:`stretto.ordered` keys.
+Nothing here knows what the rows mean, except that keys are paths of :mod:`stretto.pstate.ordered` keys.
 
 Deleting a range takes as long as it has rows, in the transaction of its batch, but little memory: LMDB reuses
 the pages that it empties for those that it copies next. All of a PState is dropped at once.
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from stretto.ordered import EVERYTHING, KEY_BYTES_MAX
 from stretto.pstate.changes import Changes
+from stretto.pstate.ordered import EVERYTHING, KEY_BYTES_MAX
 from stretto.pstate.tree import Row
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 
 if TYPE_CHECKING:
     from stretto.worker.environment import Database, ReadTransaction, WriteTransaction

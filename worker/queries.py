@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, TypeAlias
 
-from stretto import ordered, wire
 from stretto.errors import PeerError
-from stretto.nearest import did_you_mean
-from stretto.ordered import KEY_BYTES_MAX
+from stretto.pstate import ordered
+from stretto.pstate.ordered import KEY_BYTES_MAX
 from stretto.pstate.overlay import Rows, beginnings
-from stretto.types import Offset
+from stretto.vocabulary.suggest import did_you_mean
+from stretto.vocabulary.types import Offset
+from stretto.wire import messages as wire
 from stretto.worker.pstate import StoredRows
 
 if TYPE_CHECKING:

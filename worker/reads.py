@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 import msgspec
 
-from stretto import wire
-from stretto.admin import ModuleDescription
-from stretto.nearest import did_you_mean
+from stretto.control import ModuleDescription
 from stretto.options import OptionSet
-from stretto.records import DepotOffset
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import payload
-from stretto.types import Epoch, Millis, Offset, TaskId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.suggest import did_you_mean
+from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId
+from stretto.wire import messages as wire
 from stretto.worker import queries
 from stretto.worker.depot import DepotBatch, DepotSlice
 from stretto.worker.parking import WAIT_MS_MAX, ParkedRead, ParkedReads
 from stretto.worker.points import Asked, Found, PointReads, failed, look_up, served
-from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
+    from stretto.network.transport import Connection
     from stretto.worker.group import Group
     from stretto.worker.process import Worker
-    from stretto.worker.transport import Connection
 
 READ_RECORDS_MAX = 100_000
 

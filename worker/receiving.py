@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 
 import structlog
 
-from stretto import admin
-from stretto.catchup import blocks, fetch, messages
+from stretto import control
+from stretto.catchup import blocks, fetch
 from stretto.errors import StrettoError, sentence_of
 from stretto.replog.core import effects, events
 from stretto.replog.core.replica import RoleName
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Millis, Offset, TaskId, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId, WorkerId
+from stretto.wire import catchup
 from stretto.worker.environment import NoSpace
 from stretto.worker.install import Install
 from stretto.worker.staging import Abandoned, Staging
-from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
     from stretto.worker.catchup import CatchupDesk
@@ -146,7 +147,7 @@ class StateReceiving:
         elif result is not None:
             raise result
 
-    def heard(self, group: Group, leader: WorkerId, message: messages.Answer, body: memoryview) -> None:
+    def heard(self, group: Group, leader: WorkerId, message: catchup.Answer, body: memoryview) -> None:
         receiving = self._receiving.get(group.key)
         if receiving is not None and leader == receiving.leader:
             self._heard(receiving, message, body)
@@ -187,14 +188,14 @@ class StateReceiving:
         self._step(receiving, fetch.Begin())
         self._keep_alive_later(receiving)
 
-    def _heard(self, receiving: Receiving, message: messages.Answer, body: memoryview) -> None:
+    def _heard(self, receiving: Receiving, message: catchup.Answer, body: memoryview) -> None:
         if not receiving.fetch.belongs(message):
             return
         now = Millis(self._loop.now)
         receiving.received_bytes += len(body)
         receiving.measure(now)
         is_late = now - receiving.told_at >= _alive_ms(receiving)
-        if is_late and not isinstance(message, messages.Refused):
+        if is_late and not isinstance(message, catchup.Refused):
             self._progressed(receiving)
         self._step(receiving, fetch.Heard(message=message, body=body))
 
@@ -451,12 +452,12 @@ class StateReceiving:
 
     # For people.
 
-    def view(self, key: GroupKey) -> admin.CatchupView | None:
+    def view(self, key: GroupKey) -> control.CatchupView | None:
         receiving = self._receiving.get(key)
         if receiving is None or not self._is_current(receiving):
             return None
         fetching, now = receiving.fetch, Millis(self._loop.now)
-        return admin.CatchupView(
+        return control.CatchupView(
             leader=receiving.leader,
             round=fetching.round,
             min_rounds=fetching.terms.min_rounds,
@@ -467,7 +468,7 @@ class StateReceiving:
             since_ms=self._loop.now - receiving.begun_at,
             waits=receiving.waits,
             tasks=tuple(
-                admin.TaskCatchup(
+                control.TaskCatchup(
                     task=each.task,
                     phase=each.phase,
                     round=each.round,

@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from stretto.process.folder_lock import boot_id
 from stretto.replog.core import events
-from stretto.types import StorageId, TaskId
+from stretto.specs.assignments import Assignment, GroupPlan, plans_of
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import StorageId, TaskId
 from stretto.worker import takeover
 from stretto.worker.hosting import DELETING
-from stretto.worker.plan import GroupPlan, plans_of
-from stretto.worker.storage import boot_id
 from stretto.worker.taskmeta import Seal
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import Assignment
 
 if TYPE_CHECKING:
     from stretto.worker.group import Group

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from stretto.decoding import MALFORMED
 from stretto.errors import PeerError
-from stretto.replog.frame import Buffer
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.types import Buffer
 
 
 class Trim(msgspec.Struct, frozen=True, array_like=True, tag="trim", gc=False):

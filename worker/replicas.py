@@ -18,14 +18,14 @@ from stretto.replog.core import events
 from stretto.replog.core.settings import Identity
 from stretto.replog.identity import Identity as StoredIdentity
 from stretto.replog.log import Replog
-from stretto.types import Incarnation, Offset, StorageId
+from stretto.specs.assignments import GroupPlan
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Incarnation, Offset, StorageId
 from stretto.worker import views
 from stretto.worker.fsync import FsyncSwitch
 from stretto.worker.group import Group
 from stretto.worker.hosting import folder_of
-from stretto.worker.plan import GroupPlan
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage
-from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
     from stretto.worker.process import Worker

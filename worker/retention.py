@@ -18,19 +18,19 @@ import msgspec
 import structlog
 
 from stretto.options import OptionSet, PerDepot
-from stretto.records import DepotOffset
 from stretto.replog.core import effects
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Epoch, TaskId
 from stretto.worker.removal import Drop, Removal, Trim, encode
 from stretto.worker.topology import rows as rows_of
 
 if TYPE_CHECKING:
-    from stretto.admin import ModuleDescription
+    from stretto.control import ModuleDescription
+    from stretto.vocabulary.groups import GroupKey
     from stretto.worker.group import Group
     from stretto.worker.process import Worker
     from stretto.worker.state import AppliedState
-    from stretto.zk.paths import GroupKey
 
 log = structlog.get_logger()
 

@@ -29,13 +29,13 @@ import msgspec
 import structlog
 import zmq
 
-from stretto import allocator, wire
-from stretto.dealer import Dealer
 from stretto.errors import StrettoError
-from stretto.keys import ClusterKey
-from stretto.loop import Loop
-from stretto.replog.frame import Buffer
-from stretto.types import WorkerId
+from stretto.network.dealer import Dealer
+from stretto.network.keys import ClusterKey
+from stretto.network.loop import Loop
+from stretto.process import allocator
+from stretto.vocabulary.types import Buffer, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker.hasher import be_nice, hashes_in
 
 COMMAND_BYTES_MAX = 128 * 1024

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, assert_never
 
 import structlog
 
-from stretto import wire
-from stretto.catchup import blocks, messages, serve
+from stretto.catchup import blocks, serve
 from stretto.catchup.fetch import PART_BYTES
 from stretto.errors import StorageCorrupt, StorageError, sentence_of
 from stretto.replog.core import effects, events
 from stretto.telemetry.windows import REFUSED_TRANSFERS
-from stretto.types import Millis, TaskId, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Millis, TaskId, WorkerId
+from stretto.wire import catchup
+from stretto.wire import messages as wire
 from stretto.worker import sender
 from stretto.worker.images import GrowingImage, SpooledImage, make_image
 from stretto.worker.share import NodeShare
-from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
     from stretto.worker.catchup import CatchupDesk
@@ -85,7 +86,7 @@ class StateServing:
             patience_ms=Millis(int(option("replication.far.horizon.timeout.millis"))),
         )
 
-    def heard(self, group: Group, follower: WorkerId, message: messages.Ask) -> None:
+    def heard(self, group: Group, follower: WorkerId, message: catchup.Ask) -> None:
         leads = group.leader.epoch if group.leader is not None else None
         if leads != message.epoch:
             self._step_serve(serve.LeadershipEnded(group=group.key, leads=leads))
@@ -187,7 +188,7 @@ class StateServing:
             serving.is_over = True
 
     def _image(
-        self, key: serve.Key, task: TaskId, message: messages.Hashes | messages.Blocks
+        self, key: serve.Key, task: TaskId, message: catchup.Hashes | catchup.Blocks
     ) -> SpooledImage | GrowingImage | None:
         serving = self._serving.get(key)
         if serving is None:
@@ -199,7 +200,7 @@ class StateServing:
                     return image
         return None
 
-    def _make(self, key: serve.Key, ask: messages.AskImage) -> None:
+    def _make(self, key: serve.Key, ask: catchup.AskImage) -> None:
         group = self._worker.groups.get(key[0])
         if group is None:
             self._step_serve(serve.ImageFailed(key=key, attempt=ask.attempt, why="the replica stopped"))
@@ -230,7 +231,7 @@ class StateServing:
         self._step_serve(serve.ImageGrew(key=key, growing=image.described))
 
     def _made(
-        self, key: serve.Key, serving: Serving, ask: messages.AskImage, result: SpooledImage | Exception
+        self, key: serve.Key, serving: Serving, ask: catchup.AskImage, result: SpooledImage | Exception
     ) -> None:
         serving.growing.pop(ask.task, None)
         if serving.is_over:
@@ -257,8 +258,8 @@ class StateServing:
         self,
         key: serve.Key,
         image: SpooledImage | GrowingImage,
-        message: messages.Blocks,
-        runs: tuple[messages.Run, ...],
+        message: catchup.Blocks,
+        runs: tuple[catchup.Run, ...],
     ) -> None:
         transport, pieces = self._worker.transport, image.pieces(runs)
         part = sender.Part(
@@ -289,7 +290,7 @@ class StateServing:
         failed = serve.ImageFailed(key=(group, unread.to), attempt=message.attempt, why=unread.why)
         self._step_serve(failed)
 
-    def _send_entries(self, key: serve.Key, ask: messages.AskEntries, *, fetched: bool = False) -> None:
+    def _send_entries(self, key: serve.Key, ask: catchup.AskEntries, *, fetched: bool = False) -> None:
         """Entries below the apply offset are decided: whoever has them may apply them."""
         group = self._worker.groups.get(key[0])
         if group is None:
@@ -311,7 +312,7 @@ class StateServing:
                 group.storage_failed(error)
                 return
             blob, end = b"".join(chunk.buffers), chunk.end
-        answer = messages.Entries(
+        answer = catchup.Entries(
             ask.epoch,
             ask.incarnation,
             ask.attempt,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from stretto.types import WorkerId
+from stretto.vocabulary.types import WorkerId
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):

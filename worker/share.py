@@ -11,7 +11,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from stretto.private import private_folder
+from stretto.process.private_files import private_folder
 
 
 class NodeShare:

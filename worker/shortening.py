@@ -17,7 +17,7 @@ from stretto.errors import StorageCorrupt, StorageError
 if TYPE_CHECKING:
     from stretto.replog.commit import GroupCommit
     from stretto.replog.log import Replog
-    from stretto.types import Offset
+    from stretto.vocabulary.types import Offset
     from stretto.worker.disk import DiskThreads
 
 

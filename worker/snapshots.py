@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from stretto import admin
+from stretto import control
 from stretto.errors import StorageError, StrettoError, UsageError
 from stretto.replog.frame import payload
 from stretto.snapshot.cuts import microbatch_at
 from stretto.snapshot.manifest import file_of, sync_folder
-from stretto.types import Epoch, Offset, TaskId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, TaskId
 from stretto.worker.held import CopiedFile, HeldState
 from stretto.worker.microbatch.entries import DATABASE
-from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
     from stretto.replog.frame import Frame
@@ -61,7 +61,7 @@ class _Kept:
     offset: Offset
     epoch: Epoch
     held: HeldState
-    microbatches: dict[TaskId, dict[str, admin.MicrobatchCut]]
+    microbatches: dict[TaskId, dict[str, control.MicrobatchCut]]
     asked_at: int
     digests: dict[TaskId, str] = field(default_factory=dict)
     copied: dict[TaskId, CopiedFile] = field(default_factory=dict)
@@ -69,17 +69,17 @@ class _Kept:
     is_copying: bool = False
     problem: str = ""
 
-    def view(self, cluster: str) -> admin.CutView:
+    def view(self, cluster: str) -> control.CutView:
         tasks = {}
         for task in self.held.tasks:
             copied = self.copied.get(task)
-            tasks[task] = admin.CutTask(
+            tasks[task] = control.CutTask(
                 microbatches=self.microbatches[task],
                 digest=self.digests.get(task),
                 size_bytes=None if copied is None else copied.size_bytes,
                 sha256="" if copied is None else copied.sha256,
             )
-        return admin.CutView(
+        return control.CutView(
             offset=self.offset,
             epoch=self.epoch,
             cluster=cluster,
@@ -133,11 +133,11 @@ class SnapshotDesk:
 
     # Calls.
 
-    def cut(self, call: admin.Cut) -> admin.CutView | None:
+    def cut(self, call: control.Cut) -> control.CutView | None:
         kept = self._find(call.group, call.marker)
         return None if kept is None else kept.view(self._worker.config.cluster)
 
-    def copy(self, call: admin.CopyCut) -> bool:
+    def copy(self, call: control.CopyCut) -> bool:
         kept = self._find(call.group, call.marker)
         if kept is None:
             return False
@@ -147,7 +147,7 @@ class SnapshotDesk:
             self._on_thread(kept, lambda: self._copy(kept, Path(call.folder), call.token, rate))
         return True
 
-    def drop(self, call: admin.DropCut) -> None:
+    def drop(self, call: control.DropCut) -> None:
         with self._lock:
             kept = self._kept.pop((call.group, call.marker), None)
         if kept is not None:
@@ -166,7 +166,7 @@ class SnapshotDesk:
         left_ms = kept.asked_at + IDLE_MS - _now_ms()
         if is_kept and left_ms <= 0:
             log.warning("snapshot_forgotten", group=str(kept.group), marker=kept.marker)
-            self.drop(admin.DropCut(group=kept.group, marker=kept.marker))
+            self.drop(control.DropCut(group=kept.group, marker=kept.marker))
         elif is_kept:
             self._worker.loop.call_after(left_ms + 1, self._watch, kept)
 

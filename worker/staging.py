@@ -21,15 +21,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stretto.catchup import blocks, messages
+from stretto.catchup import blocks
 from stretto.catchup.fetch import PART_BYTES, WINDOW
-from stretto.catchup.messages import Run
 from stretto.errors import PeerError, StorageError
 from stretto.replog.core.guards import GUARDS
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import decode
 from stretto.replog.log import Replog
-from stretto.types import Offset, TaskId
+from stretto.vocabulary.types import Offset, TaskId
+from stretto.wire import catchup
+from stretto.wire.catchup import Run
 from stretto.worker import hasher
 from stretto.worker.environment import SPARE_BYTES, NoSpace
 from stretto.worker.hashing import hashes_of
@@ -167,7 +168,7 @@ class Staging:
         self._hashes[task] = hashes_of(fd, os.fstat(fd).st_size, block_bytes, self._seed)
         self._block_bytes[task] = block_bytes
 
-    def compare(self, image: messages.Image, parts: tuple[bytes, ...]) -> list[Run] | None:
+    def compare(self, image: catchup.Image, parts: tuple[bytes, ...]) -> list[Run] | None:
         """The blocks that are missing; None if the list came damaged. Raises NoSpace, and may be repeated."""
         with self._working():
             task, listed = image.task, b"".join(parts)
@@ -223,7 +224,7 @@ class Staging:
                 raise
             raise NoSpace(f"{self.folder} cannot hold {what} ({cause}); free some space") from error
 
-    def store(self, image: messages.Image, runs: tuple[Run, ...], body: memoryview) -> tuple[Run, ...]:
+    def store(self, image: catchup.Image, runs: tuple[Run, ...], body: memoryview) -> tuple[Run, ...]:
         """Write blocks; returns those that are not what the image lists. Raises NoSpace."""
         with self._working():
             listed = self._hashes[image.task]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import signal
 import threading
 
-from stretto import lean  # noqa: F401 - before structlog is imported
-from stretto.admin import ModuleDescription, describe
-from stretto.allocator import keep_freed_memory
+from stretto.process import lean  # noqa: F401 - before structlog is imported
+
+# isort: split
 from stretto.conductor.creation import await_module
-from stretto.endings import run_daemon
-from stretto.endpoint import advertised
-from stretto.keys import ClusterKey, require_key
-from stretto.logs import configure
-from stretto.private import create_private_files
+from stretto.control import ModuleDescription, describe
+from stretto.network.endpoint import advertised
+from stretto.network.keys import ClusterKey, require_key
+from stretto.process.allocator import keep_freed_memory
+from stretto.process.exit_codes import run_daemon
+from stretto.process.logs import configure
+from stretto.process.private_files import create_private_files
+from stretto.specs.assignments import plans_of
 from stretto.worker.hosting import hosted
-from stretto.worker.plan import plans_of
 from stretto.worker.process import Worker, WorkerConfig
 from stretto.worker.settings import WorkerSettings
 from stretto.zk.client import await_connection, close, new_client

@@ -42,13 +42,13 @@ from functools import partial
 from pathlib import Path
 
 from stretto.errors import RetriableError, StorageError, UsageError
-from stretto.invariants import check
 from stretto.pstate.overlay import NoRows
-from stretto.records import DepotOffset
 from stretto.replog.core.producers import NO_PRODUCER, SEALS, ProducerTable
 from stretto.replog.frame import Frame, Kind, decode
 from stretto.replog.storage import Storage
-from stretto.types import Offset, TaskId
+from stretto.vocabulary.invariants import check
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Offset, TaskId
 from stretto.worker.depot import DepotBatch, DepotSlice
 from stretto.worker.environment import MAP_BYTES, Environment, NoSpace, StandingFile, StateCorrupt
 from stretto.worker.held import HeldState

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from stretto.loop import Loop
+from stretto.network.loop import Loop
 
 
 class Stepped(Protocol):

@@ -10,7 +10,6 @@ no record mistakes it for what it was.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from concurrent.futures import Executor
@@ -19,47 +18,29 @@ from pathlib import Path
 
 import structlog
 
-from stretto.errors import StorageCorrupt, UsageError
-from stretto.private import private_folder
+from stretto.errors import StorageCorrupt
+from stretto.process.folder_lock import boot_id
+from stretto.process.private_files import private_folder
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Frame, decode
 from stretto.replog.identity import ASIDE_PREFIX, Identity, open_identity
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
 from stretto.snapshot.seeding import stage
-from stretto.types import Epoch, Offset, StorageId
+from stretto.specs.assignments import GroupPlan
+from stretto.specs.modules import RestoredFrom
+from stretto.vocabulary.types import Epoch, Offset, StorageId
 from stretto.worker import takeover
 from stretto.worker.images import remove_spools
 from stretto.worker.install import INSTALL, Install, carry_out, resume
-from stretto.worker.plan import GroupPlan
 from stretto.worker.staging import INCOMING
 from stretto.worker.state import AppliedState, LogTooShort, StateCorrupt
 from stretto.worker.takeover import TAKEOVER
-from stretto.zk.records import RestoredFrom
 
 log = structlog.get_logger()
 
 ROOM_BYTES = 1 << 20
 READ_BYTES = 4 << 20
-
-
-def boot_id() -> str:
-    """Changes with every start of the machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-
-
-def lock_folder(path: Path) -> int:
-    """Keep other processes out of a data folder for as long as the descriptor is open."""
-    private_folder(path)
-    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UsageError(
-            f"{path} is in use by another process; stop it first, or give this one its own --data-dir"
-        ) from None
-    return descriptor
 
 
 @dataclass

@@ -23,24 +23,25 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from stretto import admin, logpages
-from stretto.decoding import MALFORMED
-from stretto.endpoint import advertised
+from stretto import control
 from stretto.errors import StrettoError, UsageError
-from stretto.keys import ClusterKey
-from stretto.logs import RECENT
-from stretto.loop import Loop
-from stretto.private import open_private
-from stretto.service import Service
+from stretto.network import log_pages
+from stretto.network.endpoint import advertised
+from stretto.network.keys import ClusterKey
+from stretto.network.loop import Loop
+from stretto.network.service import Service
+from stretto.process.folder_lock import lock_folder
+from stretto.process.logs import RECENT
+from stretto.process.private_files import open_private
 from stretto.snapshot.seeding import why_unseen
-from stretto.types import Incarnation, Millis, WorkerId
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.types import Incarnation, Millis, WorkerId
 from stretto.worker.burials import Burials
 from stretto.worker.children import Child, Children, bound_logs
 from stretto.worker.code import ModuleCode
 from stretto.worker.desired import Desired, Fate
 from stretto.worker.hosting import DELETING
 from stretto.worker.namesakes import Namesakes
-from stretto.worker.storage import lock_folder
 from stretto.worker.takeover import PREPARING
 from stretto.worker.trials import CodeTrials
 from stretto.zk.credentials import Credentials
@@ -222,31 +223,36 @@ class Supervisor:
 
     # Calls: on the service's threads.
 
-    def _answer(self, call: admin.AnyCall, bodies: list[memoryview]) -> object:
+    def _answer(self, call: control.AnyCall, bodies: list[memoryview]) -> object:
         match call:
-            case admin.HasArtifact() | admin.HeldOfArtifact() | admin.PutArtifact() | admin.GetArtifact():
+            case (
+                control.HasArtifact()
+                | control.HeldOfArtifact()
+                | control.PutArtifact()
+                | control.GetArtifact()
+            ):
                 return self._code.store.handle(call, bodies)
-            case admin.FindConductor():
+            case control.FindConductor():
                 return self._conductor
-            case admin.Log(worker=worker):
+            case control.Log(worker=worker):
                 return self._log(call, worker)
-            case admin.SeesSnapshot(folder=folder, checksum=checksum):
+            case control.SeesSnapshot(folder=folder, checksum=checksum):
                 return why_unseen(Path(folder), checksum)
-            case admin.LocalWorkers():
+            case control.LocalWorkers():
                 node = self.config.node
                 addresses = self._burials.addresses.items()
-                return [admin.WorkerView(worker=each, node=node, address=at) for each, at in addresses]
+                return [control.WorkerView(worker=each, node=node, address=at) for each, at in addresses]
             case _:
                 raise StrettoError(
                     f"the supervisor of node {self.config.node} does not know {type(call).__name__}; "
                     "ask the conductor"
                 )
 
-    def _log(self, call: admin.Log, worker: WorkerId | None) -> admin.LogPage:
+    def _log(self, call: control.Log, worker: WorkerId | None) -> control.LogPage:
         if worker is None:
-            return logpages.of_memory(RECENT, call)
+            return log_pages.of_memory(RECENT, call)
         self._paths.worker(worker)  # Refuses what is no name, such as a path.
-        return logpages.of_file(self._log_of(worker), call)
+        return log_pages.of_file(self._log_of(worker), call)
 
     # Workers.
 

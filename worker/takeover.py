@@ -25,7 +25,6 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
-from stretto.decoding import MALFORMED
 from stretto.errors import StorageCorrupt
 from stretto.replog.folder import OsFolder
 from stretto.replog.identity import open_identity
@@ -33,7 +32,8 @@ from stretto.replog.intent import Change, Intent
 from stretto.replog.intent import carry_out as carry_out_intent
 from stretto.replog.segment import replace_durably
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Offset, StorageId, TaskId
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.types import Epoch, Offset, StorageId, TaskId
 from stretto.worker.environment import StateCorrupt
 from stretto.worker.taskmeta import Seal
 

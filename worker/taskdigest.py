@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.environment import Environment

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import lmdb
 import msgspec
 
-from stretto.decoding import MALFORMED
 from stretto.replog.core.producers import Sequences
 from stretto.replog.frame import Header, Kind
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker.environment import StateCorrupt
 
 if TYPE_CHECKING:

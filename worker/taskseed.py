@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stretto.types import Offset, ProducerId, TaskId
+from stretto.vocabulary.types import Offset, ProducerId, TaskId
 from stretto.worker.environment import Environment
 from stretto.worker.pstate import PREFIX
 from stretto.worker.taskmeta import APPLIED, PRODUCER, SEALED, U64, encode_producer, producers_in

@@ -22,17 +22,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stretto import records
 from stretto.errors import PeerError, StorageError, StrettoError
-from stretto.invariants import check
-from stretto.ordered import decode, decode_at
 from stretto.pstate import changes as state_changes
 from stretto.pstate.changes import Changes
+from stretto.pstate.ordered import decode, decode_at
 from stretto.pstate.overlay import NoRows
-from stretto.records import DepotOffset
 from stretto.replog.core.producers import NO_PRODUCER, SEALS, ProducerTable, Sequences
 from stretto.replog.frame import Frame, Header, Kind, payload
-from stretto.types import Offset, ProducerId, TaskId
+from stretto.vocabulary import records
+from stretto.vocabulary.invariants import check
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Offset, ProducerId, TaskId
 from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.depot import Depot, DepotSlice

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stretto.module.work import Timed
 from stretto.replog.core import effects
 from stretto.replog.core.record import Member
 from stretto.replog.frame import Frame, Kind
@@ -32,17 +33,16 @@ from stretto.telemetry.windows import (
     TopologyWindow,
     Window,
 )
-from stretto.topology.work import Timed
-from stretto.types import Epoch, Millis, Offset, WorkerId
+from stretto.vocabulary.types import Epoch, Millis, Offset, WorkerId
 from stretto.worker.views import is_stalled
 
 if TYPE_CHECKING:
-    from stretto.loop import Loop
+    from stretto.network.loop import Loop
     from stretto.replog.core.leader import Leader
+    from stretto.vocabulary.groups import GroupKey
     from stretto.worker.group import Group
     from stretto.worker.microbatch.desk import MicrobatchDesk
     from stretto.worker.topology.desk import StreamDesk
-    from stretto.zk.paths import GroupKey
 
 WINDOWS_KEPT = 30
 """Five minutes: so long may nobody have asked without missing any."""

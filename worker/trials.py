@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from stretto.admin import ModuleManifest
 from stretto.artifact.describe import describe
+from stretto.control import ModuleManifest
 from stretto.errors import ModuleError, StrettoError
-from stretto.loop import Loop
+from stretto.network.loop import Loop
+from stretto.specs.modules import ModuleSpec, Trial, Update
 from stretto.worker.artifacts import ArtifactStore
 from stretto.zk.paths import Paths
-from stretto.zk.records import ModuleSpec, Trial, Update, encode
+from stretto.zk.records import encode
 
 log = structlog.get_logger()
 

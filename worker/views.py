@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from stretto import admin
+from stretto import control
 from stretto.replog.core.follower import Follower
 from stretto.replog.core.leader import Leader
 from stretto.replog.core.record import Member
 from stretto.replog.core.replica import Replica, RoleName
-from stretto.types import Epoch, Millis, Offset, WorkerId
-from stretto.worker.plan import GroupPlan
+from stretto.specs.assignments import GroupPlan
+from stretto.vocabulary.types import Epoch, Millis, Offset, WorkerId
 
 NO_SESSION = "it has no session with ZooKeeper"
 NOT_BEGUN = "it waits for its first session with ZooKeeper"
@@ -69,8 +69,8 @@ def replica_view(
     plan: GroupPlan,
     since_at: Since,
     now: Millis,
-    catchup: admin.CatchupView | None = None,
-) -> admin.ReplicaView:
+    catchup: control.CatchupView | None = None,
+) -> control.ReplicaView:
     record = replica.record
     leader = replica.leading if not replica.stopped else None
     since = since_at.look(replica, now)
@@ -83,7 +83,7 @@ def replica_view(
     elif serving and not replica.guards.lease_holds(now, replica.lease_end):
         serving, why = False, NO_LEASE
         since = max(since, replica.lease_end)
-    return admin.ReplicaView(
+    return control.ReplicaView(
         group=plan.key,
         worker=replica.worker,
         incarnation=replica.incarnation,
@@ -113,10 +113,10 @@ def _others(plan: GroupPlan, isr: tuple[Member, ...]) -> tuple[WorkerId, ...]:
     return tuple(worker for worker in plan.replicas if worker not in listed)
 
 
-def _followers(leader: Leader) -> tuple[admin.FollowerView, ...]:
+def _followers(leader: Leader) -> tuple[control.FollowerView, ...]:
     committed = leader.membership.committed
     return tuple(
-        admin.FollowerView(
+        control.FollowerView(
             worker=worker,
             incarnation=progress.incarnation,
             confirmed=progress.confirmed,
@@ -134,9 +134,9 @@ class Stopped:
     worker: WorkerId
     at: Millis
     why: str
-    last: admin.ReplicaView | None = None
+    last: control.ReplicaView | None = None
 
-    def view(self, now: Millis) -> admin.ReplicaView:
+    def view(self, now: Millis) -> control.ReplicaView:
         return msgspec.structs.replace(
             self.last or self._never_ran(),
             role=RoleName.STOPPED,
@@ -150,9 +150,9 @@ class Stopped:
             catchup=None,
         )
 
-    def _never_ran(self) -> admin.ReplicaView:
+    def _never_ran(self) -> control.ReplicaView:
         nowhere = Offset(0)
-        return admin.ReplicaView(
+        return control.ReplicaView(
             group=self.plan.key,
             worker=self.worker,
             incarnation=None,

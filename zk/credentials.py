@@ -13,7 +13,7 @@ from typing import Any
 from kazoo.security import make_digest_acl
 
 from stretto.errors import UsageError
-from stretto.private import require_private
+from stretto.process.private_files import require_private
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from kazoo.exceptions import NoNodeError
 
-from stretto.types import Incarnation, WorkerId
+from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.zk.following import Asker
 from stretto.zk.outcomes import LOST_ANSWER
 from stretto.zk.paths import named

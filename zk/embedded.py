@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Self
 
 from stretto.errors import StrettoError
-from stretto.java import require_java
-from stretto.private import UMASK, open_private, private_folder
+from stretto.process.java import require_java
+from stretto.process.private_files import UMASK, open_private, private_folder
 from stretto.zk import guardian
 
 HOST = "127.0.0.1"

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic
 
+from stretto.specs.assignments import Assignment
 from stretto.zk.following import Asker
 from stretto.zk.options import OptionsAsker
-from stretto.zk.records import Assignment, Record, decode
+from stretto.zk.records import Record, decode
 from stretto.zk.session import Done, Send
 from stretto.zk.watched import WatchedZnode
 

@@ -20,9 +20,10 @@ from kazoo.protocol.states import WatchedEvent
 
 from stretto.replog.core.events import Event, RecordRead, Resign
 from stretto.replog.core.record import GroupRecord
-from stretto.types import Epoch
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch
 from stretto.zk.outcomes import LOST_ANSWER
-from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.paths import Paths
 from stretto.zk.records import ResignRequest, ZnodeDamaged, decode
 from stretto.zk.session import Done, Send
 from stretto.zk.watched import WatchedZnode, Watcher

@@ -13,9 +13,10 @@ import structlog
 from kazoo.exceptions import NoNodeError
 
 from stretto.replog.core.record import GroupRecord, Member
-from stretto.types import Incarnation, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.zk.outcomes import LOST_ANSWER
-from stretto.zk.paths import GroupKey, named
+from stretto.zk.paths import named
 from stretto.zk.records import WorkerRegistration, ZnodeDamaged, decode
 from stretto.zk.registrations import SyncedAsker
 

@@ -24,13 +24,16 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.states import EventType, WatchedEvent
 
-from stretto.clock import boot_time_ms
-from stretto.invariants import present
 from stretto.options import OptionSet
 from stretto.replog.core.effects import CompareAndSet, ReadRecord
 from stretto.replog.core.events import CasReply, Event, MembersSeen, ReadFailed, RecordRead
 from stretto.replog.core.record import GroupRecord, Registration
-from stretto.types import Epoch, Incarnation, Millis, WorkerId
+from stretto.specs.assignments import Assignment
+from stretto.specs.modules import ModuleSpec
+from stretto.vocabulary.clock import boot_time_ms
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.invariants import present
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, WorkerId
 from stretto.zk import outcomes
 from stretto.zk.credentials import Credentials
 from stretto.zk.directory import Found, WorkerDirectory
@@ -38,11 +41,9 @@ from stretto.zk.followed import FollowedRecord, follow_assignment
 from stretto.zk.following import FollowedGroup
 from stretto.zk.members import MemberSearch
 from stretto.zk.options import FollowedOptions
-from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.paths import Paths
 from stretto.zk.records import (
-    Assignment,
     ConductorRegistration,
-    ModuleSpec,
     ResignRequest,
     WorkerRegistration,
     ZnodeDamaged,

@@ -20,9 +20,9 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NoNodeError, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.states import WatchedEvent
 
-from stretto.decoding import MALFORMED
 from stretto.errors import OptionError
 from stretto.options import CLUSTER, OPTIONS, Level, OptionSet, Scope, option_named, parse
+from stretto.vocabulary.decoding import MALFORMED
 from stretto.zk.outcomes import LOST_ANSWER
 from stretto.zk.paths import Paths, named
 from stretto.zk.records import ZnodeDamaged

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from stretto.errors import UsageError
 from stretto.options import Level, Scope
 from stretto.replog.core.record import Registration
-from stretto.types import Incarnation, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Incarnation, WorkerId
 
 _PLURALS = {Scope.DEPOT: "depots", Scope.TOPOLOGY: "topologies", Scope.PSTATE: "pstates"}
-
-
-class GroupKey(NamedTuple):
-    """A task group: its module, the generation of the module's grouping, its number in that."""
-
-    module: str
-    generation: int
-    group: int
-
-    def __str__(self) -> str:
-        return f"{self.module}/{self.generation}/{self.group}"
 
 
 class Paths:

@@ -17,9 +17,9 @@ from kazoo.protocol.states import EventType, WatchedEvent
 
 from stretto.replog.core.events import RegistrationSeen
 from stretto.replog.core.record import Registration
+from stretto.vocabulary.groups import GroupKey
 from stretto.zk.following import Asker
 from stretto.zk.outcomes import LOST_ANSWER
-from stretto.zk.paths import GroupKey
 from stretto.zk.session import Done, Send
 
 log = structlog.get_logger()

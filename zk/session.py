@@ -49,7 +49,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from stretto.errors import RetriableError, UsageError
-from stretto.types import Incarnation, Millis
+from stretto.vocabulary.types import Incarnation, Millis
 from stretto.zk.credentials import Credentials, kazoo_options
 
 log = structlog.get_logger()

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from stretto.invariants import present
+from stretto.vocabulary.invariants import present
 from stretto.zk.credentials import Credentials
 from stretto.zk.session import Session
 

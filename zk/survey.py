@@ -14,10 +14,12 @@ import structlog
 from kazoo.exceptions import NoNodeError
 
 from stretto.replog.core.record import GroupRecord
-from stretto.types import TaskId, WorkerId
+from stretto.specs.assignments import Assignment
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import TaskId, WorkerId
 from stretto.zk.following import Asker
-from stretto.zk.paths import GroupKey, named
-from stretto.zk.records import Assignment, Record, ZnodeDamaged, decode
+from stretto.zk.paths import named
+from stretto.zk.records import Record, ZnodeDamaged, decode
 
 log = structlog.get_logger()
 

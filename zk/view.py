@@ -22,7 +22,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, SessionExpiredError
 from kazoo.protocol.states import EventType, WatchedEvent
 
-from stretto.types import Incarnation
+from stretto.vocabulary.types import Incarnation
 from stretto.zk.credentials import Credentials
 from stretto.zk.outcomes import LOST_ANSWER, told
 from stretto.zk.paths import named

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from stretto.catchup import messages
-from stretto.catchup.messages import Run
 from stretto.replog.storage import EpochStart
-from stretto.types import Offset, TaskId
+from stretto.vocabulary.types import Offset, TaskId
+from stretto.wire import catchup
+from stretto.wire.catchup import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    message: messages.Ask
+    message: catchup.Ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Compare:
     """Work out the hashes of the image from the parts of its list, make room for it, and answer with
     Compared. The old hashes are those of what is staged."""
 
-    image: messages.Image
+    image: catchup.Image
     parts: tuple[Any, ...]
 
 
@@ -56,7 +56,7 @@ class Store:
     """Check the blocks by the image's hashes and write them; answer with Stored."""
 
     ask: int
-    image: messages.Image
+    image: catchup.Image
     runs: tuple[Run, ...]
     body: Any
 

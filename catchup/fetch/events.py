@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from stretto.catchup import messages
-from stretto.catchup.messages import Run
-from stretto.types import Offset, TaskId
+from stretto.vocabulary.types import Offset, TaskId
+from stretto.wire import catchup
+from stretto.wire.catchup import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    message: messages.Answer
+    message: catchup.Answer
     body: Any = b""
 
 

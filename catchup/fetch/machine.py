@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from stretto.catchup import blocks, messages
+from stretto.catchup import blocks
 from stretto.catchup.fetch.effects import (
     Assemble,
     AwaitRoom,
@@ -44,11 +44,12 @@ from stretto.catchup.fetch.tasks import (
     has_more,
     total,
 )
-from stretto.catchup.messages import Run
-from stretto.invariants import present
 from stretto.replog.core.guards import GUARDS, Guards
 from stretto.replog.storage import EpochStart
-from stretto.types import Millis, Offset, TaskId
+from stretto.vocabulary.invariants import present
+from stretto.vocabulary.types import Millis, Offset, TaskId
+from stretto.wire import catchup
+from stretto.wire.catchup import Run
 
 PART_BYTES = 1024 * 1024
 """Of blocks in one message: so many that a message costs little beside them."""
@@ -61,11 +62,11 @@ DAMAGE_MAX = 100
 """Damaged blocks in one round after which its image is no longer trusted."""
 
 REFUSALS = {
-    messages.Reason.UNKNOWN: "the leader no longer knows this transfer",
-    messages.Reason.PIN_RELEASED: "the leader kept its log as long as it may and had to let go of it; raise "
+    catchup.Reason.UNKNOWN: "the leader no longer knows this transfer",
+    catchup.Reason.PIN_RELEASED: "the leader kept its log as long as it may and had to let go of it; raise "
     "replication.far.horizon.max.pinned.entries if this happens again",
-    messages.Reason.FORMAT: "the leader sends images in another format; run the same release on all workers",
-    messages.Reason.FAILED: "the leader could not read its own state",
+    catchup.Reason.FORMAT: "the leader sends images in another format; run the same release on all workers",
+    catchup.Reason.FAILED: "the leader could not read its own state",
 }
 
 
@@ -165,7 +166,7 @@ class Fetch:
                 self.tasks[task].has_room = True
                 self._ask_blocks()
             case OutOfRoom(why=why):
-                self._send(messages.NoRoom(self.terms.epoch, self.terms.incarnation, self.terms.attempt))
+                self._send(catchup.NoRoom(self.terms.epoch, self.terms.incarnation, self.terms.attempt))
                 self.failed = why
                 self._out.append(AwaitRoom(why=why))
             case Compared(task=task, round=number, missing=missing):
@@ -178,7 +179,7 @@ class Fetch:
                 self._storing_entries = False
                 self._begin_entries(end)
             case Working():
-                self._send(messages.Working(self.terms.epoch, self.terms.incarnation, self.terms.attempt))
+                self._send(catchup.Working(self.terms.epoch, self.terms.incarnation, self.terms.attempt))
             case Tick():
                 self._repeat_unanswered()
             case _:
@@ -239,7 +240,7 @@ class Fetch:
         fetching.asked_at = self._now
         terms = self.terms
         self._send(
-            messages.AskImage(
+            catchup.AskImage(
                 terms.epoch,
                 terms.incarnation,
                 terms.attempt,
@@ -253,7 +254,7 @@ class Fetch:
         fetching.asked_at = self._now
         terms = self.terms
         self._send(
-            messages.AskHashes(
+            catchup.AskHashes(
                 terms.epoch,
                 terms.incarnation,
                 terms.attempt,
@@ -298,7 +299,7 @@ class Fetch:
         asked, terms = self._asks[ask], self.terms
         asked.at, asked.lost = self._now, False
         self._send(
-            messages.AskBlocks(
+            catchup.AskBlocks(
                 terms.epoch,
                 terms.incarnation,
                 terms.attempt,
@@ -321,11 +322,11 @@ class Fetch:
         if self._history and start >= highest:
             self._assembled = True
             self._out.append(Assemble(start=lowest, end=highest, history=self._history))
-            self._send(messages.Finished(terms.epoch, terms.incarnation, terms.attempt))
+            self._send(catchup.Finished(terms.epoch, terms.incarnation, terms.attempt))
             return
         self._entries_asked_at = self._now
         self._send(
-            messages.AskEntries(terms.epoch, terms.incarnation, terms.attempt, start=start, end=highest)
+            catchup.AskEntries(terms.epoch, terms.incarnation, terms.attempt, start=start, end=highest)
         )
 
     def _repeat_unanswered(self) -> None:
@@ -356,7 +357,7 @@ class Fetch:
 
     # Answers.
 
-    def belongs(self, message: messages.Message) -> bool:
+    def belongs(self, message: catchup.Message) -> bool:
         terms = self.terms
         return (message.epoch, message.incarnation, message.attempt) == (
             terms.epoch,
@@ -364,44 +365,44 @@ class Fetch:
             terms.attempt,
         )
 
-    def _heard(self, message: messages.Answer, body: Any) -> None:
+    def _heard(self, message: catchup.Answer, body: Any) -> None:
         if not self.belongs(message):
             return
         match message:
-            case messages.Image(task=task, round=number):
+            case catchup.Image(task=task, round=number):
                 self._saw(message.applied)
                 fetching = self.tasks.get(task)
                 if fetching is not None and asks_for(fetching, number):
                     self._listed(fetching, message)
-            case messages.Growing(task=task, round=number):
+            case catchup.Growing(task=task, round=number):
                 self._saw(message.applied)
                 fetching = self.tasks.get(task)
                 if fetching is not None and asks_for(fetching, number):
                     self._heard_growing(fetching, message)
-            case messages.Hashes(task=task, round=number, position=position):
+            case catchup.Hashes(task=task, round=number, position=position):
                 self._pace.heard(self._now)
                 self._saw(message.applied)
                 fetching = self.tasks.get(task)
                 if fetching is not None and fetching.phase is Phase.LISTING and fetching.round == number:
                     self._heard_hashes(fetching, position, body)
-            case messages.Blocks(ask=ask):
+            case catchup.Blocks(ask=ask):
                 self._pace.heard(self._now)
                 self._saw(message.applied)
                 self._heard_blocks(ask, body)
-            case messages.Entries(start=start):
+            case catchup.Entries(start=start):
                 self._pace.heard(self._now)
                 self._heard_entries(message, start, body)
-            case messages.Waiting(applied=applied):
+            case catchup.Waiting(applied=applied):
                 self._saw(applied)
-            case messages.Refused(reason=reason, why=why):
+            case catchup.Refused(reason=reason, why=why):
                 self._refused(reason, why)
             case _:
                 assert_never(message)
 
-    def _refused(self, reason: messages.Reason, why: str) -> None:
+    def _refused(self, reason: catchup.Reason, why: str) -> None:
         # The first question may overtake the message that begins the transfer; the next one will not.
         self._refusals += 1
-        unknown_yet = reason is messages.Reason.UNKNOWN and not self._was_answered
+        unknown_yet = reason is catchup.Reason.UNKNOWN and not self._was_answered
         if not unknown_yet or self._refusals >= REFUSALS_MAX:
             self._fail(why or REFUSALS[reason])
 
@@ -409,7 +410,7 @@ class Fetch:
         self._was_answered = True
         self.leader_applied = max(self.leader_applied, applied)
 
-    def _heard_growing(self, fetching: TaskFetch, growing: messages.Growing) -> None:
+    def _heard_growing(self, fetching: TaskFetch, growing: catchup.Growing) -> None:
         if not fetching.is_empty or fetching.round > 1:
             return
         if fetching.phase is Phase.ASKING:
@@ -420,7 +421,7 @@ class Fetch:
             fetching.growing = growing
             self._ask_blocks()
 
-    def _listed(self, fetching: TaskFetch, image: messages.Image) -> None:
+    def _listed(self, fetching: TaskFetch, image: catchup.Image) -> None:
         fetching.image = image
         fetching.parts = []
         fetching.list_position = 0
@@ -525,7 +526,7 @@ class Fetch:
             self.damaged_blocks += count
             self._note("damaged_blocks", task=fetching.task, round=fetching.round, blocks=count)
 
-    def _heard_entries(self, message: messages.Entries, start: Offset, body: Any) -> None:
+    def _heard_entries(self, message: catchup.Entries, start: Offset, body: Any) -> None:
         if start != self._entries_at or self._storing_entries:
             return
         self._answered(self._entries_first_asked_at)
@@ -541,7 +542,7 @@ class Fetch:
         self.failed = why
         self._out.append(Fail(why=why))
 
-    def _send(self, message: messages.Ask) -> None:
+    def _send(self, message: catchup.Ask) -> None:
         self._out.append(Send(message=message))
 
     def _note(self, event: str, **fields: Any) -> None:

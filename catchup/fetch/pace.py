@@ -9,7 +9,7 @@ After a silence there is one question under way, and with each answer one more.
 
 from __future__ import annotations
 
-from stretto.types import Millis
+from stretto.vocabulary.types import Millis
 
 
 class Pace:

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.catchup import blocks, messages
-from stretto.catchup.messages import Run
-from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId
+from stretto.catchup import blocks
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId
+from stretto.wire import catchup
+from stretto.wire.catchup import Run
 
 
 class Phase(enum.StrEnum):
@@ -48,11 +49,11 @@ class TaskFetch:
     listed_round: int = 0
     #: Of the latest complete round.
     offset: Offset | None = None
-    image: messages.Image | None = None
+    image: catchup.Image | None = None
     #: Nothing was here before the first round.
     is_empty: bool = False
     #: How far the image has come that is fetched while it is made; and how far it is asked for.
-    growing: messages.Growing | None = None
+    growing: catchup.Growing | None = None
     has_room: bool = False
     ahead: int = 0
     parts: list[Any] = field(default_factory=list)
@@ -90,5 +91,5 @@ def blocks_below(runs: Iterable[Run], end: int) -> int:
     return sum(max(0, min(first + count, end) - first) for first, count in runs)
 
 
-def total(runs: Iterable[Run], image: messages.Image) -> int:
+def total(runs: Iterable[Run], image: catchup.Image) -> int:
     return sum(blocks.length_of(run, image.size_bytes, image.block_bytes) for run in runs)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from stretto.replog.core.events import Append
-from stretto.types import Millis, Offset
+from stretto.vocabulary.types import Millis, Offset
 
 
 class Acks:

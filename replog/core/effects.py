@@ -15,7 +15,7 @@ import msgspec
 from stretto.replog.core.messages import AnyMessage, Entries
 from stretto.replog.core.record import GroupRecord, Registration
 from stretto.replog.frame import Frame
-from stretto.types import Epoch, Incarnation, Offset, WorkerId
+from stretto.vocabulary.types import Epoch, Incarnation, Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.events import Persisted

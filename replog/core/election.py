@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stretto.invariants import present
 from stretto.replog.core import effects, messages
 from stretto.replog.core.events import CasOutcome, CasReply
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.types import Epoch, Millis, Offset, WorkerId
+from stretto.vocabulary.invariants import present
+from stretto.vocabulary.types import Epoch, Millis, Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.replica import Replica

@@ -11,9 +11,9 @@ from stretto.replog.core.messages import AnyMessage
 from stretto.replog.core.producers import ProducerTable
 from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.replog.core.settings import Settings
-from stretto.replog.frame import Buffer, Frame, Kind
+from stretto.replog.frame import Frame, Kind
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Incarnation, Millis, Offset, ProducerId, TaskId, WorkerId
+from stretto.vocabulary.types import Buffer, Epoch, Incarnation, Millis, Offset, ProducerId, TaskId, WorkerId
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from stretto.invariants import InvariantViolation, present
 from stretto.replog.core import effects, messages
 from stretto.replog.core.election import Election
 from stretto.replog.core.events import (
@@ -26,7 +25,8 @@ from stretto.replog.core.messages import AnyMessage, RejectReason
 from stretto.replog.core.record import Member, Registration
 from stretto.replog.core.staleness import StaleReads
 from stretto.replog.frame import Frame
-from stretto.types import Epoch, Millis, Offset, WorkerId
+from stretto.vocabulary.invariants import InvariantViolation, present
+from stretto.vocabulary.types import Epoch, Millis, Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.replica import Replica

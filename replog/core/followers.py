@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stretto.invariants import check
 from stretto.replog.core import effects, messages
 from stretto.replog.core.events import PinMoved, Sent
 from stretto.replog.core.messages import RejectReason
 from stretto.replog.core.progress import Progress
 from stretto.replog.core.record import Member, Registration
-from stretto.types import Millis, Offset, WorkerId
+from stretto.vocabulary.invariants import check
+from stretto.vocabulary.types import Millis, Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.leader import Leader

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stretto.replog.core.lineage import History, divergence
 from stretto.replog.core.producers import index_of, is_lasting, round_of, silence_ms_of
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.types import Epoch, Incarnation, Millis, Offset, ProducerId, WorkerId
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, ProducerId, WorkerId
 
 # Rule 1: persist.
 

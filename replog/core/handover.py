@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stretto.invariants import present
 from stretto.replog.core import effects
 from stretto.replog.core.events import CasOutcome, CasReply, Resign
 from stretto.replog.core.record import GroupRecord
-from stretto.types import Millis, WorkerId
+from stretto.vocabulary.invariants import present
+from stretto.vocabulary.types import Millis, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.leader import Leader

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
-from stretto.invariants import check
 from stretto.replog import frame as frames_of
 from stretto.replog.core import effects, messages
 from stretto.replog.core.acks import Acks, Backlog
@@ -42,7 +41,8 @@ from stretto.replog.core.producers import (
 from stretto.replog.core.record import Member, Registration
 from stretto.replog.core.serving import Serving
 from stretto.replog.frame import Frame, Header, Kind
-from stretto.types import Epoch, Incarnation, Millis, Offset, ProducerId, TaskId, WorkerId
+from stretto.vocabulary.invariants import check
+from stretto.vocabulary.types import Buffer, Epoch, Incarnation, Millis, Offset, ProducerId, TaskId, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.replica import Replica
@@ -239,7 +239,7 @@ class Leader:
         self,
         kind: Kind,
         producer: ProducerId = NO_PRODUCER,
-        payload: frames_of.Buffer = b"",
+        payload: Buffer = b"",
         *,
         task: TaskId = TaskId(0),
         sequence: int = 0,

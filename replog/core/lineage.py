@@ -8,9 +8,9 @@ looking only at the last epoch does too (KIP-279).
 
 from __future__ import annotations
 
-from stretto.invariants import check
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Offset
+from stretto.vocabulary.invariants import check
+from stretto.vocabulary.types import Epoch, Offset
 
 History = tuple[EpochStart, ...]
 

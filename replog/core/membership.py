@@ -16,11 +16,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stretto.invariants import present
 from stretto.replog.core import effects
 from stretto.replog.core.events import CasOutcome, CasReply
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.types import Millis, Offset, WorkerId
+from stretto.vocabulary.invariants import present
+from stretto.vocabulary.types import Millis, Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.leader import Leader

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Incarnation, Millis, Offset, StorageId
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, StorageId
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, gc=False):

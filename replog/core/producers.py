@@ -29,7 +29,7 @@ from typing import TypeAlias
 import msgspec
 
 from stretto.replog.frame import Header, Kind
-from stretto.types import Offset, ProducerId, TaskId
+from stretto.vocabulary.types import Offset, ProducerId, TaskId
 
 NO_PRODUCER = ProducerId(0)
 REMEMBERED_BATCHES = 5

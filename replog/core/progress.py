@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stretto.replog.core import effects, messages
 from stretto.replog.core.record import Member, Registration
-from stretto.types import Incarnation, Millis, Offset, StorageId, WorkerId
+from stretto.vocabulary.types import Incarnation, Millis, Offset, StorageId, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.leader import Leader

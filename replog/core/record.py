@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stretto.types import Epoch, Incarnation, StorageId, WorkerId
+from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
 
 
 class Member(msgspec.Struct, frozen=True, order=True, gc=False, array_like=True):

@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from stretto.invariants import InvariantViolation, present
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Effect
 from stretto.replog.core.events import Event
@@ -30,7 +29,8 @@ from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.epochs import ending_above
 from stretto.replog.frame import Frame, Header
-from stretto.types import Epoch, Incarnation, Millis, Offset
+from stretto.vocabulary.invariants import InvariantViolation, present
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset
 
 STORY_LENGTH = 60
 

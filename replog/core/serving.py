@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stretto.replog.core import effects, messages
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.events import Read
-from stretto.types import Offset, WorkerId
+from stretto.vocabulary.types import Offset, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.leader import Leader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from stretto.types import Incarnation, Millis, StorageId, WorkerId
+from stretto.vocabulary.types import Incarnation, Millis, StorageId, WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

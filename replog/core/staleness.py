@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from stretto.replog.core import effects, messages
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.events import Read
-from stretto.types import Epoch, Millis, Offset
+from stretto.vocabulary.types import Epoch, Millis, Offset
 
 if TYPE_CHECKING:
     from stretto.replog.core.follower import Follower

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stretto.admin import ModuleManifest
 from stretto.artifact.archive import ARTIFACT_BYTES_MAX, Artifact
 from stretto.artifact.archive import pack as _pack
 from stretto.artifact.describe import describe
 from stretto.artifact.sources import find
+from stretto.control import ModuleManifest
 
 __all__ = ["ARTIFACT_BYTES_MAX", "Artifact", "describe", "load"]
 

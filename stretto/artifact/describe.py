@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from stretto.admin import ModuleManifest
 from stretto.artifact.archive import unpack
+from stretto.control import ModuleManifest
 from stretto.errors import ModuleError
 
 TIMEOUT_SECONDS = 30.0

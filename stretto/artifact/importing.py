@@ -17,15 +17,15 @@ from types import ModuleType
 
 import msgspec
 
-from stretto.admin import ModuleManifest
 from stretto.artifact.describe import Described, NotDescribed, Report
+from stretto.control import ModuleManifest
 from stretto.errors import DeclarationError, UsageError
-from stretto.module import Module, declarations
-from stretto.nearest import did_you_mean
+from stretto.module.module import Module, declarations
+from stretto.module.samples import sample_records
+from stretto.module.signatures import StepSignature
 from stretto.pstate.types import Type, describe, not_a_key
-from stretto.topology.samples import sample_records
-from stretto.topology.signatures import StepSignature
-from stretto.zk.records import PStateSpec, QuerySpec, TopologySpec
+from stretto.specs.modules import PStateSpec, QuerySpec, TopologySpec
+from stretto.vocabulary.suggest import did_you_mean
 
 
 def main(folder: str, module: str, name: str, label: str, answer: str) -> None:

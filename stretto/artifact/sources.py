@@ -21,7 +21,7 @@ from pathlib import Path
 
 from stretto.artifact.archive import Entry
 from stretto.errors import UsageError
-from stretto.nearest import did_you_mean
+from stretto.vocabulary.suggest import did_you_mean
 
 _FORMS = "write FILE.py:Name, a package as pkg.mod:Name or FOLDER:Name, or a wheel as FILE.whl:pkg.mod:Name"
 

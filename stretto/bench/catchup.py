@@ -21,9 +21,10 @@ from stretto.bench.loads import busy, command_of_load, pipeline
 from stretto.bench.replicas import DEPOT, RECORD_BYTES, RECORDS, Cost, Replicas, moment
 from stretto.bench.state import RECORDS as STATE_RECORDS
 from stretto.bench.state import _frame, _life
-from stretto.catchup import blocks, messages
-from stretto.records import pack
-from stretto.types import Epoch, Incarnation, Offset, TaskId
+from stretto.catchup import blocks
+from stretto.vocabulary.records import pack
+from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId
+from stretto.wire import catchup
 from stretto.worker.images import SpooledImage, make_image
 from stretto.worker.state import AppliedState
 
@@ -106,7 +107,7 @@ def later_rounds(folder: Path) -> Result:
         previous: SpooledImage | None = None
         sent = differing = 0
         for number in range(1, ROUNDS + 1):
-            ask = messages.AskImage(Epoch(1), Incarnation("x"), 1, task=task, round=number, base=number - 1)
+            ask = catchup.AskImage(Epoch(1), Incarnation("x"), 1, task=task, round=number, base=number - 1)
             image = make_image(state, folder, ask, previous)
             if previous is not None:
                 runs = blocks.missing_runs(previous.hashes, image.hashes)

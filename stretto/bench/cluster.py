@@ -1,8 +1,7 @@
 """A whole cluster: how long a failure is felt, what idling costs, how fast a large module starts.
 
-Each measure runs a :class:`~stretto.local.LocalCluster` of three nodes in a folder of its own. Gaps are
-between acknowledgements of appends made one at a time: the longest is what a user waits for at worst.
-"""
+Each measure runs a :class:`~stretto.local.cluster.LocalCluster` of three nodes in a folder of its own. Gaps
+are between acknowledgements of appends made one at a time: the longest is what a user waits for at worst."""
 
 from __future__ import annotations
 
@@ -20,17 +19,17 @@ from pathlib import Path
 
 import msgspec
 
-from stretto import admin
+from stretto import control
 from stretto.artifact import load
 from stretto.bench import Result
 from stretto.bench.waiting import until
 from stretto.client.api import Client
 from stretto.client.cluster import Cluster
-from stretto.client.network import Network
 from stretto.client.upload import upload
 from stretto.errors import StrettoError
-from stretto.local import LocalCluster
-from stretto.wire import GroupView
+from stretto.local.cluster import LocalCluster
+from stretto.network.routing import Network
+from stretto.wire.messages import GroupView
 from stretto.worker.children import RunFile
 
 MODULE = "Bench"
@@ -68,11 +67,11 @@ class Running:
             source = Path(scratch) / "benchmodule.py"
             source.write_text(SOURCE)
             artifact, manifest = load(f"{source}:{MODULE}", Path(scratch))
-            nodes = [node.address for node in self.admin.ask(admin.Nodes()) if node.address]
+            nodes = [node.address for node in self.admin.ask(control.Nodes()) if node.address]
             upload(self.network, nodes, artifact, copies=NODES)
         started = time.monotonic()
         self.admin.ask(
-            admin.Launch(
+            control.Launch(
                 module=MODULE,
                 artifact=artifact.digest,
                 manifest=manifest,
@@ -87,8 +86,8 @@ class Running:
         self.client.refresh()
         return took
 
-    def module(self) -> admin.ModuleView:
-        return self.admin.ask(admin.Modules(module=MODULE))[0]
+    def module(self) -> control.ModuleView:
+        return self.admin.ask(control.Modules(module=MODULE))[0]
 
     def until(self, what: str, condition: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
         until(what, condition, seconds)
@@ -98,7 +97,7 @@ class Running:
 
         def is_settled() -> bool:
             self.client.refresh()
-            view = self.admin.ask(admin.Leadership(module=MODULE))
+            view = self.admin.ask(control.Leadership(module=MODULE))
             return (
                 view.state == "running"
                 and not view.leaderless
@@ -259,12 +258,12 @@ def hand_over(folder: Path) -> Result:
     with running(folder) as made:
         made.launch(4)
         made.admin.ask(
-            admin.SetOption(level=admin.OptionLevel(), name="leadership.balance.threshold", value="10")
+            control.SetOption(level=control.OptionLevel(), name="leadership.balance.threshold", value="10")
         )
 
         def strike(group: GroupView) -> None:
             to = next(worker for worker in group.isr if worker != group.leader)
-            made.admin.ask(admin.ResignLeader(module=MODULE, group=group.key.group, to=to))
+            made.admin.ask(control.ResignLeader(module=MODULE, group=group.key.group, to=to))
 
             def moved() -> bool:
                 made.client.refresh()

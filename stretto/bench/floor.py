@@ -30,15 +30,17 @@ from typing import Any
 import lmdb
 import zmq
 
-from stretto.allocator import keep_freed_memory
-from stretto.replog.frame import HEADER_BYTES, TRAILER_BYTES, Buffer
+from stretto.process.allocator import keep_freed_memory
+from stretto.replog.frame import HEADER_BYTES, TRAILER_BYTES
 from stretto.replog.log import SEGMENT_BYTES
+from stretto.vocabulary.types import Buffer
 
 HOST = "127.0.0.1"
 GATHERED_SECONDS = 0.1
 MAP_BYTES = 8 << 30
 
-# A number, and the end of what is decided; padded to the size that these messages have in stretto.wire.
+# A number, and the end of what is decided; padded to the size that these messages have in
+# stretto.wire.messages.
 _APPEND = struct.Struct("<QQ77x")
 _ENTRIES = struct.Struct("<QQ151x")
 _CONFIRM = struct.Struct("<QQ137x")

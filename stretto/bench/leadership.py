@@ -9,8 +9,8 @@ from pathlib import Path
 
 from stretto.bench import Result
 from stretto.conductor.leadership import LedGroup, plan
-from stretto.types import WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import WorkerId
 
 GROUPS = 10_000
 NODES = [f"node-{number:02}" for number in range(100)]

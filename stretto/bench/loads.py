@@ -26,7 +26,7 @@ from stretto.bench.waiting import until
 from stretto.catchup import blocks
 from stretto.catchup.fetch import PART_BYTES, WINDOW
 from stretto.errors import StrettoError
-from stretto.invariants import present
+from stretto.vocabulary.invariants import present
 from stretto.worker.environment import StandingFile
 from stretto.worker.hasher import be_nice, hashes_in, open_direct, write
 from stretto.worker.hashing import copy_and_hash

@@ -26,7 +26,6 @@ import lmdb
 import msgspec
 import zmq
 
-from stretto import ordered, wire
 from stretto.bench import Result
 from stretto.bench.floor import HOST
 from stretto.bench.replication import (
@@ -44,18 +43,20 @@ from stretto.bench.replication import (
 )
 from stretto.client import connect
 from stretto.client.api import AsyncClient, Client
-from stretto.client.network import Network
 from stretto.client.reader import Question
 from stretto.errors import StrettoError
-from stretto.invariants import check
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.network.routing import Network
+from stretto.pstate import ordered
 from stretto.pstate.changes import Changes, pack
 from stretto.pstate.types import describe
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Offset, ProducerId, TaskId, WorkerId
+from stretto.specs.modules import DepotSpec, ModuleSpec, ModuleState, PStateSpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.invariants import check
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId, WorkerId
+from stretto.wire import messages as wire
 from stretto.zk.embedded import free_ports
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec
 
 PSTATE = "counts"
 KEYS = 10_000

@@ -18,7 +18,7 @@ from stretto.replog.commit import GroupCommit
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Header, Kind, encode
 from stretto.replog.log import SEGMENT_BYTES, Replog
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
 
 RECORDS = 1000
 RECORD_BYTES = 100

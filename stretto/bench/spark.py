@@ -26,7 +26,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_stretto import register
-from stretto import ordered, wire
 from stretto.bench import Result
 from stretto.bench.replication import (
     DEPOT,
@@ -43,16 +42,18 @@ from stretto.bench.replication import (
 )
 from stretto.client import connect
 from stretto.client.api import Client
-from stretto.client.network import Network
 from stretto.client.reader import Question
 from stretto.errors import StrettoError
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.network.routing import Network
+from stretto.pstate import ordered
 from stretto.pstate.changes import Changes, pack
 from stretto.pstate.types import describe
 from stretto.replog.frame import Kind
-from stretto.types import ProducerId, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec
+from stretto.specs.modules import DepotSpec, ModuleSpec, ModuleState, PStateSpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import ProducerId, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 PSTATE = "counts"
 ROWS_PER_ENTRY = 20_000

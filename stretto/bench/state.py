@@ -11,9 +11,9 @@ from pathlib import Path
 import lmdb
 
 from stretto.bench import Result
-from stretto.records import pack
 from stretto.replog.frame import Frame, Header, Kind, encode
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.vocabulary.records import pack
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker.state import AppliedState
 
 RECORDS = 1000

@@ -22,10 +22,10 @@ from stretto.bench.replication import (
     workers,
 )
 from stretto.errors import StrettoError
-from stretto.records import pack
+from stretto.module.runner import Times
 from stretto.replog.frame import Header, Kind, encode
-from stretto.topology.runner import Times
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.vocabulary.records import pack
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker.telemetry import Meter
 
 TARGET = 0.02

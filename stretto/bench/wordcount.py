@@ -34,8 +34,8 @@ from stretto.bench.replication import MODULE, READY_SECONDS, Run, asking, in_tur
 from stretto.client import connect
 from stretto.examples.wordcount import wordcount as example
 from stretto.examples.wordcount.sentences import sentences
-from stretto.module import Module
-from stretto.zk.records import ModuleSpec, ModuleState
+from stretto.module.module import Module
+from stretto.specs.modules import ModuleSpec, ModuleState
 
 DEPOT = "sentences"
 RECORDS = 1_000

@@ -5,7 +5,7 @@ mistyped verb load nothing but this file. :data:`COMMANDS` is the one place that
 
 Exit codes: 0 done, 1 refused or failed, 2 bad usage, 130 interrupted. A command may return its exit
 code; otherwise it returns ``None`` or raises. What a person can mend (a :class:`.StrettoError`, bad usage,
-a file that cannot be used) is told in one sentence on stderr (``stretto/endings.py``).
+a file that cannot be used) is told in one sentence on stderr (``stretto/process/exit_codes.py``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typer.main import get_command, get_group
 
 from stretto import __version__
 from stretto.cli import config, usage
-from stretto.endings import exit_code, refuse
-from stretto.interrupts import ending_at_once
+from stretto.process.exit_codes import exit_code, refuse
+from stretto.process.interrupts import ending_at_once
 
 #: verb -> (where its function or its group of verbs is, one line of help). In the order of need: to begin, to
 #: use a module, to look, to tune, to keep, to run daemons, to look inside.

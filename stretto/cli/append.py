@@ -25,9 +25,9 @@ from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, ModuleName
 from stretto.cli.serving import Serving, serving
 from stretto.client.acks import Ack
 from stretto.client.producer import Producer
-from stretto.decoding import MALFORMED
 from stretto.errors import OutcomeUnknown, ProcessingFailed, ResultUnknown, StrettoError, UsageError
-from stretto.partition import Partitioner
+from stretto.module.partition import Partitioner
+from stretto.vocabulary.decoding import MALFORMED
 
 PROGRESS_SECONDS = 0.1
 

@@ -10,7 +10,7 @@ import typer
 
 from stretto.bench import MEASURES, Measure, Result, run
 from stretto.errors import UsageError
-from stretto.java import require_java
+from stretto.process.java import require_java
 
 
 def bench(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from stretto import admin
+from stretto import control
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
 from stretto.cli.output import bar, duration, paragraphs, sentences, show, table
 from stretto.client.status import ABSENT, SILENT, GroupStatus, ReplicaStatus, group_statuses
@@ -105,7 +105,7 @@ def _mode(replica: ReplicaStatus) -> str:
             return role
 
 
-def _tasks(transfers: Sequence[tuple[GroupStatus, ReplicaStatus, admin.CatchupView]]) -> RenderableType:
+def _tasks(transfers: Sequence[tuple[GroupStatus, ReplicaStatus, control.CatchupView]]) -> RenderableType:
     made = table(
         ("group", "right"),
         "worker",
@@ -135,7 +135,7 @@ def _tasks(transfers: Sequence[tuple[GroupStatus, ReplicaStatus, admin.CatchupVi
     return made
 
 
-def _progress(task: admin.TaskCatchup) -> str:
+def _progress(task: control.TaskCatchup) -> str:
     """How much of the image is here, while it is fetched."""
     if not task.size_bytes or task.phase not in ("ahead", "fetching", "complete"):
         return ""
@@ -143,7 +143,7 @@ def _progress(task: admin.TaskCatchup) -> str:
     return f"{bar(done, task.size_bytes, BAR_WIDTH):<{BAR_WIDTH}} {done / task.size_bytes:>4.0%}"
 
 
-def _left(view: admin.CatchupView) -> int:
+def _left(view: control.CatchupView) -> int:
     """Of this round; nobody knows how many are to follow."""
     return sum(task.left_bytes for task in view.tasks)
 

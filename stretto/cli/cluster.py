@@ -13,8 +13,8 @@ from typing import Annotated, TypeAlias
 import typer
 
 from stretto.client.cluster import Cluster
-from stretto.client.network import Network
-from stretto.keys import ClusterKey
+from stretto.network.keys import ClusterKey
+from stretto.network.routing import Network
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:7400"
 

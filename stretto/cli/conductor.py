@@ -9,11 +9,11 @@ import typer
 
 from stretto.cli.daemons import ZookeeperCredentials
 from stretto.conductor.process import Conductor, ConductorConfig
-from stretto.endings import run_daemon
-from stretto.endpoint import advertised
-from stretto.keys import ClusterKey
-from stretto.logs import configure
-from stretto.private import create_private_files
+from stretto.network.endpoint import advertised
+from stretto.network.keys import ClusterKey
+from stretto.process.exit_codes import run_daemon
+from stretto.process.logs import configure
+from stretto.process.private_files import create_private_files
 from stretto.zk.credentials import Credentials
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
-from stretto import admin
+from stretto import control
 from stretto.artifact import load as load_artifact
 from stretto.cli.cluster import Key
 from stretto.cli.hints import exports
@@ -21,14 +21,14 @@ from stretto.cli.output import console
 from stretto.cli.up import run_cluster
 from stretto.client.api import Client
 from stretto.client.cluster import Cluster
-from stretto.client.network import Network
 from stretto.client.upload import upload
 from stretto.demo import view
 from stretto.demo.load import Load
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.examples.wordcount import sentences
-from stretto.java import require_java
-from stretto.local import UI_PORT, LocalCluster
+from stretto.local.cluster import UI_PORT, LocalCluster
+from stretto.network.routing import Network
+from stretto.process.java import require_java
 from stretto.zk.embedded import is_free
 
 SOURCE = f"{Path(sentences.__file__).with_name('wordcount.py')}:WordCount"
@@ -113,16 +113,16 @@ class _Show:
         finally:
             client.close()
 
-    def _launch(self, cluster: Cluster) -> admin.ModuleView | None:
+    def _launch(self, cluster: Cluster) -> control.ModuleView | None:
         """Return the example module once it is led everywhere, or None if the demo is stopped before."""
-        known = {module.module for module in cluster.ask(admin.Modules())}
+        known = {module.module for module in cluster.ask(control.Modules())}
         if MODULE not in known:
             with tempfile.TemporaryDirectory() as folder:
                 artifact, manifest = load_artifact(SOURCE, Path(folder))
-                nodes = [node.address for node in cluster.ask(admin.Nodes()) if node.address]
+                nodes = [node.address for node in cluster.ask(control.Nodes()) if node.address]
                 upload(cluster.network, nodes, artifact, copies=FACTOR)
             cluster.ask(
-                admin.Launch(
+                control.Launch(
                     module=manifest.name,
                     artifact=artifact.digest,
                     manifest=manifest,
@@ -134,7 +134,7 @@ class _Show:
             )
         deadline = time.monotonic() + LAUNCH_SECONDS
         while True:
-            [module] = cluster.ask(admin.Modules(module=MODULE))
+            [module] = cluster.ask(control.Modules(module=MODULE))
             if module.led == module.groups and module.state != "launching":
                 return module
             if time.monotonic() > deadline:
@@ -151,8 +151,8 @@ class _Show:
         with Live(console=console(), auto_refresh=False) if terminal else _Nothing() as live:
             while not self._stop.wait(VIEW_SECONDS) and time.monotonic() < deadline:
                 try:
-                    nodes = cluster.ask(admin.Nodes(), timeout=2)
-                    [module] = cluster.ask(admin.Modules(module=MODULE), timeout=2)
+                    nodes = cluster.ask(control.Nodes(), timeout=2)
+                    [module] = cluster.ask(control.Modules(module=MODULE), timeout=2)
                     client.refresh()
                 except RetriableError as error:
                     typer.echo(f"stretto: {error}", err=True)

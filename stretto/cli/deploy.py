@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from stretto import admin, artifact
+from stretto import artifact, control
 from stretto.cli import scaling
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, ModuleName, reach
 from stretto.cli.sizing import Shape, shape_for
@@ -27,9 +27,9 @@ from stretto.client.cluster import Cluster
 from stretto.client.upload import upload
 from stretto.conductor.assignment import assign
 from stretto.errors import RetriableError, StrettoError, UpdateFailed, UsageError
-from stretto.module import check_module_name
+from stretto.module.module import check_module_name
 from stretto.options import Level, parse
-from stretto.zk.records import ModuleState
+from stretto.specs.modules import ModuleState
 
 LOOK_SECONDS = 0.2
 """The conductor tells how far it is when it is asked, and another one may have taken over."""
@@ -116,7 +116,7 @@ def launch(
                 progress=lambda address, held, size: tell(held, size, f"to {address}"),
             )
         cluster.ask(
-            admin.Launch(
+            control.Launch(
                 module=called,
                 artifact=packed.digest,
                 manifest=manifest,
@@ -147,10 +147,10 @@ def destroy(
     Example: stretto deploy destroy WordCount
     """
     with reach(bootstrap, key) as cluster:
-        [view] = cluster.ask(admin.Modules(module=module))
+        [view] = cluster.ask(control.Modules(module=module))
         if not yes:
             _confirm(view)
-        cluster.ask(admin.Destroy(module=module))
+        cluster.ask(control.Destroy(module=module))
         if no_wait:
             typer.echo(
                 f"{module} is being destroyed; it is gone when 'stretto module-status' lists it no more"
@@ -193,9 +193,9 @@ def update(
     Example: stretto deploy update WordCount --module WordCount.py:WordCount
     """
     with tempfile.TemporaryDirectory(prefix="stretto-") as folder, reach(bootstrap, key) as cluster:
-        [before] = cluster.ask(admin.Modules(module=module))
+        [before] = cluster.ask(control.Modules(module=module))
         packed, manifest = artifact.load(source, Path(folder))
-        supervisors = [node.address for node in cluster.ask(admin.Nodes()) if node.address is not None]
+        supervisors = [node.address for node in cluster.ask(control.Nodes()) if node.address is not None]
         with bar("uploading") as tell:
             upload(
                 cluster.network,
@@ -205,7 +205,9 @@ def update(
                 progress=lambda address, held, size: tell(held, size, f"to {address}"),
             )
         cluster.ask(
-            admin.Update(module=module, artifact=packed.digest, manifest=manifest, delete=tuple(delete or ()))
+            control.Update(
+                module=module, artifact=packed.digest, manifest=manifest, delete=tuple(delete or ())
+            )
         )
         if no_wait:
             typer.echo(f"{module} is being updated; 'stretto module-status {module}' tells how far it is")
@@ -231,7 +233,7 @@ def reassign(
     Example: stretto deploy reassign WordCount --from node-1
     """
     with reach(bootstrap, key) as cluster:
-        typer.echo(cluster.ask(admin.Reassign(module=module, node=node, force=force)))
+        typer.echo(cluster.ask(control.Reassign(module=module, node=node, force=force)))
         _finish_move(cluster, module, no_wait=no_wait)
     return 0
 
@@ -275,12 +277,12 @@ def scale_executors(
         raise UsageError("nothing to scale; say --threads, --workers or --replication-factor")
     with reach(bootstrap, key) as cluster:
         if abandon:
-            typer.echo(cluster.ask(admin.AbandonScaling(module=module)))
+            typer.echo(cluster.ask(control.AbandonScaling(module=module)))
             return 0
-        [view] = cluster.ask(admin.Modules(module=module))
+        [view] = cluster.ask(control.Modules(module=module))
         now = scaling.Shape(threads=view.threads, workers=view.workers, factor=view.replication_factor)
         wanted = now.or_else(*given)
-        possible = cluster.ask(admin.PossibleThreads(module=module))
+        possible = cluster.ask(control.PossibleThreads(module=module))
         _take_steps(cluster, module, scaling.plan(view.tasks, now, wanted, possible), wanted, no_wait=no_wait)
     return 0
 
@@ -294,7 +296,7 @@ def pause(module: ModuleName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, key: Key
     Example: stretto deploy pause WordCount
     """
     with reach(bootstrap, key) as cluster:
-        cluster.ask(admin.Pause(module=module))
+        cluster.ask(control.Pause(module=module))
         _await_workers(cluster, module, paused=True)
     typer.echo(f"{module} is paused; 'stretto deploy resume {module}' lets it go on")
     return 0
@@ -307,7 +309,7 @@ def resume(module: ModuleName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, key: Ke
     Example: stretto deploy resume WordCount
     """
     with reach(bootstrap, key) as cluster:
-        cluster.ask(admin.Resume(module=module))
+        cluster.ask(control.Resume(module=module))
         _await_workers(cluster, module, paused=False)
     typer.echo(f"{module} runs")
     return 0
@@ -347,12 +349,12 @@ def _chosen(nodes: int, given: Mapping[str, int | None], shape: Shape) -> str:
     return f"chosen for {nodes} {'node' if nodes == 1 else 'nodes'}: {told}"
 
 
-def running_nodes(cluster: Cluster) -> list[admin.NodeView]:
+def running_nodes(cluster: Cluster) -> list[control.NodeView]:
     """Return the nodes whose supervisors are registered."""
-    return [node for node in cluster.ask(admin.Nodes()) if node.address is not None]
+    return [node for node in cluster.ask(control.Nodes()) if node.address is not None]
 
 
-def check_shape(nodes: Sequence[admin.NodeView], shape: Shape) -> list[str]:
+def check_shape(nodes: Sequence[control.NodeView], shape: Shape) -> list[str]:
     """By the planner that the conductor asks; returns the supervisors."""
     assign(
         "module",
@@ -367,13 +369,13 @@ def check_shape(nodes: Sequence[admin.NodeView], shape: Shape) -> list[str]:
 
 
 def check_name(cluster: Cluster, module: str, option: str = "--name") -> None:
-    if module in {each.module for each in cluster.ask(admin.Modules())}:
+    if module in {each.module for each in cluster.ask(control.Modules())}:
         raise UsageError(
             f"there is a module {module} already; choose another {option}, or destroy that one first"
         )
 
 
-def _confirm(view: admin.ModuleView) -> None:
+def _confirm(view: control.ModuleView) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"nobody is there to be asked; add --yes to destroy {view.module} and all its data")
     names = [*(depot.name for depot in view.depots), *(pstate.name for pstate in view.pstates)]
@@ -394,7 +396,7 @@ def bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, total, word: shown.update(task, completed=done, total=total, description=word)
 
 
-def await_led(cluster: Cluster, module: str) -> admin.ModuleView:
+def await_led(cluster: Cluster, module: str) -> control.ModuleView:
     why = said = "no conductor answers"
     patience = time.monotonic() + PATIENCE_SECONDS
     with bar("launching") as tell:
@@ -443,7 +445,7 @@ def _begin_step(cluster: Cluster, module: str, step: scaling.Step) -> str:
     deadline = time.monotonic() + STEP_SECONDS
     while True:
         try:
-            [view] = cluster.ask(admin.Modules(module=module))
+            [view] = cluster.ask(control.Modules(module=module))
             # An answer may have been lost, and what was asked for is begun.
             return "it goes on" if step.is_begun(view) else cluster.ask(step.call(module))
         except RetriableError:
@@ -492,7 +494,7 @@ def _finish_regrouping(cluster: Cluster, module: str, threads: int, *, no_wait: 
     )
 
 
-def _await_moved(cluster: Cluster, module: str) -> admin.ModuleView:
+def _await_moved(cluster: Cluster, module: str) -> control.ModuleView:
     why = said = "no conductor answers"
     patience = time.monotonic() + PATIENCE_SECONDS
     with bar("moving") as tell:
@@ -535,7 +537,7 @@ def _await_gone(cluster: Cluster, module: str, processes: int) -> None:
     )
 
 
-def _await_updated(cluster: Cluster, module: str, digest: str) -> admin.ModuleView:
+def _await_updated(cluster: Cluster, module: str, digest: str) -> control.ModuleView:
     why = said = "no conductor answers"
     patience = time.monotonic() + PATIENCE_SECONDS
     for modules in _looks(cluster):
@@ -582,28 +584,28 @@ def _await_workers(cluster: Cluster, module: str, *, paused: bool) -> None:
 def _kept(cluster: Cluster, module: str) -> str:
     """What the destruction left behind, if anything."""
     with suppress(RetriableError):
-        for operation in cluster.ask(admin.Operations(module=module, limit=1)):
+        for operation in cluster.ask(control.Operations(module=module, limit=1)):
             return operation.outcome.removeprefix("done")
     return ""
 
 
-def _running(view: admin.ModuleView) -> int:
+def _running(view: control.ModuleView) -> int:
     return sum(process.address is not None for process in view.processes)
 
 
-def _looks(cluster: Cluster) -> Iterator[dict[str, admin.ModuleView]]:
+def _looks(cluster: Cluster) -> Iterator[dict[str, control.ModuleView]]:
     """All modules again and again for a while, through moments in which no conductor answers."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         with suppress(RetriableError):
-            yield {view.module: view for view in cluster.ask(admin.Modules())}
+            yield {view.module: view for view in cluster.ask(control.Modules())}
         time.sleep(LOOK_SECONDS)
 
 
 # After.
 
 
-def next_steps(view: admin.ModuleView, samples: Mapping[str, str] | None = None) -> str:
+def next_steps(view: control.ModuleView, samples: Mapping[str, str] | None = None) -> str:
     """Return what to try with a module that runs; ``samples`` are records of its depots, as JSON."""
     nodes = len({process.node for process in view.processes})
     shape = f"{view.tasks} tasks in {view.groups} groups, {len(view.processes)} workers on {nodes} nodes"

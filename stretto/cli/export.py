@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from stretto.admin import ModuleDescription
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, reach
 from stretto.cli.output import print_json
 from stretto.cli.serving import described
+from stretto.control import ModuleDescription
 from stretto.errors import UsageError
 from stretto.export import planning
 from stretto.export.destination import Destination
@@ -24,7 +24,7 @@ from stretto.export.job import Progress
 from stretto.export.manifest import Manifest
 from stretto.export.report import read_report
 from stretto.export.running import run_job
-from stretto.java import require_java
+from stretto.process.java import require_java
 from stretto.snapshot.finding import folder_of
 from stretto.snapshot.reading import open_snapshot
 

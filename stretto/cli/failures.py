@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from stretto import admin
+from stretto import control
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
 from stretto.cli.output import duration, paragraphs, sentences, show, table
 from stretto.client.failures import ModuleFailures, find_failures, settle_failures
@@ -57,7 +57,7 @@ def failures(
     if retry and forget:
         raise UsageError("choose one of --retry and --forget")
 
-    def is_wanted(failure: admin.FailureView) -> bool:
+    def is_wanted(failure: control.FailureView) -> bool:
         asked = (topology, depot, task, offset)
         told = (failure.topology, failure.depot, failure.task, failure.offset)
         return all(each in (None, found) for each, found in zip(asked, told, strict=True))
@@ -103,7 +103,7 @@ def render(module: str, found: ModuleFailures) -> RenderableType:
     return paragraphs(*parts, _table(found.parked), *_tracebacks(found.parked))
 
 
-def _table(parked: Sequence[admin.FailureView]) -> RenderableType:
+def _table(parked: Sequence[control.FailureView]) -> RenderableType:
     made = table(
         "topology",
         "depot",
@@ -127,7 +127,7 @@ def _table(parked: Sequence[admin.FailureView]) -> RenderableType:
     return made
 
 
-def _tracebacks(parked: Sequence[admin.FailureView]) -> list[Text]:
+def _tracebacks(parked: Sequence[control.FailureView]) -> list[Text]:
     """Of the latest; all of them are in the JSON."""
     latest = sorted(parked, key=lambda each: -each.at_ms)[:TRACEBACKS_SHOWN]
     return [

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from stretto.keys import ClusterKey
+from stretto.network.keys import ClusterKey
 
 app = typer.Typer(add_completion=False, help="Make the key that the processes of a cluster share.")
 

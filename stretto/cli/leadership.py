@@ -11,13 +11,14 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from stretto import admin, wire
+from stretto import control
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
 from stretto.cli.output import bar, paragraphs, sentences, show, table
 from stretto.client.cluster import Cluster
 from stretto.errors import RetriableError
-from stretto.types import WorkerId
-from stretto.zk.records import ModuleState
+from stretto.specs.modules import ModuleState
+from stretto.vocabulary.types import WorkerId
+from stretto.wire import messages as wire
 
 app = typer.Typer(add_completion=False, help="Show and balance who leads.")
 
@@ -44,7 +45,7 @@ def show_leadership(
     Example: stretto leadership show WordCount --watch
     """
     with reach(bootstrap, key) as cluster:
-        show(lambda: cluster.ask(admin.Leadership(module=module)), render, json=as_json, watch=watch)
+        show(lambda: cluster.ask(control.Leadership(module=module)), render, json=as_json, watch=watch)
 
 
 @app.command()
@@ -62,7 +63,7 @@ def balance(
     Example: stretto leadership balance WordCount
     """
     with reach(bootstrap, key) as cluster:
-        planned = len(cluster.ask(admin.Balance(module=module)).switches)
+        planned = len(cluster.ask(control.Balance(module=module)).switches)
         if planned == 0:
             typer.echo(f"the leaders of {module} are balanced already")
         elif no_wait:
@@ -84,7 +85,7 @@ def allow(node: NodeName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, key: Key = N
     Example: stretto leadership allow node-2
     """
     with reach(bootstrap, key) as cluster:
-        cluster.ask(admin.AllowLeadership(node=node))
+        cluster.ask(control.AllowLeadership(node=node))
     typer.echo(f"node {node} may lead; leaders come back when leadership is balanced")
 
 
@@ -103,7 +104,7 @@ def disallow(
     Example: stretto leadership disallow node-2
     """
     with reach(bootstrap, key) as cluster:
-        cluster.ask(admin.DisallowLeadership(node=node))
+        cluster.ask(control.DisallowLeadership(node=node))
         leaders = _leaders_on(cluster, node)
         if no_wait or leaders == 0:
             typer.echo(f"node {node} may not lead; it leads {_groups(leaders)} now")
@@ -127,7 +128,7 @@ def resign(
     Example: stretto leadership resign WordCount 0 --to WordCount-1
     """
     with reach(bootstrap, key) as cluster:
-        epoch = cluster.ask(admin.ResignLeader(module=module, group=group, to=WorkerId(to)))
+        epoch = cluster.ask(control.ResignLeader(module=module, group=group, to=WorkerId(to)))
         if no_wait:
             typer.echo(f"group {group} of {module} was asked to hand over to {to}")
             return
@@ -168,12 +169,12 @@ def _wait(what: str, total: int, remaining: Callable[[], int], timeout: float) -
 
 
 def _unbalanced(cluster: Cluster, module: str) -> int:
-    view = cluster.ask(admin.Leadership(module=module))
+    view = cluster.ask(control.Leadership(module=module))
     return max(len(view.switches), int(view.state == ModuleState.LEADERSHIP_BALANCING))
 
 
 def _leaders_on(cluster: Cluster, node: str) -> int:
-    return sum(view.leaders for view in cluster.ask(admin.Nodes()) if view.node == node)
+    return sum(view.leaders for view in cluster.ask(control.Nodes()) if view.node == node)
 
 
 def _group_view(cluster: Cluster, module: str, group: int) -> wire.GroupView:
@@ -187,7 +188,7 @@ def _group_view(cluster: Cluster, module: str, group: int) -> wire.GroupView:
 # What people see.
 
 
-def render(view: admin.LeadershipView) -> RenderableType:
+def render(view: control.LeadershipView) -> RenderableType:
     most = max((max(node.leaders, node.ideal) for node in view.nodes), default=0)
     made = table("node", ("leaders", "right"), ("ideal", "right"), "", "")
     for node in view.nodes:
@@ -210,7 +211,7 @@ def render(view: admin.LeadershipView) -> RenderableType:
     return paragraphs(*parts)
 
 
-def _summary(view: admin.LeadershipView) -> str:
+def _summary(view: control.LeadershipView) -> str:
     verdict = "beyond" if view.imbalance > view.threshold else "within"
     balanced = (
         f"a balancing would switch {_groups(len(view.switches))}"

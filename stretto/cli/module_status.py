@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
-from stretto import admin
+from stretto import control
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, Watch, reach
 from stretto.cli.output import paragraphs, sentences, show, table
 from stretto.client.cluster import Cluster
 from stretto.client.status import newest_groups
 from stretto.errors import StrettoError
-from stretto.types import TaskId
-from stretto.zk.records import DepotSpec, TopologySpec
+from stretto.specs.modules import DepotSpec, TopologySpec
+from stretto.vocabulary.types import TaskId
 
 THREADS = 16
 PINS_SHOWN = 20
@@ -40,8 +40,8 @@ def module_status(
     """
     with reach(bootstrap, key) as cluster:
 
-        def fetch() -> tuple[admin.ModuleView, ...]:
-            views = cluster.ask(admin.Modules(module=module))
+        def fetch() -> tuple[control.ModuleView, ...]:
+            views = cluster.ask(control.Modules(module=module))
             if module is None:
                 return views
             return tuple(_with_pins(cluster, _with_microbatches(cluster, view)) for view in views)
@@ -54,7 +54,7 @@ def module_status(
         )
 
 
-def _with_microbatches(cluster: Cluster, view: admin.ModuleView) -> admin.ModuleView:
+def _with_microbatches(cluster: Cluster, view: control.ModuleView) -> control.ModuleView:
     """Only the leader of task 0 can tell; while there is none, nothing is told."""
     if not any(topology.kind == "microbatch" for topology in view.topologies):
         return view
@@ -65,19 +65,19 @@ def _with_microbatches(cluster: Cluster, view: admin.ModuleView) -> admin.Module
         address = metadata.addresses.get(leader) if leader is not None else None
         if address is None:
             return view
-        told = cluster.ask_worker(address, admin.Microbatches(module=view.module))
+        told = cluster.ask_worker(address, control.Microbatches(module=view.module))
     except StrettoError:
         return view
     return replace(view, microbatches=tuple(told))
 
 
-def _with_pins(cluster: Cluster, view: admin.ModuleView) -> admin.ModuleView:
+def _with_pins(cluster: Cluster, view: control.ModuleView) -> control.ModuleView:
     """What each worker keeps for who reads in bulk; one that does not answer keeps nothing for long."""
     addresses = [process.address for process in view.processes if process.address is not None]
 
-    def told(address: str) -> Sequence[admin.PinView]:
+    def told(address: str) -> Sequence[control.PinView]:
         try:
-            return cluster.ask_worker(address, admin.Pins())
+            return cluster.ask_worker(address, control.Pins())
         except StrettoError:
             return ()
 
@@ -88,7 +88,7 @@ def _with_pins(cluster: Cluster, view: admin.ModuleView) -> admin.ModuleView:
     return replace(view, pins=tuple(sorted(pins, key=lambda pin: -pin.age_ms)))
 
 
-def render(views: Sequence[admin.ModuleView]) -> RenderableType:
+def render(views: Sequence[control.ModuleView]) -> RenderableType:
     if not views:
         return Text("no module is launched; launch one with 'stretto deploy launch'")
     made = table(
@@ -118,7 +118,7 @@ def render(views: Sequence[admin.ModuleView]) -> RenderableType:
     return paragraphs(made, sentences(problems)) if problems else made
 
 
-def render_one(view: admin.ModuleView) -> RenderableType:
+def render_one(view: control.ModuleView) -> RenderableType:
     facts = table("module", view.module)
     facts.add_row("state", _state(view))
     facts.add_row("version", str(view.version))
@@ -145,15 +145,15 @@ def render_one(view: admin.ModuleView) -> RenderableType:
     return paragraphs(*parts)
 
 
-def _state(view: admin.ModuleView) -> Text:
+def _state(view: control.ModuleView) -> Text:
     return Text(view.state, style="green" if view.state == "running" and not view.problems else "yellow")
 
 
-def _led(view: admin.ModuleView) -> str:
+def _led(view: control.ModuleView) -> str:
     return f"{view.led} of {view.groups}"
 
 
-def _running(view: admin.ModuleView) -> str:
+def _running(view: control.ModuleView) -> str:
     registered = sum(process.address is not None for process in view.processes)
     return f"{registered} of {len(view.processes)}"
 
@@ -163,14 +163,14 @@ def _topology(topology: TopologySpec) -> str:
     return f"{topology.name}: {topology.kind} of {' '.join(topology.depots)}{writes}"
 
 
-def _microbatch(view: admin.MicrobatchView) -> str:
+def _microbatch(view: control.MicrobatchView) -> str:
     which = f"{view.id}" if view.version == 0 else f"{view.id}, version {view.version}"
     lag = "lag unknown" if view.lag is None else f"{view.lag:,} records to go"
     told = f"{view.topology}: {view.phase}, microbatch {which}, {lag}"
     return f"{told}; came to nothing: {view.why}" if view.why else told
 
 
-def _pin(view: admin.PinView) -> str:
+def _pin(view: control.PinView) -> str:
     return (
         f"{view.pin}: group {view.group} at offset {view.offset:,} on {view.worker}, for {view.holder}; "
         f"{view.age_ms / 1_000:,.0f} s old, read {view.idle_ms / 1_000:,.0f} s ago"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from stretto import admin
+from stretto import control
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, Watch, reach
 from stretto.cli.output import show, table
 
@@ -25,10 +25,10 @@ def nodes(
     Example: stretto nodes --watch
     """
     with reach(bootstrap, key) as cluster:
-        show(lambda: cluster.ask(admin.Nodes()), render, json=as_json, watch=watch)
+        show(lambda: cluster.ask(control.Nodes()), render, json=as_json, watch=watch)
 
 
-def render(views: Sequence[admin.NodeView]) -> RenderableType:
+def render(views: Sequence[control.NodeView]) -> RenderableType:
     if not views:
         return Text("no node has joined; start one with 'stretto supervisor'")
     made = table("node", "supervisor", ("workers", "right"), ("leaders", "right"), "leadership", "labels")

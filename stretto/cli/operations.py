@@ -10,10 +10,10 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from stretto import admin
+from stretto import control
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, Watch, reach
 from stretto.cli.output import show, table
-from stretto.zk.records import Operation
+from stretto.specs.operations import Operation
 
 
 def operations(
@@ -31,7 +31,7 @@ def operations(
     Example: stretto operations --module WordCount --limit 5
     """
     with reach(bootstrap, key) as cluster:
-        call = admin.Operations(module=module, limit=limit)
+        call = control.Operations(module=module, limit=limit)
         show(lambda: cluster.ask(call), render, json=as_json, watch=watch)
 
 

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 from typer.core import TyperCommand
 
-from stretto import admin
+from stretto import control
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, Watch, reach
 from stretto.cli.output import print_json, show, table
 from stretto.client.cluster import Cluster
@@ -59,7 +59,7 @@ def list_options(
     """
     level = Level.of(module, depot=depot, topology=topology, pstate=pstate)
     with reach(bootstrap, key) as cluster:
-        show(lambda: cluster.ask(admin.Options(level=_asked(level))), render, json=as_json, watch=watch)
+        show(lambda: cluster.ask(control.Options(level=_asked(level))), render, json=as_json, watch=watch)
 
 
 @app.command("get")
@@ -111,7 +111,7 @@ def set_option(
     """
     level = Level.of(module, depot=depot, topology=topology, pstate=pstate)
     with reach(bootstrap, key) as cluster:
-        cluster.ask(admin.SetOption(level=_asked(level), name=name, value=value))
+        cluster.ask(control.SetOption(level=_asked(level), name=name, value=value))
         typer.echo(_in_force(level, _one(cluster, level, name)))
 
 
@@ -131,24 +131,24 @@ def unset_option(
     """
     level = Level.of(module, depot=depot, topology=topology, pstate=pstate)
     with reach(bootstrap, key) as cluster:
-        cluster.ask(admin.UnsetOption(level=_asked(level), name=name))
+        cluster.ask(control.UnsetOption(level=_asked(level), name=name))
         typer.echo(_in_force(level, _one(cluster, level, name)))
 
 
-def _asked(level: Level) -> admin.OptionLevel:
+def _asked(level: Level) -> control.OptionLevel:
     named = {} if level.name is None else {str(level.scope): level.name}
-    return admin.OptionLevel(module=level.module, **named)
+    return control.OptionLevel(module=level.module, **named)
 
 
-def _one(cluster: Cluster, level: Level, name: str) -> admin.OptionView:
-    views = {view.name: view for view in cluster.ask(admin.Options(level=_asked(level)))}
+def _one(cluster: Cluster, level: Level, name: str) -> control.OptionView:
+    views = {view.name: view for view in cluster.ask(control.Options(level=_asked(level)))}
     if name not in views:
         option_named(name).check_scope(level.scope)
         raise StrettoError(f"the conductor does not know {name}; run the same release everywhere")
     return views[name]
 
 
-def _in_force(level: Level, view: admin.OptionView) -> str:
+def _in_force(level: Level, view: control.OptionView) -> str:
     value = shown(view.value)
     where = "the whole cluster" if level == CLUSTER else str(level)
     if view.origin == str(level):
@@ -160,7 +160,7 @@ def _in_force(level: Level, view: admin.OptionView) -> str:
 # What people see.
 
 
-def render(views: Sequence[admin.OptionView]) -> RenderableType:
+def render(views: Sequence[control.OptionView]) -> RenderableType:
     """What an option does stands below its name: names are long, and terminals narrow."""
     made = table("option", "value", "origin", "default")
     made.columns[0].max_width = NAME_WIDTH_MAX

@@ -15,7 +15,7 @@ import typer
 from stretto.errors import StrettoError
 from stretto.replog.folder import OsFolder
 from stretto.replog.inspect import FramePlace, LogReport, frames, size_bytes, verify
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 
 app = typer.Typer(no_args_is_help=True)
 

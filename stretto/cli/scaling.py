@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from stretto import admin
+from stretto import control
 from stretto.conductor.regrouping import possible_threads
-from stretto.conductor.words import many
 from stretto.errors import UsageError
-from stretto.types import WorkerId
-from stretto.zk.records import Assignment, PlacedWorker, run_of
+from stretto.specs.assignments import Assignment, PlacedWorker, run_of
+from stretto.vocabulary.plurals import many
+from stretto.vocabulary.types import WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class Shape:
 class Regroup:
     threads: int
 
-    def is_begun(self, view: admin.ModuleView) -> bool:
+    def is_begun(self, view: control.ModuleView) -> bool:
         return self.threads in (view.threads, view.next_threads)
 
-    def call(self, module: str) -> admin.Call[str]:
-        return admin.ScaleThreads(module=module, threads=self.threads)
+    def call(self, module: str) -> control.Call[str]:
+        return control.ScaleThreads(module=module, threads=self.threads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,11 @@ class Move:
     workers: int
     factor: int
 
-    def is_begun(self, view: admin.ModuleView) -> bool:
+    def is_begun(self, view: control.ModuleView) -> bool:
         return (self.workers, self.factor) == (view.workers, view.replication_factor)
 
-    def call(self, module: str) -> admin.Call[str]:
-        return admin.Scale(module=module, workers=self.workers, replication_factor=self.factor)
+    def call(self, module: str) -> control.Call[str]:
+        return control.Scale(module=module, workers=self.workers, replication_factor=self.factor)
 
 
 Step: TypeAlias = Regroup | Move

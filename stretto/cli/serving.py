@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stretto import admin
+from stretto import control
 from stretto.cli.cluster import reach
 from stretto.client.api import Client
 from stretto.client.cluster import Cluster
 from stretto.client.modules import describe, find_pstate
-from stretto.client.network import Network
 from stretto.client.pstate import PStateReader
 from stretto.errors import RetriableError, UsageError
-from stretto.nearest import did_you_mean
-from stretto.zk.records import DepotSpec
+from stretto.network.routing import Network
+from stretto.specs.modules import DepotSpec
+from stretto.vocabulary.suggest import did_you_mean
 
 SECONDS = 10.0
 CONDUCTOR_SECONDS = 5.0
@@ -46,7 +46,7 @@ def serving_pstate(bootstrap: str, key: Path | None, module: str, pstate: str) -
 @contextmanager
 def described(
     bootstrap: str, key: Path | None, module: str
-) -> Iterator[tuple[Network, admin.ModuleDescription]]:
+) -> Iterator[tuple[Network, control.ModuleDescription]]:
     """What a module has, and the network that reaches all its tasks."""
     with reach(bootstrap, key) as cluster:
         yield cluster.network, _described(cluster, module)
@@ -59,7 +59,7 @@ def serving(bootstrap: str, key: Path | None, module: str, depot: str) -> Iterat
         yield Serving(cluster.network, description.tasks, _depot(module, description, depot))
 
 
-def _described(cluster: Cluster, module: str) -> admin.ModuleDescription:
+def _described(cluster: Cluster, module: str) -> control.ModuleDescription:
     """Returns once every task of the module is known to the network."""
     network, client = cluster.network, Client(cluster.network)
     conductor = cluster.find_conductor()
@@ -77,10 +77,10 @@ def _described(cluster: Cluster, module: str) -> admin.ModuleDescription:
     return description
 
 
-def _ask(cluster: Cluster, module: str) -> admin.ModuleDescription:
+def _ask(cluster: Cluster, module: str) -> control.ModuleDescription:
     try:
-        [view] = cluster.ask(admin.Modules(module=module), timeout=CONDUCTOR_SECONDS)
-        return admin.ModuleDescription(
+        [view] = cluster.ask(control.Modules(module=module), timeout=CONDUCTOR_SECONDS)
+        return control.ModuleDescription(
             tasks=view.tasks,
             depots=view.depots,
             pstates=view.pstates,
@@ -91,7 +91,7 @@ def _ask(cluster: Cluster, module: str) -> admin.ModuleDescription:
         return describe(cluster.network, module)
 
 
-def _depot(module: str, description: admin.ModuleDescription, name: str) -> DepotSpec:
+def _depot(module: str, description: control.ModuleDescription, name: str) -> DepotSpec:
     if description.depots is None:
         return DepotSpec(name=name)
     for depot in description.depots:

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from stretto import admin
+from stretto import control
 from stretto.artifact.archive import Artifact
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
 from stretto.cli.deploy import (
@@ -31,15 +31,15 @@ from stretto.cli.sizing import Shape
 from stretto.client.cluster import Cluster
 from stretto.client.upload import upload
 from stretto.errors import StrettoError, UsageError
-from stretto.module import check_module_name
-from stretto.nearest import did_you_mean
+from stretto.module.module import check_module_name
 from stretto.snapshot.checking import Verdict, check
 from stretto.snapshot.creating import TIMEOUT_SECONDS, default_name
 from stretto.snapshot.creating import create as create_snapshot
 from stretto.snapshot.keeping import delete_files, too_many
 from stretto.snapshot.manifest import ARTIFACT, MANIFEST, Manifest, read_manifest
 from stretto.snapshot.options import lines_of, options_to_restore
-from stretto.zk.records import RestoredFrom
+from stretto.specs.modules import RestoredFrom
+from stretto.vocabulary.suggest import did_you_mean
 
 DIGITS = 12
 
@@ -108,7 +108,7 @@ def list_(
     Example: stretto snapshot list Bank
     """
     with reach(bootstrap, key) as cluster:
-        show(lambda: cluster.ask(admin.Snapshots(module=module)), render, json=as_json, watch=watch)
+        show(lambda: cluster.ask(control.Snapshots(module=module)), render, json=as_json, watch=watch)
     return 0
 
 
@@ -198,7 +198,7 @@ def restore(
         _require_seen(cluster, folder, manifest)
         _upload(cluster, supervisors, folder, manifest, shape.factor)
         cluster.ask(
-            admin.Launch(
+            control.Launch(
                 module=called,
                 artifact=manifest.artifact,
                 manifest=manifest.module_manifest,
@@ -240,13 +240,13 @@ def delete(
     Example: stretto snapshot delete Bank 20260131T120000Z
     """
     with reach(bootstrap, key) as cluster:
-        known = cluster.ask(admin.Snapshots(module=module))
+        known = cluster.ask(control.Snapshots(module=module))
         found = _named(known, module, name)
         if not yes and not forget:
             _confirm(found)
         if not forget:
             delete_files(found)
-        cluster.ask(admin.ForgetSnapshot(module=module, name=name))
+        cluster.ask(control.ForgetSnapshot(module=module, name=name))
     typer.echo(f"{module}/{name} is {'forgotten' if forget else 'gone'}")
     return 0
 
@@ -262,7 +262,7 @@ def _folder_of(snapshot: str, bootstrap: str, key: Path | None) -> Path:
     if path.is_absolute() or "/" in module:
         raise UsageError(f"there is no folder {snapshot}; check the path")
     with reach(bootstrap, key) as cluster:
-        found = cluster.ask(admin.Snapshots(module=module if slash else None))
+        found = cluster.ask(control.Snapshots(module=module if slash else None))
     if slash:
         return Path(_named(found, module, name).folder)
     same = [each for each in found if each.name == snapshot]
@@ -275,7 +275,7 @@ def _folder_of(snapshot: str, bootstrap: str, key: Path | None) -> Path:
     return Path(same[0].folder)
 
 
-def _named(snapshots: Sequence[admin.SnapshotView], module: str, name: str) -> admin.SnapshotView:
+def _named(snapshots: Sequence[control.SnapshotView], module: str, name: str) -> control.SnapshotView:
     found = next((each for each in snapshots if each.name == name), None)
     if found is None:
         near = did_you_mean(name, [each.name for each in snapshots])
@@ -283,7 +283,7 @@ def _named(snapshots: Sequence[admin.SnapshotView], module: str, name: str) -> a
     return found
 
 
-def _confirm(snapshot: admin.SnapshotView) -> None:
+def _confirm(snapshot: control.SnapshotView) -> None:
     if not sys.stdin.isatty():
         raise UsageError(
             f"nobody is there to be asked; add --yes to delete {snapshot.name} and all its files"
@@ -294,11 +294,11 @@ def _confirm(snapshot: admin.SnapshotView) -> None:
 def _retire(cluster: Cluster, module: str, keep: int) -> list[str]:
     """Delete those that are too many; what cannot be deleted from here is told, and stays."""
     gone = []
-    known = cluster.ask(admin.Snapshots(module=module))
+    known = cluster.ask(control.Snapshots(module=module))
     for each in too_many(known, keep):
         try:
             delete_files(each)
-            cluster.ask(admin.ForgetSnapshot(module=module, name=each.name))
+            cluster.ask(control.ForgetSnapshot(module=module, name=each.name))
             gone.append(each.folder)
         except StrettoError as error:
             typer.echo(f"! {each.name} was not deleted: {error}", err=True)
@@ -317,8 +317,8 @@ def _require_good(folder: Path) -> None:
 
 
 def _require_seen(cluster: Cluster, folder: Path, manifest: Manifest) -> None:
-    call = admin.SeesSnapshot(folder=str(folder), checksum=manifest.checksum)
-    for node in cluster.ask(admin.Nodes()):
+    call = control.SeesSnapshot(folder=str(folder), checksum=manifest.checksum)
+    for node in cluster.ask(control.Nodes()):
         why = "" if node.address is None else cluster.ask_worker(node.address, call)
         if why:
             raise StrettoError(
@@ -364,7 +364,7 @@ class Telling:
         self._shown.update(self._task, description=what, completed=done, total=of)
 
 
-def render(snapshots: Sequence[admin.SnapshotView]) -> RenderableType:
+def render(snapshots: Sequence[control.SnapshotView]) -> RenderableType:
     if not snapshots:
         return Text("no snapshots; make one with 'stretto snapshot create M --to DIR'")
     made = table("module", "name", "made at", "state", ("tasks", "right"), ("bytes", "right"), "folder")

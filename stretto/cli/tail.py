@@ -18,8 +18,8 @@ import typer
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName
 from stretto.cli.serving import Serving, serving
 from stretto.client.reader import Reader, Record
-from stretto.decoding import MALFORMED
 from stretto.errors import OffsetTrimmed, RetriableError, UsageError
+from stretto.vocabulary.decoding import MALFORMED
 
 AGAIN_SECONDS = 0.5
 """After a whole read that nobody answered, and which waited for leaders itself."""

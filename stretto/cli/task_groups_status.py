@@ -11,14 +11,14 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from stretto import admin
+from stretto import control
 from stretto.cli import catchup
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Json, Key, ModuleName, Watch, reach
 from stretto.cli.output import duration, paragraphs, sentences, show, table
 from stretto.client.cluster import Cluster
 from stretto.client.status import ABSENT, SILENT, GroupState, GroupStatus, ReplicaStatus, group_statuses
 from stretto.errors import StrettoError
-from stretto.types import WorkerId
+from stretto.vocabulary.types import WorkerId
 
 _STYLES = {
     GroupState.RUNNING: "green",
@@ -70,7 +70,7 @@ def _fetcher(cluster: Cluster, module: str, group: int | None) -> Callable[[], l
 def _nodes(cluster: Cluster, module: str) -> dict[WorkerId, str]:
     """Only a conductor knows; without one the groups are shown all the same."""
     try:
-        [view] = cluster.ask(admin.Modules(module=module), timeout=NODES_SECONDS)
+        [view] = cluster.ask(control.Modules(module=module), timeout=NODES_SECONDS)
     except StrettoError:
         return {}
     return {process.worker: process.node for process in view.processes}

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, reach
-from stretto.interrupts import ending_at_once
-from stretto.local import UI_PORT
-from stretto.logs import configure
-from stretto.private import create_private_files
+from stretto.local.cluster import UI_PORT
+from stretto.process.interrupts import ending_at_once
+from stretto.process.logs import configure
+from stretto.process.private_files import create_private_files
 
 
 def ui(

@@ -14,8 +14,8 @@ import typer
 from stretto.cli.cluster import Key
 from stretto.cli.daemons import ZookeeperCredentials
 from stretto.cli.hints import exports
-from stretto.client.network import Network
-from stretto.local import CONDUCTOR_PORT, UI_PORT, LocalCluster
+from stretto.local.cluster import CONDUCTOR_PORT, UI_PORT, LocalCluster
+from stretto.network.routing import Network
 
 
 def up(

@@ -10,7 +10,7 @@ import typer
 
 from stretto.cli.daemons import ZookeeperCredentials
 from stretto.errors import StrettoError
-from stretto.types import WorkerId
+from stretto.vocabulary.types import WorkerId
 from stretto.worker.settings import WorkerSettings
 
 

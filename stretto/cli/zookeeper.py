@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stretto.private import create_private_files
+from stretto.process.private_files import create_private_files
 from stretto.zk.embedded import EmbeddedZooKeeper, ZooKeeperFailed
 
 _LOOK_SECONDS = 0.2

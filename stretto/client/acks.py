@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from stretto import wire
 from stretto.errors import ProcessingFailed, ResultUnknown, StrettoError
 from stretto.replog.core.effects import Refusal
+from stretto.wire import messages as wire
 
 
 class Batch:

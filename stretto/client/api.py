@@ -10,23 +10,23 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from stretto.admin import ModuleDescription
 from stretto.client.acks import Ack
 from stretto.client.depot import DepotAppender, check_declared, names_of
 from stretto.client.modules import describe, find_depot, find_pstate
-from stretto.client.network import Network
 from stretto.client.producer import Producer
 from stretto.client.pstate import PStateReader
 from stretto.client.queries import Asking
 from stretto.client.reader import Reader, Record, Slice
 from stretto.client.rounds import NamedWriter
+from stretto.control import ModuleDescription
 from stretto.errors import RetriableError, UsageError
-from stretto.keys import ClusterKey
-from stretto.partition import Partitioner
-from stretto.wire import GroupView
+from stretto.module.partition import Partitioner
+from stretto.network.keys import ClusterKey
+from stretto.network.routing import Network
+from stretto.wire.messages import GroupView
 
 if TYPE_CHECKING:
-    from stretto.module import Depot
+    from stretto.module.module import Depot
 
 RUN = 1_000
 AGAIN_SECONDS = 0.05

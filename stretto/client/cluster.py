@@ -12,17 +12,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import TypeVar
 
-from stretto import admin, wire
-from stretto.client.calls import ask, begin, result_of
-from stretto.client.network import Network
+from stretto import control
 from stretto.errors import RetriableError, StrettoError
+from stretto.network.asking import ask, begin, result_of
+from stretto.network.routing import Network
+from stretto.wire import messages as wire
 
 FIND_SECONDS = 2.0
 HEDGE_SECONDS = 0.2
 CALL_SECONDS = 20.0
 LOOK_SECONDS = 6.0
 """What a conductor has in memory it tells at once, or it is in trouble."""
-_LOOKS = (admin.Modules, admin.Nodes, admin.Leadership)
+_LOOKS = (control.Modules, control.Nodes, control.Leadership)
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Cluster:
 
     def find_conductor(self) -> str | None:
         """Address of the active one, by whoever answers first; None if there is none."""
-        call = admin.FindConductor()
+        call = control.FindConductor()
         refusal: str | None = None
         heard = False
 
@@ -55,7 +56,7 @@ class Cluster:
             heard = True
             return found
 
-        message = partial(wire.Ask, call=admin.encode(call))
+        message = partial(wire.Ask, call=control.encode(call))
         found = self._first(deque(self.bootstrap), message, judge)
         if found is None and not heard:
             raise RetriableError(refusal or self._silence())
@@ -99,7 +100,7 @@ class Cluster:
             "or name one of its addresses with --bootstrap"
         )
 
-    def ask(self, call: admin.Call[admin.Result], *, timeout: float | None = None) -> admin.Result:
+    def ask(self, call: control.Call[control.Result], *, timeout: float | None = None) -> control.Result:
         """Of the active conductor."""
         if timeout is None:
             timeout = LOOK_SECONDS if isinstance(call, _LOOKS) else CALL_SECONDS
@@ -112,7 +113,7 @@ class Cluster:
             self._conductor = None
             raise
 
-    def ask_worker(self, address: str, call: admin.Call[admin.Result]) -> admin.Result:
+    def ask_worker(self, address: str, call: control.Call[control.Result]) -> control.Result:
         return ask(self.network, address, call, timeout=FIND_SECONDS)
 
     def metadata(self) -> wire.Metadata:
@@ -134,7 +135,7 @@ class Cluster:
 
     def _workers_at(self, supervisor: str) -> list[str]:
         try:
-            workers = ask(self.network, supervisor, admin.LocalWorkers(), timeout=FIND_SECONDS)
+            workers = ask(self.network, supervisor, control.LocalWorkers(), timeout=FIND_SECONDS)
         except StrettoError:
             return []
         return [worker.address for worker in workers if worker.address is not None]

@@ -1,24 +1,23 @@
 """Appending values to a depot: each becomes a record, on the task that the depot's declaration chooses.
 
 A :class:`~stretto.client.producer.Producer` takes bytes and sends them where it is told. This is the layer
-above it, for values: it encodes them as JSON and asks the depot's :class:`~stretto.partition.Partitioner`, as
-the command line, the REST API and Spark do.
-"""
+above it, for values: it encodes them as JSON and asks the depot's
+:class:`~stretto.module.partition.Partitioner`, as the command line, the REST API and Spark do."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from stretto import admin
+from stretto import control
 from stretto.client.acks import Ack
 from stretto.client.modules import find_depot
 from stretto.client.producer import Producer
 from stretto.errors import UsageError
-from stretto.partition import Partitioner, record_of
-from stretto.zk.records import DepotSpec
+from stretto.module.partition import Partitioner, record_of
+from stretto.specs.modules import DepotSpec
 
 if TYPE_CHECKING:
-    from stretto.module import Depot
+    from stretto.module.module import Depot
 
 R = TypeVar("R")
 
@@ -71,7 +70,7 @@ def names_of(depot: Depot[Any], module: str | None) -> tuple[str, str]:
 
     Raises UsageError for what is no depot of a module's class.
     """
-    from stretto.module import Depot, Module, declarations  # noqa: PLC0415 - most clients go by names
+    from stretto.module.module import Depot, Module, declarations  # noqa: PLC0415 - most clients go by names
 
     given: object = depot
     if not isinstance(given, Depot):
@@ -82,7 +81,7 @@ def names_of(depot: Depot[Any], module: str | None) -> tuple[str, str]:
     return module or declarations(owner).name, given.name
 
 
-def check_declared(module: str, depot: Depot[Any], description: admin.ModuleDescription) -> DepotSpec:
+def check_declared(module: str, depot: Depot[Any], description: control.ModuleDescription) -> DepotSpec:
     """Return what the cluster knows of a depot. Raises UsageError if the class at hand says otherwise."""
     spec = find_depot(module, description, depot.name)
     if description.depots is not None and spec.declared != depot.spec:

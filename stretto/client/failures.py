@@ -6,34 +6,34 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from stretto import admin
-from stretto.client.calls import ask
+from stretto import control
 from stretto.client.cluster import Cluster
 from stretto.client.status import newest_groups
 from stretto.errors import RetriableError
-from stretto.zk.paths import GroupKey
+from stretto.network.asking import ask
+from stretto.vocabulary.groups import GroupKey
 
 SHOWN_MAX = 1_000
 """Of each group."""
 
 
 class ModuleFailures(msgspec.Struct, frozen=True, kw_only=True):
-    parked: tuple[admin.FailureView, ...]
+    parked: tuple[control.FailureView, ...]
     more: bool = False
     """There are others that are not shown: of some group more than :data:`SHOWN_MAX`."""
-    streams: tuple[admin.TopologyView, ...]
+    streams: tuple[control.TopologyView, ...]
     problems: tuple[str, ...]
 
 
 def find_failures(
-    cluster: Cluster, module: str, is_wanted: Callable[[admin.FailureView], bool]
+    cluster: Cluster, module: str, is_wanted: Callable[[control.FailureView], bool]
 ) -> ModuleFailures:
-    parked: list[admin.FailureView] = []
-    streams: list[admin.TopologyView] = []
+    parked: list[control.FailureView] = []
+    streams: list[control.TopologyView] = []
     problems: dict[str, None] = {}
     more = False
     for group, address in _leaders(cluster, module):
-        found: list[admin.FailureView] = []
+        found: list[control.FailureView] = []
         for number, view in enumerate(_pages(cluster, group, address)):
             if number == 0:
                 streams += view.streams
@@ -47,7 +47,7 @@ def find_failures(
 
 
 def settle_failures(
-    cluster: Cluster, module: str, is_wanted: Callable[[admin.FailureView], bool], *, again: bool
+    cluster: Cluster, module: str, is_wanted: Callable[[control.FailureView], bool], *, again: bool
 ) -> int:
     """Have parked records tried again, or forget them; how many were parked, and are not any more.
 
@@ -58,31 +58,31 @@ def settle_failures(
         for view in _pages(cluster, group, address):
             keys = tuple(_key_of(each) for each in view.parked if is_wanted(each))
             if keys:
-                call = admin.SettleFailures(group=group, keys=keys, again=again)
+                call = control.SettleFailures(group=group, keys=keys, again=again)
                 settled += ask(cluster.network, address, call)
     return settled
 
 
-def settle_one(cluster: Cluster, module: str, failure: admin.FailureKey, *, again: bool) -> int:
+def settle_one(cluster: Cluster, module: str, failure: control.FailureKey, *, again: bool) -> int:
     """The same for a single record; 0 if it is not parked."""
     for group, address in _leaders(cluster, module, failure.task):
-        call = admin.SettleFailures(group=group, keys=(failure,), again=again)
+        call = control.SettleFailures(group=group, keys=(failure,), again=again)
         return ask(cluster.network, address, call)
     return 0
 
 
-def _pages(cluster: Cluster, group: GroupKey, address: str) -> Iterator[admin.FailuresView]:
-    after: admin.FailureKey | None = None
+def _pages(cluster: Cluster, group: GroupKey, address: str) -> Iterator[control.FailuresView]:
+    after: control.FailureKey | None = None
     while True:
-        view = ask(cluster.network, address, admin.Failures(group=group, after=after))
+        view = ask(cluster.network, address, control.Failures(group=group, after=after))
         yield view
         if not view.more:
             return
         after = _key_of(view.parked[-1])
 
 
-def _key_of(each: admin.FailureKey) -> admin.FailureKey:
-    return admin.FailureKey(topology=each.topology, depot=each.depot, task=each.task, offset=each.offset)
+def _key_of(each: control.FailureKey) -> control.FailureKey:
+    return control.FailureKey(topology=each.topology, depot=each.depot, task=each.task, offset=each.offset)
 
 
 def _leaders(cluster: Cluster, module: str, task: int | None = None) -> list[tuple[GroupKey, str]]:

@@ -12,12 +12,12 @@ import itertools
 import re
 import threading
 
-from stretto import wire
-from stretto.client.network import Network
 from stretto.errors import UsageError
+from stretto.network.routing import Network
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, Offset
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset
+from stretto.wire import messages as wire
 
 AVOID_MS = 1_000
 AVOID_LAGGING_MS = 50

@@ -7,12 +7,12 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from stretto import wire
 from stretto.client.acks import Batch
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import new_producer_id
-from stretto.types import Epoch, TaskId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId
+from stretto.wire import messages as wire
 
 
 class Identity:

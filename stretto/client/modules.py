@@ -5,17 +5,17 @@ Every worker of a module knows both, so no conductor is needed.
 
 from __future__ import annotations
 
-from stretto import admin
-from stretto.client.calls import ask
-from stretto.client.network import Network
+from stretto import control
 from stretto.errors import RetriableError, UsageError
-from stretto.nearest import did_you_mean
-from stretto.zk.records import DepotSpec, PStateSpec
+from stretto.network.asking import ask
+from stretto.network.routing import Network
+from stretto.specs.modules import DepotSpec, PStateSpec
+from stretto.vocabulary.suggest import did_you_mean
 
 ASK_SECONDS = 2.0
 
 
-def describe(network: Network, module: str) -> admin.ModuleDescription:
+def describe(network: Network, module: str) -> control.ModuleDescription:
     """By the first worker of the module that answers."""
     view = network.view
     replicas = {
@@ -25,13 +25,13 @@ def describe(network: Network, module: str) -> admin.ModuleDescription:
         raise UsageError(f"there is no module {module}; {did_you_mean(module, view.tasks)}")
     for worker in sorted(replicas & view.addresses.keys()):
         try:
-            return ask(network, view.addresses[worker], admin.Describe(module=module), timeout=ASK_SECONDS)
+            return ask(network, view.addresses[worker], control.Describe(module=module), timeout=ASK_SECONDS)
         except RetriableError:
             continue
     raise RetriableError(f"no worker of module {module} answers; see 'stretto module-status {module}'")
 
 
-def find_depot(module: str, description: admin.ModuleDescription, name: str) -> DepotSpec:
+def find_depot(module: str, description: control.ModuleDescription, name: str) -> DepotSpec:
     if description.depots is None:
         return DepotSpec(name=name)
     for depot in description.depots:
@@ -41,7 +41,7 @@ def find_depot(module: str, description: admin.ModuleDescription, name: str) -> 
     raise UsageError(f"module {module} has no depot {name}; {nearest}")
 
 
-def find_pstate(module: str, description: admin.ModuleDescription, name: str) -> PStateSpec:
+def find_pstate(module: str, description: control.ModuleDescription, name: str) -> PStateSpec:
     for pstate in description.pstates:
         if pstate.name == name:
             return pstate

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from stretto import wire
 from stretto.client.followers import Followers, Seen
-from stretto.client.network import Network
 from stretto.client.reader import Question
 from stretto.errors import RetriableError, StrettoError
-from stretto.types import TaskId
-from stretto.zk.paths import GroupKey
+from stretto.network.routing import Network
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 
 READ_KEYS = 1_000
 

@@ -18,11 +18,8 @@ from typing import Any, Literal, Self, TypeAlias
 
 import structlog
 
-from stretto import wire
 from stretto.client.acks import SENT, Ack, Batch
 from stretto.client.lanes import Identity, Lane, Lent
-from stretto.client.network import Network, patience_ms
-from stretto.clock import boot_time_ms
 from stretto.errors import (
     ModulePaused,
     NotAppended,
@@ -31,13 +28,16 @@ from stretto.errors import (
     StrettoError,
     UsageError,
 )
-from stretto.partition import task_of_bytes
-from stretto.records import RECORD_BYTES_MAX, pack
+from stretto.module.partition import task_of_bytes
+from stretto.network.routing import Network, patience_ms
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, TaskId
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec
+from stretto.specs.modules import DepotSpec
+from stretto.vocabulary.clock import boot_time_ms
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import RECORD_BYTES_MAX, pack
+from stretto.vocabulary.types import Epoch, TaskId
+from stretto.wire import messages as wire
 
 log = structlog.get_logger()
 BUSY_MS = 50

@@ -16,15 +16,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from stretto import ordered, wire
 from stretto.client.followers import Followers, Seen
-from stretto.client.network import Network
 from stretto.client.points import PointReads
 from stretto.client.reader import Question
 from stretto.errors import RetriableError, UsageError
-from stretto.ordered import shown, subtree
-from stretto.partition import owner_of, owners_of
+from stretto.module.partition import owner_of, owners_of
+from stretto.network.routing import Network
+from stretto.pstate import ordered
 from stretto.pstate.edit import ReadByMethods, key_range
+from stretto.pstate.ordered import shown, subtree
 from stretto.pstate.tree import (
     ABSENT,
     Elements,
@@ -43,9 +43,10 @@ from stretto.pstate.tree import (
     row_of,
 )
 from stretto.pstate.types import describe, incompatible
-from stretto.types import TaskId
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import PStateSpec
+from stretto.specs.modules import PStateSpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 
 PAGE_ROWS = 1_000
 COUNT_KEYS = 50_000

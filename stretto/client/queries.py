@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-from stretto import wire
-from stretto.admin import ModuleDescription
-from stretto.client.network import Network
 from stretto.client.reader import Question
+from stretto.control import ModuleDescription
 from stretto.errors import QueryFailed, RetriableError, UsageError
-from stretto.nearest import did_you_mean
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.network.routing import Network
 from stretto.pstate.types import python_type
-from stretto.types import TaskId
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import QuerySpec
+from stretto.specs.modules import QuerySpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.suggest import did_you_mean
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -11,16 +11,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from stretto import wire
 from stretto.client.followers import Followers, Seen
-from stretto.client.network import Network, patience_ms
 from stretto.errors import OffsetTrimmed, RetriableError, UsageError
-from stretto.records import DepotOffset, RecordBatch
+from stretto.network.routing import Network, patience_ms
 from stretto.replog.core.effects import Refusal
-from stretto.replog.frame import Buffer
-from stretto.types import TaskId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import DepotOffset, RecordBatch
+from stretto.vocabulary.types import Buffer, TaskId
+from stretto.wire import messages as wire
 from stretto.worker.depot import DepotBatch
-from stretto.zk.paths import GroupKey
 
 READ_BYTES = 1 << 20
 REQUEST_TIMEOUT_MS = 3_000

@@ -16,16 +16,16 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
-from stretto import wire
-from stretto.client.network import Network
 from stretto.client.reader import Question
 from stretto.errors import ModulePaused, RetriableError, StrettoError, UsageError
-from stretto.records import pack
+from stretto.network.routing import Network
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import DIGEST_BITS, ROUNDS_MAX, named_producer_id, sequence_in
 from stretto.replog.frame import Kind
-from stretto.types import ProducerId, TaskId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import pack
+from stretto.vocabulary.types import ProducerId, TaskId
+from stretto.wire import messages as wire
 
 WHOLE_BYTES = 8 * 1024 * 1024
 TIMEOUT = 120.0

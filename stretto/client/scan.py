@@ -20,20 +20,22 @@ from typing import Literal, Protocol, Self, TypeAlias, TypeVar
 import msgspec
 import zmq
 
-from stretto import admin, scans, wire
-from stretto.client.calls import ask
+from stretto import control
 from stretto.client.cluster import Cluster
 from stretto.client.status import newest_groups
 from stretto.errors import PeerError, PinLost, RetriableError, StrettoError, UsageError
-from stretto.keys import ClusterKey, require_key
-from stretto.listener import configure
-from stretto.ordered import EVERYTHING
+from stretto.network.asking import ask
+from stretto.network.keys import ClusterKey, require_key
+from stretto.network.listener import configure
+from stretto.pstate.ordered import EVERYTHING
 from stretto.pstate.pages import PAGE_BYTES, Page
-from stretto.records import DepotOffset
-from stretto.scans import OFFSET_END, PinnedGroup, Size, TaskSizes
-from stretto.types import WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import WorkerId
+from stretto.wire import messages as wire
+from stretto.wire import scans
+from stretto.wire.scans import OFFSET_END, PinnedGroup, Size, TaskSizes
 from stretto.worker.depot import DepotBatch
-from stretto.zk.paths import GroupKey
 
 __all__ = [
     "DepotBatch",
@@ -132,7 +134,7 @@ def pin_module(
     """
     if source not in ("follower", "leader"):
         raise UsageError(f"groups are read from a follower or the leader, not from {source!r}")
-    call = admin.PinGroup(
+    call = control.PinGroup(
         group=GroupKey(module, 0, 0),
         max_staleness_ms=max(1, int(max_staleness * 1_000)),
         holder=holder or f"process {os.getpid()} on {socket.gethostname()}",
@@ -167,7 +169,7 @@ def release(pinned: Iterable[PinnedGroup], key: ClusterKey | None = None) -> Non
 
 
 class _Pinning:
-    def __init__(self, cluster: Cluster, source: Source, call: admin.PinGroup) -> None:
+    def __init__(self, cluster: Cluster, source: Source, call: control.PinGroup) -> None:
         self._cluster = cluster
         self._source = source
         #: What is asked of a follower; its group is put in.

@@ -15,13 +15,14 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from stretto import admin, wire
-from stretto.client.calls import ask
-from stretto.client.network import Network
+from stretto import control
 from stretto.errors import StrettoError, UsageError
-from stretto.nearest import did_you_mean
-from stretto.types import Epoch, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.network.asking import ask
+from stretto.network.routing import Network
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.suggest import did_you_mean
+from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 ASK_SECONDS = 2.0
 THREADS = 16
@@ -62,7 +63,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Entries that the leader has and this one has not confirmed."""
     since_ms: int | None = None
     why: str = ""
-    catchup: admin.CatchupView | None = None
+    catchup: control.CatchupView | None = None
     """Only while it receives its leader's state."""
 
 
@@ -92,7 +93,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(
     view: wire.GroupView,
-    told: Mapping[WorkerId, admin.ReplicaView],
+    told: Mapping[WorkerId, control.ReplicaView],
     registered: frozenset[WorkerId],
 ) -> GroupStatus:
     """``told`` has who answered; ``registered``, who has an address to be asked at."""
@@ -120,14 +121,14 @@ class _Evidence:
     def __init__(
         self,
         view: wire.GroupView,
-        told: Mapping[WorkerId, admin.ReplicaView],
+        told: Mapping[WorkerId, control.ReplicaView],
         registered: frozenset[WorkerId],
     ) -> None:
         self.told = told
         self.registered = registered
         #: The newest record that anybody has. Of one epoch its leader knows best: it makes the changes.
         newest = max(told.values(), key=lambda each: (each.epoch, each.role == "leader"), default=None)
-        record: wire.GroupView | admin.ReplicaView = view
+        record: wire.GroupView | control.ReplicaView = view
         if newest is not None and (newest.epoch, newest.role == "leader") > (view.epoch, False):
             record = newest
         self.epoch, self.leader, self.isr = record.epoch, record.leader, record.isr
@@ -158,7 +159,7 @@ class _Evidence:
             return GroupState.ELECTING, since_ms, f"{_listed(able)} can lead it"
         return GroupState.OFFLINE, since_ms, f"nobody can lead it before {_listed(self.isr, 'or')} is back"
 
-    def _led(self, leading: admin.ReplicaView) -> tuple[GroupState, int | None, str]:
+    def _led(self, leading: control.ReplicaView) -> tuple[GroupState, int | None, str]:
         if leading.stalled:
             lost = [worker for worker in self.isr if not self._runs(worker)]
             why = f"it needs {leading.min_isr} replicas in the ISR"
@@ -224,7 +225,7 @@ class _Evidence:
         end = confirmed if confirmed is not None else told.end if told is not None else None
         return None if end is None else max(0, leading.end - end)
 
-    def _known(self, leading: admin.ReplicaView, worker: WorkerId) -> admin.FollowerView | None:
+    def _known(self, leading: control.ReplicaView, worker: WorkerId) -> control.FollowerView | None:
         """What the leader knows of an earlier incarnation says nothing of one that has answered."""
         told = self.told.get(worker)
         for each in leading.followers:
@@ -248,7 +249,7 @@ def group_statuses(
     views = newest_groups(metadata, module, group)
     concerned = {worker for view in views for worker in view.replicas}
     asked = {worker: metadata.addresses[worker] for worker in concerned if worker in metadata.addresses}
-    call = admin.Replicas(module=module)
+    call = control.Replicas(module=module)
     with ThreadPoolExecutor(THREADS, "replicas") as pool:
         answers = pool.map(lambda address: _answer(network, address, call), asked.values())
         told = {
@@ -267,7 +268,7 @@ def group_statuses(
     ]
 
 
-def _answer(network: Network, address: str, call: admin.Replicas) -> tuple[admin.ReplicaView, ...] | None:
+def _answer(network: Network, address: str, call: control.Replicas) -> tuple[control.ReplicaView, ...] | None:
     try:
         return ask(network, address, call, timeout=ASK_SECONDS)
     except StrettoError:

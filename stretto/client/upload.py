@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from stretto import admin
+from stretto import control
 from stretto.artifact.archive import PIECE_BYTES, Artifact
-from stretto.client.calls import ask
-from stretto.client.network import Network
 from stretto.errors import StrettoError
+from stretto.network.asking import ask
+from stretto.network.routing import Network
 
 PIECE_SECONDS = 60.0
 """The node hashes the whole before it answers to the last piece."""
@@ -41,7 +41,7 @@ def upload(
     reasons: list[str] = []
     for address in addresses:
         try:
-            has = ask(network, address, admin.HasArtifact(digest=artifact.digest))
+            has = ask(network, address, control.HasArtifact(digest=artifact.digest))
             (keeping if has else lacking).append(address)
         except StrettoError as error:
             reasons.append(f"{address}: {error}")
@@ -63,7 +63,7 @@ def upload(
 
 
 def _send_resumed(network: Network, address: str, artifact: Artifact, progress: Progress) -> None:
-    held = ask(network, address, admin.HeldOfArtifact(digest=artifact.digest))
+    held = ask(network, address, control.HeldOfArtifact(digest=artifact.digest))
     try:
         _send(network, address, artifact, held if held < artifact.size else 0, progress)
     except StrettoError:
@@ -81,7 +81,7 @@ def _send(network: Network, address: str, artifact: Artifact, offset: int, progr
             piece = os.pread(file.fileno(), PIECE_BYTES, offset)
             if not piece:
                 raise StrettoError(f"{artifact.path} ends before its {size:,} bytes; pack it again")
-            call = admin.PutArtifact(digest=artifact.digest, offset=offset, size=size)
+            call = control.PutArtifact(digest=artifact.digest, offset=offset, size=size)
             is_whole = ask(network, address, call, (piece,), timeout=PIECE_SECONDS)
             offset += len(piece)
             progress(address, size if is_whole else offset, size)

@@ -13,16 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from stretto import admin, wire
-from stretto.client.calls import ask
-from stretto.client.network import Network
+from stretto import control
 from stretto.client.reader import Question
 from stretto.client.status import newest_groups
 from stretto.errors import RetriableError, StrettoError
+from stretto.network.asking import ask
+from stretto.network.routing import Network
 from stretto.replog.core.producers import NO_PRODUCER
 from stretto.replog.frame import Kind
-from stretto.types import Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 GROUPS_AT_ONCE = 4
 ASK_SECONDS = 2.0
@@ -78,7 +79,7 @@ def _verify(network: Network, metadata: wire.Metadata, view: wire.GroupView, tim
         offset = mark(network, view, marker, timeout)
     except StrettoError as error:
         return Verdict(group=view.key, offset=None, digests={}, missing=view.replicas, why=str(error))
-    found: dict[WorkerId, admin.DigestView] = {}
+    found: dict[WorkerId, control.DigestView] = {}
     while len(found) < len(view.replicas) and time.monotonic() < deadline:
         # A worker that is started again meanwhile may be somewhere else.
         addresses = metadata.addresses | network.view.addresses
@@ -121,9 +122,9 @@ def mark(network: Network, view: wire.GroupView, marker: str, timeout: float) ->
     return Offset(reply.offset + 1)
 
 
-def _ask(network: Network, address: str, group: GroupKey, marker: str) -> admin.DigestView | None:
+def _ask(network: Network, address: str, group: GroupKey, marker: str) -> control.DigestView | None:
     try:
-        return ask(network, address, admin.Digests(group=group, marker=marker), timeout=ASK_SECONDS)
+        return ask(network, address, control.Digests(group=group, marker=marker), timeout=ASK_SECONDS)
     except StrettoError:
         return None
 

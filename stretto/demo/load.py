@@ -14,8 +14,8 @@ from stretto.client.acks import Ack
 from stretto.client.api import Client
 from stretto.errors import StrettoError
 from stretto.examples.wordcount.sentences import sentences
-from stretto.partition import Partitioner
-from stretto.zk.records import DepotSpec
+from stretto.module.partition import Partitioner
+from stretto.specs.modules import DepotSpec
 
 WINDOW = 2_000
 """Records under way at most: enough to keep the cluster busy, few enough to be gentle with one machine."""

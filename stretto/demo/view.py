@@ -10,10 +10,10 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from stretto import admin
+from stretto import control
 from stretto.cli.output import sentences, table
 from stretto.demo.load import Account
-from stretto.wire import GroupView
+from stretto.wire.messages import GroupView
 from stretto.worker.children import RunFile
 
 
@@ -31,8 +31,8 @@ def worker_pids(folder: Path) -> dict[str, int]:
 
 def render(
     *,
-    nodes: tuple[admin.NodeView, ...],
-    module: admin.ModuleView,
+    nodes: tuple[control.NodeView, ...],
+    module: control.ModuleView,
     groups: list[GroupView],
     account: Account,
     pids: dict[str, int],
@@ -83,7 +83,7 @@ class Frame:
             yield part
 
 
-def line(module: admin.ModuleView, account: Account) -> str:
+def line(module: control.ModuleView, account: Account) -> str:
     """The same in one line, for where there is no terminal."""
     return (
         f"{module.state}: {module.led} of {module.groups} groups led, "
@@ -101,8 +101,8 @@ def _load(account: Account) -> Text:
 
 
 def _workers(
-    nodes: tuple[admin.NodeView, ...],
-    module: admin.ModuleView,
+    nodes: tuple[control.NodeView, ...],
+    module: control.ModuleView,
     groups: list[GroupView],
     pids: dict[str, int],
 ) -> RenderableType:
@@ -134,7 +134,7 @@ def _groups(groups: list[GroupView]) -> RenderableType:
 
 
 def _tries(
-    module: admin.ModuleView, groups: list[GroupView], pids: dict[str, int], exports: list[str]
+    module: control.ModuleView, groups: list[GroupView], pids: dict[str, int], exports: list[str]
 ) -> list[str]:
     leader = next((view.leader for view in groups if view.leader in pids), None)
     fail_over = [] if leader is None else [f"kill -9 {pids[leader]}    # {leader} leads: watch it fail over"]

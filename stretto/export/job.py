@@ -24,7 +24,7 @@ import msgspec
 
 from stretto.errors import PinLost, StrettoError, UsageError
 from stretto.export.columns import WRITE_OPTIONS, WRITE_SETTINGS, Shaped, nested, shaped_for
-from stretto.nearest import did_you_mean
+from stretto.vocabulary.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

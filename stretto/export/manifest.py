@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from stretto.admin import is_same_module
-from stretto.decoding import MALFORMED
+from stretto.control import is_same_module
 from stretto.errors import StrettoError, UsageError
+from stretto.vocabulary.decoding import MALFORMED
 
 SUFFIX = ".manifest.json"
 INSIDE = "_manifest.json"

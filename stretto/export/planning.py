@@ -15,12 +15,12 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.errors import StrettoError, UsageError
 from stretto.export.destination import files_in
 from stretto.export.job import Done, Order
 from stretto.export.manifest import Manifest, Part, TaskRead, check_joins, check_origin
-from stretto.nearest import did_you_mean
+from stretto.vocabulary.suggest import did_you_mean
 
 Kind: TypeAlias = Literal["pstate", "depot"]
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from stretto.errors import OptionError
 from stretto.options.levels import Level, Scope
 from stretto.options.option import GROUP, Option, Value
-from stretto.records import BATCH_BYTES_MAX
+from stretto.vocabulary.records import BATCH_BYTES_MAX
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS

@@ -29,7 +29,7 @@ import lmdb
 import numpy as np
 
 from stretto.errors import StorageError
-from stretto.ordered import EVERYTHING
+from stretto.pstate.ordered import EVERYTHING
 from stretto.pstate.pages import NO_ROWS, PAGE_BYTES, Page
 
 IS_KNOWN = lmdb.version()[:2] == (0, 9)

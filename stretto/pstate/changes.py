@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from stretto.decoding import MALFORMED
 from stretto.errors import PeerError, UsageError
-from stretto.nearest import did_you_mean
-from stretto.ordered import EVERYTHING, KEY_BYTES_MAX, Range
+from stretto.pstate.ordered import EVERYTHING, KEY_BYTES_MAX, Range
 from stretto.pstate.tree import VALUE_BYTES_MAX, Row
-from stretto.replog.frame import Buffer
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.suggest import did_you_mean
+from stretto.vocabulary.types import Buffer
 
 CHANGES_VERSION = 1
 CHANGES_BYTES_MAX = 32 * 1024 * 1024

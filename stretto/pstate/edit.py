@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from stretto import ordered
 from stretto.errors import UsageError
-from stretto.ordered import Range, shown, subtree
-from stretto.pstate import types
+from stretto.pstate import ordered, types
 from stretto.pstate.changes import Changes
+from stretto.pstate.ordered import Range, shown, subtree
 from stretto.pstate.overlay import Overlay, Rows, Undo, beginnings
 from stretto.pstate.tree import (
     ABSENT,

@@ -21,11 +21,11 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from stretto import ordered
-from stretto.invariants import check, present
-from stretto.ordered import INT_MAX, INT_MIN, Range
+from stretto.pstate import ordered
 from stretto.pstate.changes import Changes
+from stretto.pstate.ordered import INT_MAX, INT_MIN, Range
 from stretto.pstate.tree import Row
+from stretto.vocabulary.invariants import check, present
 
 
 class Rows(Protocol):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from stretto.ordered import EVERYTHING
+from stretto.pstate.ordered import EVERYTHING
 
 if TYPE_CHECKING:
     import lmdb
@@ -40,7 +40,7 @@ class Page(msgspec.Struct, frozen=True, gc=False):
 
     count: int
     keys: bytes
-    """As :mod:`stretto.ordered` writes paths, one after the other."""
+    """As :mod:`stretto.pstate.ordered` writes paths, one after the other."""
     key_ends: bytes
     values: bytes
     value_ends: bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stretto.ordered import EVERYTHING
 from stretto.pstate.btree import Tree, map_pages
+from stretto.pstate.ordered import EVERYTHING
 
 if TYPE_CHECKING:
     import lmdb

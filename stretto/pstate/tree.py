@@ -2,8 +2,8 @@
 
 A PState is a dict or a set, because its keys choose the task. From there down, a dict, a set or a list in a
 dict is *indexed*: each entry, member or element is a row of its own, under a key that is the path to it, one
-:mod:`~stretto.ordered` key after the other. Whatever else stands there is a *value*, the MessagePack of its
-declared type, read and written whole; so is all that is inside a list's elements::
+:mod:`~stretto.pstate.ordered` key after the other. Whatever else stands there is a *value*, the MessagePack
+of its declared type, read and written whole; so is all that is inside a list's elements::
 
     dict[str, dict[date, int]]    {"ann": {day: 3}}        "ann" day   ->  3
     dict[str, set[int]]           {"ann": {7, 9}}          "ann" 7     ->           "ann" 9  ->
@@ -27,12 +27,11 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args, get_o
 
 import msgspec
 
-from stretto import ordered
-from stretto.decoding import MALFORMED
 from stretto.errors import PeerError, UsageError
-from stretto.ordered import KEY_BYTES_MAX, shown
-from stretto.pstate import types
+from stretto.pstate import ordered, types
+from stretto.pstate.ordered import KEY_BYTES_MAX, shown
 from stretto.pstate.types import Type, not_a_key, python_type
+from stretto.vocabulary.decoding import MALFORMED
 
 VALUE_BYTES_MAX = 8 * 1024 * 1024
 

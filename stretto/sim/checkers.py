@@ -21,7 +21,7 @@ from stretto.replog.core.replica import Replica
 from stretto.replog.epochs import History, starting_below
 from stretto.replog.frame import Frame, Kind, decode, payload
 from stretto.sim.world import Violation
-from stretto.types import Epoch, Incarnation, Millis, Offset, StorageId, WorkerId
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, StorageId, WorkerId
 
 if TYPE_CHECKING:
     from stretto.sim.machine import Machine

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from stretto.replog.frame import Buffer
 from stretto.replog.identity import ASIDE_PREFIX
+from stretto.vocabulary.types import Buffer
 
 
 class SimFile:

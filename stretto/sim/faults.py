@@ -21,7 +21,7 @@ from stretto.replog.core.record import GroupRecord
 from stretto.sim.machine import QUICK_APPLY_MS, QUICK_SYNC_MS
 from stretto.sim.metastore import Link, Manners
 from stretto.sim.network import Weather
-from stretto.types import Millis
+from stretto.vocabulary.types import Millis
 
 if TYPE_CHECKING:
     from stretto.sim.node import Node

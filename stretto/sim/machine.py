@@ -18,7 +18,7 @@ from stretto.replog.identity import Fsync, Identity, open_identity
 from stretto.replog.log import Replog
 from stretto.sim.disk import SimFolder
 from stretto.sim.world import Violation
-from stretto.types import Epoch, Millis, Offset, StorageId, TaskId, WorkerId
+from stretto.vocabulary.types import Epoch, Millis, Offset, StorageId, TaskId, WorkerId
 
 if TYPE_CHECKING:
     from stretto.sim.simulation import Simulation

@@ -25,7 +25,7 @@ from stretto.replog.core.events import (
 )
 from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.sim.world import World
-from stretto.types import Incarnation, WorkerId
+from stretto.vocabulary.types import Incarnation, WorkerId
 
 Lost: TypeAlias = Event | Registration | None
 """What the client sees of a lost request: an event, a test to repeat, or nothing."""

@@ -12,7 +12,7 @@ from typing import Any
 from stretto.replog.core.guards import GUARDS, Guards
 from stretto.replog.core.lineage import History
 from stretto.replog.core.producers import round_of
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 
 
 def _always(value: Any) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stretto.sim.world import World
-from stretto.types import WorkerId
+from stretto.vocabulary.types import WorkerId
 
 
 @dataclass

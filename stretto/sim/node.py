@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
-from stretto.catchup import messages as catchup
 from stretto.errors import StorageCorrupt, StorageError
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Effect
@@ -25,7 +24,8 @@ from stretto.replog.frame import Frame, decode
 from stretto.sim.machine import Machine, Snapshot
 from stretto.sim.metastore import Link, Session
 from stretto.sim.transfer import Transfers
-from stretto.types import Incarnation, Millis, Offset, WorkerId
+from stretto.vocabulary.types import Incarnation, Millis, Offset, WorkerId
+from stretto.wire import catchup
 
 if TYPE_CHECKING:
     from stretto.sim.simulation import Simulation

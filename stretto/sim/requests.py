@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from stretto.replog.core.effects import Result
 from stretto.replog.frame import Kind
-from stretto.types import ProducerId, TaskId, WorkerId
+from stretto.vocabulary.types import ProducerId, TaskId, WorkerId
 
 
 @dataclass

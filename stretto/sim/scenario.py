@@ -73,7 +73,7 @@ from stretto.sim.requests import Batch
 from stretto.sim.simulation import FAILURES, Simulation, Verdict
 from stretto.sim.workload import Session
 from stretto.sim.world import Trace, Violation
-from stretto.types import Millis, TaskId, WorkerId
+from stretto.vocabulary.types import Millis, TaskId, WorkerId
 
 UNTIL_MS = 20_000
 

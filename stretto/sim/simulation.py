@@ -6,9 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stretto.catchup import messages as catchup
 from stretto.errors import StrettoError
-from stretto.invariants import InvariantViolation
 from stretto.replog.core import events
 from stretto.replog.core.guards import GUARDS, Guards
 from stretto.replog.core.messages import AnyMessage
@@ -22,7 +20,9 @@ from stretto.sim.network import Network
 from stretto.sim.node import Node
 from stretto.sim.workload import Workload
 from stretto.sim.world import Trace, Violation, World
-from stretto.types import Epoch, Millis, WorkerId
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.vocabulary.types import Epoch, Millis, WorkerId
+from stretto.wire import catchup
 
 STEPS = 2_000
 LOAD_AFTER_HEALING_MS = 1_500

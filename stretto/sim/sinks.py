@@ -16,7 +16,7 @@ from stretto.replog.core.effects import Acked, Refusal, Refused, Result
 from stretto.replog.core.producers import DIGEST_BITS, named_producer_id, sequence_in
 from stretto.replog.frame import Kind
 from stretto.sim.requests import Batch, Producer
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 
 if TYPE_CHECKING:
     from stretto.sim.workload import Workload

@@ -11,8 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, assert_never
 
-from stretto.catchup import blocks, fetch, messages, serve
-from stretto.catchup.messages import Run
+from stretto.catchup import blocks, fetch, serve
 from stretto.errors import PeerError
 from stretto.replog.core import effects, events
 from stretto.replog.core.leader import Leader
@@ -21,8 +20,10 @@ from stretto.replog.core.replica import Replica
 from stretto.replog.frame import Frame, decode
 from stretto.sim.machine import Snapshot
 from stretto.sim.world import Violation
-from stretto.types import Millis, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Millis, Offset, TaskId, WorkerId
+from stretto.wire import catchup
+from stretto.wire.catchup import Run
 
 if TYPE_CHECKING:
     from stretto.sim.node import Node
@@ -61,7 +62,7 @@ class Transfers:
         self.guards = node.simulation.guards
         limit = serve.Limit(bytes_per_second=node.simulation.plan.catchup_bytes, patience_ms=PATIENCE_MS)
         self.serve = serve.Serve(limit, node.clock(), self.guards)
-        self.images: dict[tuple[serve.Key, TaskId], tuple[bytes, bytes, messages.Image]] = {}
+        self.images: dict[tuple[serve.Key, TaskId], tuple[bytes, bytes, catchup.Image]] = {}
         #: The content of those that are being made.
         self.growing: dict[tuple[serve.Key, TaskId], tuple[int, bytes]] = {}
         self.fetch: fetch.Fetch | None = None
@@ -74,19 +75,19 @@ class Transfers:
 
     # Between the two.
 
-    def received(self, sender: WorkerId, message: messages.AnyMessage, body: bytes) -> None:
+    def received(self, sender: WorkerId, message: catchup.AnyMessage, body: bytes) -> None:
         replica = self.node.replica
         if self.node.life != self.life or self.node.paused or replica is None:
             return
         match message:
             case (
-                messages.Image()
-                | messages.Growing()
-                | messages.Hashes()
-                | messages.Blocks()
-                | messages.Entries()
-                | messages.Waiting()
-                | messages.Refused()
+                catchup.Image()
+                | catchup.Growing()
+                | catchup.Hashes()
+                | catchup.Blocks()
+                | catchup.Entries()
+                | catchup.Waiting()
+                | catchup.Refused()
             ):
                 if self.fetch is not None and sender == self._leader and self.fetch.belongs(message):
                     self._progressed(self.fetch, replica)
@@ -98,10 +99,10 @@ class Transfers:
                 heard = serve.Heard(key=(GROUP, sender), message=message, applied=replica.applied)
                 self._step_serve(heard)
 
-    def _send(self, to: WorkerId, message: messages.AnyMessage, body: bytes = b"") -> None:
+    def _send(self, to: WorkerId, message: catchup.AnyMessage, body: bytes = b"") -> None:
         if body and self.world.chance(self.simulation.plan.damage):
             at = self.world.random.randrange(len(body))
-            if isinstance(message, messages.Blocks | messages.Hashes):
+            if isinstance(message, catchup.Blocks | catchup.Hashes):
                 self.simulation.totals["damaged on the way"] += 1
                 body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
         self.simulation.send_catchup(self.node.worker, to, message, body)
@@ -184,14 +185,14 @@ class Transfers:
         if beyond:
             raise Violation(f"{self.node.worker} lets go of entries below {start} that tasks {beyond} need")
 
-    def _content(self, key: serve.Key, answer: messages.Blocks) -> bytes | None:
+    def _content(self, key: serve.Key, answer: catchup.Blocks) -> bytes | None:
         image = self.images.get((key, answer.task))
         if image is not None and image[2].round == answer.round:
             return image[0]
         growing = self.growing.get((key, answer.task))
         return growing[1] if growing is not None and growing[0] == answer.attempt else None
 
-    def _begin_image(self, key: serve.Key, ask: messages.AskImage) -> None:
+    def _begin_image(self, key: serve.Key, ask: catchup.AskImage) -> None:
         """What it is the image of is settled now; it takes a while until it is made."""
         state = self.node.state
         content = content_of(ask.task, state.applied, self.simulation.keep_table(state.producers))
@@ -201,8 +202,8 @@ class Transfers:
                 self._later(SECONDS_OF_IMAGE_MS, self._grow, key, ask, count, len(content))
         self._later((30, 60), self._make, key, ask, content, state.applied)
 
-    def _grow(self, key: serve.Key, ask: messages.AskImage, count: int, size_bytes: int) -> None:
-        growing = messages.Growing(
+    def _grow(self, key: serve.Key, ask: catchup.AskImage, count: int, size_bytes: int) -> None:
+        growing = catchup.Growing(
             ask.epoch,
             ask.incarnation,
             ask.attempt,
@@ -215,12 +216,12 @@ class Transfers:
         )
         self._step_serve(serve.ImageGrew(key=key, growing=growing))
 
-    def _make(self, key: serve.Key, ask: messages.AskImage, content: bytes, offset: Offset) -> None:
+    def _make(self, key: serve.Key, ask: catchup.AskImage, content: bytes, offset: Offset) -> None:
         hashes = hashes_of(content)
         before = self.images.get((key, ask.task))
         against = before if before is not None and before[2].round == ask.base else None
         listed = hashes if against is None else blocks.encode_changes(hashes_of(against[0]), hashes)
-        image = messages.Image(
+        image = catchup.Image(
             ask.epoch,
             ask.incarnation,
             ask.attempt,
@@ -237,7 +238,7 @@ class Transfers:
         self.images[key, ask.task] = (content, listed, image)
         self._step_serve(serve.ImageMade(key=key, image=image))
 
-    def _send_entries(self, key: serve.Key, ask: messages.AskEntries) -> None:
+    def _send_entries(self, key: serve.Key, ask: catchup.AskEntries) -> None:
         replica, log = self.node.replica, self.node.opened_log()
         if replica is None:
             return
@@ -249,7 +250,7 @@ class Transfers:
         if ask.start < ask.end:
             chunk = log.read(ask.start, ask.end, 300)
             blob, end = b"".join(chunk.buffers), chunk.end
-        answer = messages.Entries(
+        answer = catchup.Entries(
             ask.epoch,
             ask.incarnation,
             ask.attempt,
@@ -260,7 +261,7 @@ class Transfers:
         self._send(key[1], answer, blob)
         self._step_serve(serve.EntriesSent(key=key, size_bytes=len(blob)))
 
-    def _check_pin(self, replica: Replica, to: WorkerId, ask: messages.AskEntries) -> None:
+    def _check_pin(self, replica: Replica, to: WorkerId, ask: catchup.AskEntries) -> None:
         progress = replica.role.followers.get(to) if isinstance(replica.role, Leader) else None
         if progress is None or progress.gone or progress.incarnation != ask.incarnation:
             return
@@ -404,7 +405,7 @@ class Transfers:
         self.simulation.totals["blocks ahead"] += len(body) // _BLOCK.size
         self._step(fetching, fetch.Stored(ask=ask))
 
-    def _compare(self, fetching: fetch.Fetch, image: messages.Image, listed: bytes) -> None:
+    def _compare(self, fetching: fetch.Fetch, image: catchup.Image, listed: bytes) -> None:
         if self._is_full():
             self._step(fetching, fetch.OutOfRoom(why="the disk is full"))
             return
@@ -423,7 +424,7 @@ class Transfers:
         self._step(fetching, fetch.Compared(task=image.task, round=image.round, missing=missing))
 
     def _store(
-        self, fetching: fetch.Fetch, ask: int, image: messages.Image, runs: tuple[Run, ...], body: bytes
+        self, fetching: fetch.Fetch, ask: int, image: catchup.Image, runs: tuple[Run, ...], body: bytes
     ) -> None:
         damaged: list[Run] = []
         position = 0

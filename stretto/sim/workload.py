@@ -17,7 +17,7 @@ from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind
 from stretto.sim.requests import Batch, Producer
 from stretto.sim.sinks import Attempt, Sink
-from stretto.types import Epoch, Millis, Offset, ProducerId, TaskId
+from stretto.vocabulary.types import Epoch, Millis, Offset, ProducerId, TaskId
 
 if TYPE_CHECKING:
     from stretto.sim.node import Node

@@ -30,15 +30,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from stretto import __version__, admin, wire
+from stretto import __version__, control
 from stretto.artifact.archive import digest_of
 from stretto.client.api import Client
-from stretto.client.calls import ask, ask_with_body
 from stretto.client.cluster import Cluster
 from stretto.client.status import newest_groups
 from stretto.client.verify import mark
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.private import open_private
+from stretto.network.asking import ask, ask_with_body
+from stretto.process.private_files import open_private
 from stretto.snapshot.checking import check_task
 from stretto.snapshot.cuts import why_torn
 from stretto.snapshot.manifest import (
@@ -50,10 +50,11 @@ from stretto.snapshot.manifest import (
     write_manifest,
 )
 from stretto.snapshot.options import options_of
-from stretto.types import Epoch, Offset, TaskId, WorkerId
+from stretto.specs.modules import ModuleSpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker.snapshots import CREATING, PREFIX, noted
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import ModuleSpec
 
 TIMEOUT_SECONDS = 120.0
 HOLD_SECONDS = 8.0
@@ -100,9 +101,9 @@ def create(
     ``timeout`` is how long nothing may come forward. What fails leaves nothing behind.
     """
     check_name(name)
-    spec = cluster.ask(admin.Specification(module=module))
+    spec = cluster.ask(control.Specification(module=module))
     folder = to.absolute() / module / name
-    cluster.ask(admin.BeginSnapshot(module=module, name=name, folder=str(folder)))
+    cluster.ask(control.BeginSnapshot(module=module, name=name, folder=str(folder)))
     token = secrets.token_hex(16) + noted(module, name)
     is_ours = False
     try:
@@ -111,13 +112,13 @@ def create(
         making = _Making(cluster, module, folder, token=token, timeout=timeout, progress=progress)
         manifest = making.make(name, spec)
         (folder / CREATING).unlink()
-        retain = cluster.ask(admin.FinishSnapshot(module=module, name=name, size_bytes=manifest.size_bytes))
+        retain = cluster.ask(control.FinishSnapshot(module=module, name=name, size_bytes=manifest.size_bytes))
     except BaseException as error:
         if is_ours:
             shutil.rmtree(folder, ignore_errors=True)
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         with suppress(StrettoError):
-            cluster.ask(admin.ForgetSnapshot(module=module, name=name, failed=why))
+            cluster.ask(control.ForgetSnapshot(module=module, name=name, failed=why))
         raise
     return folder, manifest, retain
 
@@ -142,7 +143,7 @@ class _Group:
     offset: Offset
     epoch: Epoch
     #: What replicas keep of its marker, as they last said.
-    told: dict[WorkerId, admin.CutView] = field(default_factory=dict)
+    told: dict[WorkerId, control.CutView] = field(default_factory=dict)
     copier: WorkerId | None = None
     asked_at: float = 0.0
     heard_at: float = 0.0
@@ -150,7 +151,7 @@ class _Group:
     failed: dict[WorkerId, str] = field(default_factory=dict)
 
     @property
-    def copy(self) -> admin.CutView | None:
+    def copy(self) -> control.CutView | None:
         """That of who copies, once it is whole."""
         view = None if self.copier is None else self.told.get(self.copier)
         if view is None or any(task.size_bytes is None for task in view.tasks.values()):
@@ -158,7 +159,7 @@ class _Group:
         return view
 
     @property
-    def digested(self) -> dict[WorkerId, admin.CutView]:
+    def digested(self) -> dict[WorkerId, control.CutView]:
         return {
             worker: view
             for worker, view in self.told.items()
@@ -239,7 +240,7 @@ class _Making:
             try:
                 groups = self._cut_all(spec, views, marker)
                 microbatches = _between_batches(groups)
-                now = self._cluster.ask(admin.Specification(module=self._module))
+                now = self._cluster.ask(control.Specification(module=self._module))
                 if (now.version, now.artifact) == (spec.version, spec.artifact):
                     return now, marker, groups, microbatches
                 spec, why = now, "the module's code changed meanwhile"
@@ -266,7 +267,7 @@ class _Making:
     ) -> Iterator[tuple[dict[GroupKey, Epoch], float]]:
         """Topologies hold off; the block gets who leads what, and until when that is sure."""
         workers = {worker for view in views for worker in view.replicas}
-        hold = admin.HoldTopologies(token=token, hold_ms=int(HOLD_SECONDS * 1_000))
+        hold = control.HoldTopologies(token=token, hold_ms=int(HOLD_SECONDS * 1_000))
         deadline = time.monotonic() + HELD_SECONDS
         try:
             while True:
@@ -288,7 +289,7 @@ class _Making:
                 time.sleep(POLL_SECONDS)
             yield epochs, sent + HOLD_SECONDS
         finally:
-            self._ask_workers(workers, admin.HoldTopologies(token=token, hold_ms=0))
+            self._ask_workers(workers, control.HoldTopologies(token=token, hold_ms=0))
 
     def _mark_all(self, views: Sequence[wire.GroupView], marker: str) -> list[_Group]:
         return list(self._pool.map(lambda view: self._mark(view, marker), views))
@@ -299,14 +300,14 @@ class _Making:
         deadline = time.monotonic() + ASK_SECONDS
         while time.monotonic() < deadline:
             for worker in sorted(view.replicas, key=lambda worker: worker != view.leader):
-                told = self._ask_one(worker, admin.Cut(group=view.key, marker=marker))
+                told = self._ask_one(worker, control.Cut(group=view.key, marker=marker))
                 if told is not None and told.offset == offset:
                     return _Group(view, offset, told.epoch, {worker: told})
             time.sleep(POLL_SECONDS)
         raise RetriableError(f"no replica of group {view.key.group} keeps its state at the marker")
 
-    def _told(self, view: wire.GroupView, marker: str, offset: Offset) -> dict[WorkerId, admin.CutView]:
-        call = admin.Cut(group=view.key, marker=marker)
+    def _told(self, view: wire.GroupView, marker: str, offset: Offset) -> dict[WorkerId, control.CutView]:
+        call = control.Cut(group=view.key, marker=marker)
         answers = {worker: self._ask_one(worker, call) for worker in view.replicas}
         return {
             worker: answer
@@ -371,7 +372,9 @@ class _Making:
             return
         loads[group.copier] += 1
         group.heard_at = now
-        call = admin.CopyCut(group=group.view.key, marker=marker, folder=str(self._folder), token=self._token)
+        call = control.CopyCut(
+            group=group.view.key, marker=marker, folder=str(self._folder), token=self._token
+        )
         if not self._ask_one(group.copier, call):
             group.failed[group.copier] = f"worker {group.copier} does not answer"
             group.copier = None
@@ -433,14 +436,14 @@ class _Making:
         """From any node that has it."""
         path = self._folder / ARTIFACT
         why = "no node answers"
-        for node in self._cluster.ask(admin.Nodes()):
+        for node in self._cluster.ask(control.Nodes()):
             if node.address is None:
                 continue
             try:
                 with open_private(path, "wb") as file:
                     size = 1
                     while file.tell() < size:
-                        call = admin.GetArtifact(digest=spec.artifact, offset=file.tell())
+                        call = control.GetArtifact(digest=spec.artifact, offset=file.tell())
                         size, bodies = ask_with_body(self._network, node.address, call)
                         file.write(bodies[0])
                     file.flush()
@@ -460,18 +463,18 @@ class _Making:
     def _drop_everywhere(self, views: Sequence[wire.GroupView], marker: str) -> None:
         def drop(view: wire.GroupView) -> None:
             for worker in view.replicas:
-                self._ask_one(worker, admin.DropCut(group=view.key, marker=marker))
+                self._ask_one(worker, control.DropCut(group=view.key, marker=marker))
 
         list(self._pool.map(drop, views))
 
     def _ask_workers(
-        self, workers: Iterable[WorkerId], call: admin.Call[admin.Result]
-    ) -> dict[WorkerId, admin.Result]:
+        self, workers: Iterable[WorkerId], call: control.Call[control.Result]
+    ) -> dict[WorkerId, control.Result]:
         named = list(workers)
         answers = self._pool.map(lambda worker: self._ask_one(worker, call), named)
         return {worker: answer for worker, answer in zip(named, answers, strict=True) if answer is not None}
 
-    def _ask_one(self, worker: WorkerId, call: admin.Call[admin.Result]) -> admin.Result | None:
+    def _ask_one(self, worker: WorkerId, call: control.Call[control.Result]) -> control.Result | None:
         """None if it does not answer, or refuses."""
         address = self._addresses.get(worker)
         if address is None:
@@ -484,7 +487,7 @@ class _Making:
 
 def _between_batches(groups: Sequence[_Group]) -> dict[str, int]:
     """The latest microbatch of each topology. Raises RetriableError if the cuts are not between two."""
-    cuts: dict[str, dict[TaskId, admin.MicrobatchCut]] = {}
+    cuts: dict[str, dict[TaskId, control.MicrobatchCut]] = {}
     for group in groups:
         view = next(iter(group.told.values()))
         for task, told in view.tasks.items():

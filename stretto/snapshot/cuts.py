@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from stretto.admin import MicrobatchCut
-from stretto.types import TaskId
+from stretto.control import MicrobatchCut
+from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch import entries
 
 COORDINATOR = TaskId(0)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from stretto import admin
+from stretto import control
 from stretto.client.cluster import Cluster
 from stretto.errors import UsageError
-from stretto.nearest import did_you_mean
+from stretto.vocabulary.suggest import did_you_mean
 
 
 def folder_of(cluster: Cluster, module: str, name: str) -> str:
     """Raises UsageError if there is none, or none that is complete."""
-    known = cluster.ask(admin.Snapshots(module=module))
+    known = cluster.ask(control.Snapshots(module=module))
     for snapshot in known:
         if snapshot.name == name:
             if snapshot.state != "complete":

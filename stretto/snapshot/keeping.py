@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from stretto.admin import SnapshotView
+from stretto.control import SnapshotView
 from stretto.errors import StrettoError
 from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, read_manifest, sync_folder
 from stretto.worker.snapshots import CREATING, noted

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from stretto.admin import ModuleManifest, OptionsAt
-from stretto.decoding import MALFORMED
+from stretto.control import ModuleManifest, OptionsAt
 from stretto.errors import StrettoError
-from stretto.private import open_private
-from stretto.types import Epoch, Offset, TaskId, WorkerId
-from stretto.zk.records import DepotSpec, PStateSpec, QuerySpec, TopologySpec
+from stretto.process.private_files import open_private
+from stretto.specs.modules import DepotSpec, PStateSpec, QuerySpec, TopologySpec
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"

@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from stretto import admin
+from stretto import control
 from stretto.client.cluster import Cluster
 from stretto.errors import OptionError, UsageError
 from stretto.options import Level, parse
 from stretto.snapshot.manifest import Manifest
-from stretto.zk.records import ModuleSpec
+from stretto.specs.modules import ModuleSpec
 
 
-def options_of(cluster: Cluster, module: str, spec: ModuleSpec) -> tuple[admin.OptionsAt, ...]:
+def options_of(cluster: Cluster, module: str, spec: ModuleSpec) -> tuple[control.OptionsAt, ...]:
     """What is set for the module and its objects at present, by level."""
     levels = [
         {},
@@ -28,23 +28,23 @@ def options_of(cluster: Cluster, module: str, spec: ModuleSpec) -> tuple[admin.O
     ]
     found = []
     for level in levels:
-        views = cluster.ask(admin.Options(level=admin.OptionLevel(module=module, **level)))
+        views = cluster.ask(control.Options(level=control.OptionLevel(module=module, **level)))
         here = str(Level.of(module, **level))
         values = {view.name: view.value for view in views if view.origin == here}
         if values:
-            found.append(admin.OptionsAt(**level, values=values))
+            found.append(control.OptionsAt(**level, values=values))
     return tuple(found)
 
 
 def options_to_restore(
     manifest: Manifest, module: str, given: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[admin.OptionsAt, ...]]:
+) -> tuple[dict[str, Any], tuple[control.OptionsAt, ...]]:
     """Those of the module, of which ``given`` ones take the place, and those of its objects.
 
     Raises UsageError for what this release does not take.
     """
     of_module: dict[str, Any] = {}
-    of_objects: list[admin.OptionsAt] = []
+    of_objects: list[control.OptionsAt] = []
     for each in manifest.options or ():
         level = each.level_of(module)
         for name, value in each.values.items():
@@ -64,7 +64,7 @@ def options_to_restore(
     return {**of_module, **given}, tuple(of_objects)
 
 
-def lines_of(options: Mapping[str, Any], of_objects: tuple[admin.OptionsAt, ...], module: str) -> list[str]:
+def lines_of(options: Mapping[str, Any], of_objects: tuple[control.OptionsAt, ...], module: str) -> list[str]:
     """For a person; a line for each."""
     lines = [f"{name} = {_shown(value)}" for name, value in options.items()]
     for each in of_objects:

@@ -11,16 +11,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Self
 
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.errors import UsageError
-from stretto.ordered import EVERYTHING, KEY_BYTES_MAX
 from stretto.pstate.btree import Tree
+from stretto.pstate.ordered import EVERYTHING, KEY_BYTES_MAX
 from stretto.pstate.pages import Page, read_page
-from stretto.records import DepotOffset
-from stretto.scans import OFFSET_END, Size, TaskSizes
 from stretto.snapshot.manifest import Manifest, StoredTask, file_of, read_manifest
 from stretto.snapshot.taskfile import TaskFile
-from stretto.types import TaskId
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import TaskId
+from stretto.wire.scans import OFFSET_END, Size, TaskSizes
 from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.depot import DepotBatch

@@ -21,9 +21,9 @@ from stretto.snapshot.manifest import (
     read_manifest,
     sync_folder,
 )
-from stretto.types import Offset, TaskId
+from stretto.specs.modules import RestoredFrom
+from stretto.vocabulary.types import Offset, TaskId
 from stretto.worker.taskseed import make_seed
-from stretto.zk.records import RestoredFrom
 
 _PIECE_BYTES = 1 << 20
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from stretto.snapshot.manifest import SnapshotDamaged
-from stretto.types import Offset, TaskId
+from stretto.vocabulary.types import Offset, TaskId
 from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.environment import MAX_DBS, Database, ReadTransaction, StateCorrupt

@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from stretto.telemetry.histogram import Distribution, merged
-from stretto.types import Epoch, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, WorkerId
 
 WINDOW_MS = 10_000
 LOOK_MS = 1_000

@@ -1,11 +1,10 @@
 """A real cluster on this machine for tests of modules, and what can happen to it, on demand.
 
 ZooKeeper, a conductor and a supervisor for each node run as they do under ``stretto up``
-(:mod:`stretto.local`), in a folder that goes away at the end. Workers are real processes and so is what
-befalls them: they are killed, frozen by a signal, or cut off by the roads between the nodes
+(:mod:`stretto.local.cluster`), in a folder that goes away at the end. Workers are real processes and so is
+what befalls them: they are killed, frozen by a signal, or cut off by the roads between the nodes
 (:mod:`stretto.testing.roads`). Whatever was done, :meth:`ClusterUnderTest.heal` undoes it and waits until
-every task group has all its replicas in sync.
-"""
+every task group has all its replicas in sync."""
 
 from __future__ import annotations
 
@@ -20,27 +19,27 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from stretto import admin, artifact
+from stretto import artifact, control
 from stretto.client.api import Client
 from stretto.client.cluster import Cluster
 from stretto.client.depot import DepotAppender
 from stretto.client.failures import find_failures
-from stretto.client.network import Network
 from stretto.client.producer import AckLevel
 from stretto.client.pstate import PStateReader
 from stretto.client.status import GroupState, GroupStatus, group_statuses, newest_groups
 from stretto.client.upload import upload
 from stretto.client.verify import all_equal, verify
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.local import LocalCluster, NodePlace, Ports
-from stretto.module import Depot, Module, declarations
-from stretto.nearest import did_you_mean
-from stretto.partition import owner_of
+from stretto.local.cluster import LocalCluster, NodePlace, Ports
+from stretto.module.module import Depot, Module, declarations
+from stretto.module.partition import owner_of
+from stretto.network.routing import Network
+from stretto.specs.modules import ModuleState
 from stretto.testing.roads import Roads
-from stretto.types import TaskId, WorkerId
+from stretto.vocabulary.suggest import did_you_mean
+from stretto.vocabulary.types import TaskId, WorkerId
 from stretto.worker.children import RunFile, read_run_files, signal_process
 from stretto.worker.microbatch.coordinator import Phase
-from stretto.zk.records import ModuleState
 
 T = TypeVar("T")
 
@@ -185,13 +184,13 @@ class ClusterUnderTest:
         with tempfile.TemporaryDirectory(prefix="stretto-") as folder:
             packed, manifest = artifact.load(f"{source}:{of.__name__}", Path(folder))
             supervisors = [
-                node.address for node in self._asked.ask(admin.Nodes()) if node.address is not None
+                node.address for node in self._asked.ask(control.Nodes()) if node.address is not None
             ]
             # Where they are is told by the conductor, which is on no road.
             self._roads.follow()
             upload(self._network, supervisors, packed, copies=factor)
         self._asked.ask(
-            admin.Launch(
+            control.Launch(
                 module=called,
                 artifact=packed.digest,
                 manifest=manifest,
@@ -211,9 +210,9 @@ class ClusterUnderTest:
     def destroy(self, module: str) -> None:
         """Returns when it is gone."""
         self._modules.pop(module, None)
-        self._asked.ask(admin.Destroy(module=module))
+        self._asked.ask(control.Destroy(module=module))
         eventually(
-            lambda: module not in {each.module for each in self._asked.ask(admin.Modules())},
+            lambda: module not in {each.module for each in self._asked.ask(control.Modules())},
             what=f"{module} is gone",
         )
 
@@ -428,7 +427,7 @@ class LaunchedModule:
         address = metadata.addresses.get(first.leader) if first.leader is not None else None
         if address is None:
             return False
-        told = asked.ask_worker(address, admin.Microbatches(module=self.name))
+        told = asked.ask_worker(address, control.Microbatches(module=self.name))
         return len(told) == kinds.count("microbatch") and all(_has_taken(each, ends) for each in told)
 
     def wait_in_sync(self, timeout: float = READY_SECONDS) -> None:
@@ -436,7 +435,7 @@ class LaunchedModule:
         eventually(self._is_in_sync, timeout=timeout, what=f"all replicas of {self.name} are in sync")
 
     def _is_in_sync(self) -> bool:
-        [view] = self.cluster._asked.ask(admin.Modules(module=self.name))  # noqa: SLF001
+        [view] = self.cluster._asked.ask(control.Modules(module=self.name))  # noqa: SLF001
         groups = self.groups()
         return view.state == ModuleState.RUNNING and all(
             each.state is GroupState.RUNNING and each.is_whole for each in groups
@@ -490,7 +489,7 @@ class LaunchedModule:
             target = to or next(iter(others), None)
             if target is None:
                 return False
-            ask = admin.ResignLeader(module=self.name, group=group, to=WorkerId(target))
+            ask = control.ResignLeader(module=self.name, group=group, to=WorkerId(target))
             try:
                 epoch = self.cluster._asked.ask(ask)  # noqa: SLF001
             except UsageError:
@@ -535,7 +534,7 @@ def eventually(condition: Callable[[], T | None], *, timeout: float = 60.0, what
         time.sleep(LOOK_SECONDS)
 
 
-def _has_taken(view: admin.MicrobatchView, ends: Mapping[str, Mapping[int, int]]) -> bool:
+def _has_taken(view: control.MicrobatchView, ends: Mapping[str, Mapping[int, int]]) -> bool:
     """What it has is visible on all tasks; what has not been heard of where it is coordinated, it has not."""
     heard = all(
         known.get(TaskId(task), 0) >= end

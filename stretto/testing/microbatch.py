@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from stretto.errors import UsageError
+from stretto.module.bound import RowsOf
+from stretto.module.runner import TaskRunner
+from stretto.module.work import Calls, Failure, Records, StepCall, Work, rest
 from stretto.pstate.overlay import Overlay
-from stretto.records import DepotOffset
-from stretto.topology.bound import RowsOf
-from stretto.topology.runner import TaskRunner
-from stretto.topology.work import Calls, Failure, Records, StepCall, Work, rest
-from stretto.types import TaskId
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import TaskId
 
 ROUNDS_MAX = 1_000
 """As on a cluster: calls that hop in more rounds are taken to hop for ever."""

@@ -20,22 +20,22 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from stretto import ordered
 from stretto.errors import UsageError
-from stretto.module import Depot, Module, declarations
-from stretto.nearest import did_you_mean
-from stretto.partition import Partitioner, owner_of, record_of
+from stretto.module.bound import RowsOf
+from stretto.module.checks import CheckedTopology
+from stretto.module.module import Depot, Module, declarations
+from stretto.module.partition import Partitioner, owner_of, record_of
+from stretto.module.runner import TaskRunner, failure_of
+from stretto.module.work import Calls, Failure, Outcome, Records, StepCall, Work, first
+from stretto.pstate import ordered
 from stretto.pstate.changes import TooMuch, pack_part
 from stretto.pstate.edit import ReadByMethods, View
+from stretto.pstate.memory import MemoryRows
 from stretto.pstate.tree import Elements, Entries, Members, encode_index, locate
-from stretto.records import DepotOffset
 from stretto.testing.microbatch import Microbatch, Source
-from stretto.testing.rows import MemoryRows
-from stretto.topology.bound import RowsOf
-from stretto.topology.checks import CheckedTopology
-from stretto.topology.runner import TaskRunner, failure_of
-from stretto.topology.work import Calls, Failure, Outcome, Records, StepCall, Work, first
-from stretto.types import TaskId
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.suggest import did_you_mean
+from stretto.vocabulary.types import TaskId
 
 STREAM_RECORDS = 100
 CALLS_MAX = 1_000_000

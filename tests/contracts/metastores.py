@@ -14,7 +14,6 @@ from typing import Protocol, Self, TypeVar
 
 from kazoo.client import KazooClient
 
-from stretto.invariants import present
 from stretto.replog.core.effects import CompareAndSet, ReadRecord
 from stretto.replog.core.events import (
     CasOutcome,
@@ -28,7 +27,8 @@ from stretto.replog.core.events import (
 from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.sim.metastore import Link, Manners, Metastore, Session
 from stretto.sim.world import World
-from stretto.types import Incarnation, StorageId, WorkerId
+from stretto.vocabulary.invariants import present
+from stretto.vocabulary.types import Incarnation, StorageId, WorkerId
 from stretto.zk.paths import Paths
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Started, Told

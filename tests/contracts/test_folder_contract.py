@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.replog.frame import Buffer
 from stretto.replog.storage import Folder
+from stretto.vocabulary.types import Buffer
 
 
 def test_a_file_holds_what_was_written_across_handles(folder: Folder) -> None:

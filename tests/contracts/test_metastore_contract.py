@@ -8,7 +8,7 @@ import pytest
 
 from stretto.replog.core.events import CasOutcome, RecordRead
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.types import Epoch, Incarnation, StorageId, WorkerId
+from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.paths import Paths
 from tests.contracts.metastores import MetastoreUnderTest, RealMetastore, SimulatedMetastore

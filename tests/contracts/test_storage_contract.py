@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from stretto.errors import UsageError
-from stretto.invariants import InvariantViolation
 from stretto.replog.frame import Frame, decode
 from stretto.replog.storage import Folder, Storage
-from stretto.types import Offset
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.vocabulary.types import Offset
 from tests.contracts.conftest import OpenStorage
 from tests.unit.replog.frames import contents, epoch_start, history_of, make_frame, make_frames, read_all
 

@@ -29,26 +29,29 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
-from stretto import admin, wire
+from stretto import control
 from stretto.artifact.importing import manifest
 from stretto.client import Client, connect
-from stretto.client.calls import ask
 from stretto.client.status import judge
 from stretto.conductor.creation import create_groups, evenly, write_assignment
 from stretto.errors import StrettoError
-from stretto.keys import ClusterKey
+from stretto.network.asking import ask
+from stretto.network.keys import ClusterKey
 from stretto.options import CLUSTER
 from stretto.replog.core.record import GroupRecord
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import decode
 from stretto.replog.log import Replog
-from stretto.types import Offset, WorkerId
-from stretto.worker.plan import GroupPlan, plans_of
+from stretto.specs.assignments import GroupPlan, plans_of
+from stretto.specs.modules import DepotSpec, ModuleSpec, ModuleState, PStateSpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Offset, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker.state import AppliedState
 from stretto.zk.options import set_options
-from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec, encode
+from stretto.zk.paths import Paths
 from stretto.zk.records import decode as decode_record
+from stretto.zk.records import encode
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until
 
@@ -375,10 +378,10 @@ class Cluster:
         isr = tuple(member.worker for member in record.isr)
         if record.leader is None or set(isr) != set(plan.replicas):
             return False
-        told: dict[WorkerId, admin.ReplicaView] = {}
+        told: dict[WorkerId, control.ReplicaView] = {}
         for name in plan.replicas:
             with contextlib.suppress(StrettoError):
-                views = ask(client._network, self.workers[name].address, admin.Replicas(), timeout=1.0)
+                views = ask(client._network, self.workers[name].address, control.Replicas(), timeout=1.0)
                 told |= {view.worker: view for view in views if view.group == plan.key}
         view = wire.GroupView(plan.key, plan.tasks, plan.replicas, record.epoch, record.leader, isr, 0)
         return judge(view, told, frozenset(told)).is_whole

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stretto.client.network import Network
-from stretto.local import LocalCluster
+from stretto.local.cluster import LocalCluster
+from stretto.network.routing import Network
 
 READY_SECONDS = 90.0
 

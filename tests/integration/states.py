@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stretto import wire
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
 from stretto.pstate.changes import pack
 from stretto.pstate.edit import Editor
 from stretto.pstate.overlay import NoRows
 from stretto.pstate.tree import compile_type
 from stretto.pstate.types import describe
 from stretto.replog.frame import Kind
-from stretto.types import ProducerId, TaskId
+from stretto.vocabulary.types import ProducerId, TaskId
+from stretto.wire import messages as wire
 from tests.integration.cluster import DEADLINE_SECONDS, Cluster
 from tests.integration.wires import Wire
 from tests.integration.zk.waiting import wait_until

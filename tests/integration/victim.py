@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stretto import admin
-from stretto.keys import ClusterKey
-from stretto.loop import Loop
-from stretto.service import Service
+from stretto import control
+from stretto.network.keys import ClusterKey
+from stretto.network.loop import Loop
+from stretto.network.service import Service
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def victim(key: Path | None = None) -> Iterator[Victim]:
             process.kill()
 
 
-def _handle(call: admin.AnyCall, _: list[memoryview]) -> object:
-    if isinstance(call, admin.Operations):
+def _handle(call: control.AnyCall, _: list[memoryview]) -> object:
+    if isinstance(call, control.Operations):
         time.sleep(call.limit / 1_000)
     return ()
 

@@ -8,12 +8,13 @@ from typing import Self
 import msgspec
 import zmq
 
-from stretto import admin, wire
-from stretto.keys import ClusterKey
-from stretto.types import Incarnation, WorkerId
+from stretto import control
+from stretto.network.keys import ClusterKey
+from stretto.vocabulary.types import Incarnation, WorkerId
+from stretto.wire import messages as wire
 
 ANSWER_SECONDS = 20.0
-NO_TEXT = msgspec.Raw(bytes(admin.encode(admin.Destroy(module="XX"))).replace(b"XX", b"\xff\xfe"))
+NO_TEXT = msgspec.Raw(bytes(control.encode(control.Destroy(module="XX"))).replace(b"XX", b"\xff\xfe"))
 """A call with a name that is no UTF-8."""
 
 

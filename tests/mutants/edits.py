@@ -3,7 +3,7 @@
 An edit replaces a span of the text, so that its diff is as small as the slip. What cannot do harm is left
 alone: log lines, what only telemetry sees, the words of errors, reprs, annotations, decorators and the fields
 of a class, constants of a module, a tick more or less of a clock, and the conditions of
-:func:`stretto.invariants.check`, which never fail.
+:func:`stretto.vocabulary.invariants.check`, which never fail.
 """
 
 from __future__ import annotations

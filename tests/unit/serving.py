@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stretto.client.network import Network
-from stretto.loop import Loop
-from stretto.service import Handler, Service
+from stretto.network.loop import Loop
+from stretto.network.routing import Network
+from stretto.network.service import Handler, Service
 
 
 @contextmanager

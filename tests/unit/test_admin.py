@@ -9,14 +9,14 @@ import pytest
 
 MANY_AT_ONCE = """
 import sys, threading
-from stretto import admin
+from stretto import control
 sys.setswitchinterval(1e-6)
-raw = admin.encode([])
-calls = [admin.Modules(), admin.Replicas(), admin.Nodes(), admin.Replicas()] * 4
+raw = control.encode([])
+calls = [control.Modules(), control.Replicas(), control.Nodes(), control.Replicas()] * 4
 barrier = threading.Barrier(len(calls))
 def decode(call):
     barrier.wait()
-    assert admin.decode_result(call, raw) == ()
+    assert control.decode_result(call, raw) == ()
 threads = [threading.Thread(target=decode, args=(call,)) for call in calls]
 for thread in threads: thread.start()
 for thread in threads: thread.join()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from stretto import admin
-from stretto.callqueue import WAITING_BYTES_MAX, WAITING_MAX, CallQueue, WaitingCall
+from stretto import control
+from stretto.network.call_queue import WAITING_BYTES_MAX, WAITING_MAX, CallQueue, WaitingCall
 
 THREADS = 4
 
 
 def call(sender: bytes, request: int = 1, body: bytes = b"") -> WaitingCall:
-    return WaitingCall(sender, request, admin.Nodes(), [memoryview(body)] if body else [])
+    return WaitingCall(sender, request, control.Nodes(), [memoryview(body)] if body else [])
 
 
 def taken(queue: CallQueue) -> list[tuple[bytes, int]]:

@@ -14,8 +14,8 @@ from typer.core import TyperGroup
 
 from stretto import __version__, cli
 from stretto.errors import ModuleError, NotEnoughReplicas, OptionError
-from stretto.interrupts import ending_at_once
-from stretto.invariants import InvariantViolation, check
+from stretto.process.interrupts import ending_at_once
+from stretto.vocabulary.invariants import InvariantViolation, check
 
 VERBS = "stretto_cli_test_verbs"
 

@@ -109,7 +109,7 @@ def test_the_ban_ends_at_the_core_and_the_planners(path: str) -> None:
 
 
 def test_pure_imports_pass_in_the_core() -> None:
-    source = "import bisect\nimport dataclasses\nimport msgspec\nfrom stretto.types import Offset"
+    source = "import bisect\nimport dataclasses\nimport msgspec\nfrom stretto.vocabulary.types import Offset"
 
     assert flagged_lines(source, "replog/core/x.py") == set()
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import zmq
 
-from stretto import dealer, wire
-from stretto.dealer import Dealer
-from stretto.loop import Loop
-from stretto.types import Incarnation, WorkerId
+from stretto.network import dealer
+from stretto.network.dealer import Dealer
+from stretto.network.loop import Loop
+from stretto.vocabulary.types import Incarnation, WorkerId
+from stretto.wire import messages as wire
 
 HELLO = wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(""), Incarnation(""))
 

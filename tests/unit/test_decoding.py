@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stretto import wire
 from stretto.errors import PeerError
+from stretto.wire import messages as wire
 
 
 @pytest.mark.parametrize(

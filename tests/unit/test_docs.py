@@ -19,7 +19,7 @@ import pytest
 from typer.core import TyperGroup
 
 from stretto import cli, testing
-from stretto.module import declarations
+from stretto.module.module import declarations
 from stretto.options import TABLE, shown
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.guards import Guards

@@ -9,14 +9,14 @@ import threading
 import pytest
 
 from stretto.conductor.process import Conductor, ConductorConfig
-from stretto.invariants import InvariantViolation
+from stretto.vocabulary.invariants import InvariantViolation
 
 FAILING = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from stretto.endings import run_daemon
-from stretto.invariants import InvariantViolation
+from stretto.process.exit_codes import run_daemon
+from stretto.vocabulary.invariants import InvariantViolation
 
 
 def daemon():

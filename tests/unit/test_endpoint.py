@@ -7,12 +7,12 @@ from typing import Self
 
 import pytest
 
-from stretto import wire
-from stretto.endpoint import Endpoint, advertised
 from stretto.errors import PeerError, UsageError
-from stretto.invariants import InvariantViolation
-from stretto.keys import require_key
-from stretto.loop import Loop
+from stretto.network.endpoint import Endpoint, advertised
+from stretto.network.keys import require_key
+from stretto.network.loop import Loop
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.wire import messages as wire
 from tests.integration.wires import Wire
 
 

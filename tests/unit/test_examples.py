@@ -28,7 +28,7 @@ from stretto.examples.timeline.events import follows, posts
 from stretto.examples.timeline.timeline import Timeline
 from stretto.examples.wordcount.sentences import sentences
 from stretto.examples.wordcount.wordcount import WordCount
-from stretto.partition import Partitioner
+from stretto.module.partition import Partitioner
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

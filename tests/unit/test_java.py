@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.java import NEEDED, JavaMissing, require_java
+from stretto.process.java import NEEDED, JavaMissing, require_java
 
 MODERN = "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2"
 

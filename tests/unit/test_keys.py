@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stretto.errors import UsageError
-from stretto.keys import ClusterKey
+from stretto.network.keys import ClusterKey
 
 
 def test_a_key_is_read_as_it_was_written_and_is_its_owners_alone(tmp_path: Path) -> None:

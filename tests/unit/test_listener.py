@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import zmq
 
-from stretto import listener as listeners
-from stretto.keys import ClusterKey
-from stretto.listener import (
+from stretto.network import listener as listeners
+from stretto.network.keys import ClusterKey
+from stretto.network.listener import (
     LOOK_AGAIN_MS,
     LOOK_MS,
     PATIENCE_MS,

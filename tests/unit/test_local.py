@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from stretto import local
 from stretto.errors import UsageError
-from stretto.local import LocalCluster
-from stretto.types import Millis, WorkerId
+from stretto.local import cluster as local
+from stretto.local.cluster import LocalCluster
+from stretto.vocabulary.types import Millis, WorkerId
 from stretto.worker.children import Child, Children
 from stretto.zk.embedded import free_ports
 

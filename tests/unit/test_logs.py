@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import structlog
 
-from stretto.logs import Sparing
+from stretto.process.logs import Sparing
 from stretto.worker import children
 from stretto.worker.children import bound_logs
 
 _SAYS_SOMETHING = """
 import structlog
-from stretto import logs
+from stretto.process import logs
 logs.configure()
 structlog.get_logger().info("something")
 print("lives on")

@@ -12,8 +12,8 @@ from typing import TypeAlias
 import pytest
 import zmq
 
-from stretto.endpoint import COPIED_BYTES, receive, send
-from stretto.loop import RECEIVES_MAX, Loop
+from stretto.network.endpoint import COPIED_BYTES, receive, send
+from stretto.network.loop import RECEIVES_MAX, Loop
 
 DEADLINE_SECONDS = 30.0
 
@@ -40,7 +40,7 @@ def sockets() -> Iterator[Pair]:
 
 def test_who_looks_at_the_clock_goes_by_what_it_shows(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     later = loop.now + 5_000
-    monkeypatch.setattr("stretto.loop.boot_time_ms", lambda: later)
+    monkeypatch.setattr("stretto.network.loop.boot_time_ms", lambda: later)
     loop.look_at_clock()
     assert loop.now == later
 

@@ -11,7 +11,7 @@ import pytest
 
 import stretto
 from stretto.errors import DeclarationError, UsageError
-from stretto.module import OBJECTS_MAX, Depot, Module, PState, check_module_name, declarations
+from stretto.module.module import OBJECTS_MAX, Depot, Module, PState, check_module_name, declarations
 
 
 def line_of(text: str) -> int:
@@ -159,7 +159,9 @@ def test_names_that_a_module_cannot_have(name: str) -> None:
 
 
 def test_importing_stretto_does_not_import_the_client_or_the_modules() -> None:
-    program = "import stretto, sys; print(sorted({'stretto.module', 'stretto.client'} & set(sys.modules)))"
+    program = (
+        "import stretto, sys; print(sorted({'stretto.module.module', 'stretto.client'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.nearest import did_you_mean
+from stretto.vocabulary.suggest import did_you_mean
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto import ordered
 from stretto.errors import PeerError, UsageError
+from stretto.pstate import ordered
 
 INTS = st.integers(ordered.INT_MIN, ordered.INT_MAX)
 FLOATS = st.floats(allow_nan=False)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import DeclarationError, UsageError
-from stretto.module import Depot, Module
-from stretto.partition import GLOBAL, RANDOM, Partitioner, hash_by, owner_of, owners_of, task_of
-from stretto.zk.records import DepotSpec
+from stretto.module.module import Depot, Module
+from stretto.module.partition import GLOBAL, RANDOM, Partitioner, hash_by, owner_of, owners_of, task_of
+from stretto.specs.modules import DepotSpec
 
 numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | numbers | st.text()
@@ -75,7 +75,9 @@ def test_keys_that_json_cannot_say_have_a_task_too() -> None:
 
 
 def test_another_process_with_another_hash_seed_agrees() -> None:
-    program = "from stretto.partition import task_of; print([task_of(f'user-{n}', 64) for n in range(100)])"
+    program = (
+        "from stretto.module.partition import task_of; print([task_of(f'user-{n}', 64) for n in range(100)])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from stretto.errors import UsageError
-from stretto.keys import ClusterKey
-from stretto.private import open_private, private_folder
+from stretto.network.keys import ClusterKey
+from stretto.process.folder_lock import lock_folder
+from stretto.process.private_files import open_private, private_folder
 from stretto.ui.security import load_token
-from stretto.worker.storage import lock_folder
 
 
 def mode(path: Path) -> int:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto import records
 from stretto.errors import PeerError, UsageError
-from stretto.records import RecordBatch, head, pack, pack_joined
+from stretto.vocabulary import records
+from stretto.vocabulary.records import RecordBatch, head, pack, pack_joined
 
 some_records = st.one_of(
     st.lists(st.binary(max_size=20), min_size=1, max_size=30),

@@ -12,12 +12,12 @@ from litestar.exceptions import NotFoundException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
-from stretto import admin
+from stretto import control
 from stretto.client.status import GroupStatus
 from stretto.errors import UsageError
-from stretto.nearest import did_you_mean
 from stretto.ui.desk import Desk
 from stretto.ui.threads import LOOKS, SLOW, on
+from stretto.vocabulary.suggest import did_you_mean
 
 T = TypeVar("T")
 
@@ -64,12 +64,12 @@ Limit = Annotated[int, Parameter(ge=1, le=ENTRIES_MAX, description="No more than
 Group = Annotated[int, Parameter(ge=0)]
 
 
-def module_named(desk: Desk, module: str) -> admin.ModuleView:
+def module_named(desk: Desk, module: str) -> control.ModuleView:
     return find_named("there is no module", module, {each.module: each for each in desk.modules()})
 
 
-def node_named(desk: Desk, node: str) -> admin.NodeView:
-    return find_named("there is no node", node, {each.node: each for each in desk.ask(admin.Nodes())})
+def node_named(desk: Desk, node: str) -> control.NodeView:
+    return find_named("there is no node", node, {each.node: each for each in desk.ask(control.Nodes())})
 
 
 def groups_of(desk: Desk, module: str) -> list[GroupStatus]:

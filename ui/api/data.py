@@ -15,13 +15,13 @@ from stretto.client.acks import Ack
 from stretto.client.producer import check_ack
 from stretto.client.pstate import PStateReader
 from stretto.client.selection import Collection, KeyRange, entries, find, plain
-from stretto.decoding import MALFORMED
 from stretto.errors import OutcomeUnknown, ProcessingFailed, ResultUnknown, RetriableError, StrettoError
-from stretto.partition import Partitioner
+from stretto.module.partition import Partitioner
 from stretto.pstate import types
 from stretto.ui.api.common import Limit, find_named, get, module_named, post
 from stretto.ui.desk import Desk
 from stretto.ui.threads import SLOW
+from stretto.vocabulary.decoding import MALFORMED
 
 RECORDS_MAX = 10_000
 PREVIEW_MAX = 3

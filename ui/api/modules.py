@@ -8,28 +8,28 @@ import msgspec
 from litestar.exceptions import NotFoundException
 from litestar.params import Parameter
 
-from stretto import admin
+from stretto import control
 from stretto.client.failures import ModuleFailures, find_failures, settle_failures, settle_one
 from stretto.client.status import GroupStatus
 from stretto.errors import UsageError
-from stretto.types import Epoch, WorkerId
 from stretto.ui.api.common import Group, find_named, get, group_named, groups_of, module_named, post
 from stretto.ui.charts import Charts
 from stretto.ui.desk import Desk
 from stretto.ui.history import CHARTED_MINUTES, History, Scope
 from stretto.ui.threads import SLOW
+from stretto.vocabulary.types import Epoch, WorkerId
 
 MINUTES_MAX = 7 * 24 * 60
 STORY_SHOWN_MAX = 500
 
 
 @get("/modules", summary="The modules")
-def modules(desk: Desk) -> tuple[admin.ModuleView, ...]:
-    return desk.ask(admin.Modules())
+def modules(desk: Desk) -> tuple[control.ModuleView, ...]:
+    return desk.ask(control.Modules())
 
 
 @get("/modules/{module:str}", summary="One module")
-def one_module(desk: Desk, module: str) -> admin.ModuleView:
+def one_module(desk: Desk, module: str) -> control.ModuleView:
     return module_named(desk, module)
 
 
@@ -106,19 +106,19 @@ class EndingEpoch(msgspec.Struct, frozen=True):
 )
 def resign(desk: Desk, module: str, group: Group, data: Successor) -> EndingEpoch:
     group_named(desk, module, group)
-    return EndingEpoch(desk.act(admin.ResignLeader(module=module, group=group, to=data.to)))
+    return EndingEpoch(desk.act(control.ResignLeader(module=module, group=group, to=data.to)))
 
 
 @get("/modules/{module:str}/leadership", summary="The balance of leaders")
-def leadership(desk: Desk, module: str) -> admin.LeadershipView:
+def leadership(desk: Desk, module: str) -> control.LeadershipView:
     module_named(desk, module)
-    return desk.ask(admin.Leadership(module=module))
+    return desk.ask(control.Leadership(module=module))
 
 
 @post("/modules/{module:str}/leadership/balance", status_code=202, summary="Balance now")
-def balance(desk: Desk, module: str) -> admin.LeadershipView:
+def balance(desk: Desk, module: str) -> control.LeadershipView:
     module_named(desk, module)
-    return desk.act(admin.Balance(module=module))
+    return desk.act(control.Balance(module=module))
 
 
 @get("/charts", summary="Replication over time")
@@ -150,7 +150,7 @@ class Settling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Try them again; else forget them."""
     topology: str | None = None
     """Only those of this topology."""
-    record: admin.FailureKey | None = None
+    record: control.FailureKey | None = None
     """Only this one. An offset alone would name as many records as there are tasks and topologies."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stretto import admin
+from stretto import control
 from stretto.options import Level
 from stretto.ui.api.common import delete, find_named, get, module_named, put
 from stretto.ui.desk import Desk
@@ -18,8 +18,8 @@ def options(
     depot: str | None = None,
     topology: str | None = None,
     pstate: str | None = None,
-) -> tuple[admin.OptionView, ...]:
-    return desk.ask(admin.Options(level=_level(desk, module, depot, topology, pstate)))
+) -> tuple[control.OptionView, ...]:
+    return desk.ask(control.Options(level=_level(desk, module, depot, topology, pstate)))
 
 
 class OptionValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ def set_option(
 ) -> None:
     level = _level(desk, module, depot, topology, pstate)
     _check_option(desk, level, name)
-    desk.act(admin.SetOption(level=level, name=name, value=data.value))
+    desk.act(control.SetOption(level=level, name=name, value=data.value))
 
 
 @delete("/options/{name:str}", summary="Let an option be what the next level says")
@@ -54,12 +54,12 @@ def unset_option(
 ) -> None:
     level = _level(desk, module, depot, topology, pstate)
     _check_option(desk, level, name)
-    desk.act(admin.UnsetOption(level=level, name=name))
+    desk.act(control.UnsetOption(level=level, name=name))
 
 
 def _level(
     desk: Desk, module: str | None, depot: str | None, topology: str | None, pstate: str | None
-) -> admin.OptionLevel:
+) -> control.OptionLevel:
     # Whether it is one is for it to say.
     Level.of(module, depot=depot, topology=topology, pstate=pstate)
     if module is not None:
@@ -68,11 +68,11 @@ def _level(
         for kind, name, there in (*kinds, ("PState", pstate, view.pstates)):
             if name is not None:
                 find_named(f"module {module} has no {kind}", name, {each.name: each for each in there})
-    return admin.OptionLevel(module=module, depot=depot, topology=topology, pstate=pstate)
+    return control.OptionLevel(module=module, depot=depot, topology=topology, pstate=pstate)
 
 
-def _check_option(desk: Desk, level: admin.OptionLevel, option: str) -> None:
-    known = {each.name: each for each in desk.ask(admin.Options(level=level))}
+def _check_option(desk: Desk, level: control.OptionLevel, option: str) -> None:
+    known = {each.name: each for each in desk.ask(control.Options(level=level))}
     find_named("there is no such option at this level:", option, known)
 
 

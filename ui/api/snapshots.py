@@ -8,14 +8,14 @@ from typing import Annotated
 import msgspec
 from litestar.exceptions import NotFoundException
 
-from stretto import admin
+from stretto import control
 from stretto.errors import StrettoError, UsageError
-from stretto.nearest import did_you_mean
 from stretto.snapshot.checking import Verdict, check
 from stretto.snapshot.creating import create, default_name
 from stretto.snapshot.keeping import delete_files, too_many
 from stretto.ui.api.common import delete, get, module_named, post
 from stretto.ui.desk import Desk
+from stretto.vocabulary.suggest import did_you_mean
 
 
 class Creation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,8 +34,8 @@ class Created(msgspec.Struct, frozen=True):
 
 
 @get("/snapshots", summary="The snapshots that the cluster knows of, oldest first")
-def list_snapshots(desk: Desk, module: str | None = None) -> tuple[admin.SnapshotView, ...]:
-    return desk.cluster.ask(admin.Snapshots(module=module))
+def list_snapshots(desk: Desk, module: str | None = None) -> tuple[control.SnapshotView, ...]:
+    return desk.cluster.ask(control.Snapshots(module=module))
 
 
 @post("/modules/{module:str}/snapshots", summary="Make a snapshot; answered when it is complete")
@@ -65,7 +65,7 @@ def _create(desk: Desk, module: str, data: Creation) -> Created:
     if not to.is_absolute():
         raise UsageError(f"{data.to!r} is relative, and nobody knows to what; name the folder from its root")
     folder, manifest, keep = create(desk.cluster, module, data.name or default_name(), to)
-    known = desk.cluster.ask(admin.Snapshots(module=module))
+    known = desk.cluster.ask(control.Snapshots(module=module))
     deleted = []
     for each in too_many(known, keep):
         try:
@@ -81,15 +81,15 @@ def _verify(desk: Desk, module: str, name: str) -> Verdict:
     return check(Path(_named_snapshot(desk, module, name).folder))
 
 
-def _delete(desk: Desk, snapshot: admin.SnapshotView, *, forget: bool) -> None:
+def _delete(desk: Desk, snapshot: control.SnapshotView, *, forget: bool) -> None:
     if not forget:
         delete_files(snapshot)
-    desk.act(admin.ForgetSnapshot(module=snapshot.module, name=snapshot.name))
+    desk.act(control.ForgetSnapshot(module=snapshot.module, name=snapshot.name))
 
 
-def _named_snapshot(desk: Desk, module: str, name: str) -> admin.SnapshotView:
+def _named_snapshot(desk: Desk, module: str, name: str) -> control.SnapshotView:
     """Also of a module that is gone."""
-    known = {each.name: each for each in desk.cluster.ask(admin.Snapshots(module=module))}
+    known = {each.name: each for each in desk.cluster.ask(control.Snapshots(module=module))}
     if name not in known:
         raise NotFoundException(
             detail=f"there is no snapshot {name} of {module}; {did_you_mean(name, known)}"

@@ -23,13 +23,12 @@ import lmdb
 import msgspec
 
 from stretto.errors import StrettoError, UsageError
-from stretto.module import Module, declarations
+from stretto.module.module import Module, declarations
+from stretto.module.runner import TaskRunner
+from stretto.module.work import Answer, Calls, Failure, Outcome, Records, RowsFailed, StepCall
 from stretto.pstate.changes import PART_BYTES_MAX, TooMuch, pack_part
-from stretto.records import DepotOffset
-from stretto.replog.frame import Buffer
-from stretto.topology.runner import TaskRunner
-from stretto.topology.work import Answer, Calls, Failure, Outcome, Records, RowsFailed, StepCall
-from stretto.types import TaskId
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Buffer, TaskId
 from stretto.worker import depot as depots
 from stretto.worker.executors import protocol
 from stretto.worker.executors.lanes import Lanes, TaskFile

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
+from stretto.module.work import RowsFailed
 from stretto.pstate.changes import Changes
 from stretto.pstate.overlay import NoRows, Overlay, Rows
 from stretto.pstate.tree import Row
-from stretto.topology.work import RowsFailed
 from stretto.worker.environment import MAP_BYTES, MAX_DBS, map_size_for
 from stretto.worker.executors.protocol import Lane
 from stretto.worker.pstate import PREFIX, StoredRows
 
 if TYPE_CHECKING:
-    from stretto.types import Epoch, TaskId
+    from stretto.vocabulary.types import Epoch, TaskId
     from stretto.worker.environment import Database
 
 KEPT_ROWS_MAX = 200_000

@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 import structlog
 
-from stretto.replog.frame import Buffer
-from stretto.types import TaskId
+from stretto.vocabulary.types import Buffer, TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.process import ExecutorProcess
 
 if TYPE_CHECKING:
+    from stretto.vocabulary.groups import GroupKey
     from stretto.worker.process import Worker
-    from stretto.zk.paths import GroupKey
 
 LOAD_MS = 60_000
 RESTART_MS = 100

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from stretto.decoding import MALFORMED
-from stretto.loop import Loop
-from stretto.replog.frame import Buffer
+from stretto.network.loop import Loop
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.types import Buffer
 from stretto.worker.executors import protocol
 
 RECEIVE_BYTES = 1 << 20

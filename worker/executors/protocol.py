@@ -17,9 +17,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from stretto.replog.frame import Buffer
-from stretto.topology.work import Timed
-from stretto.types import Epoch, TaskId
+from stretto.module.work import Timed
+from stretto.vocabulary.types import Buffer, Epoch, TaskId
 from stretto.worker.microbatch.entries import Result
 
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024

@@ -17,12 +17,11 @@ import lmdb
 import msgspec
 
 from stretto.errors import StrettoError
+from stretto.module.work import Calls, Outcome, Records, StepCall, Timed, Work, rest
 from stretto.pstate.changes import TooMuch, pack_part
 from stretto.pstate.overlay import NoRows, Overlay, Rows
-from stretto.records import DepotOffset
-from stretto.replog.frame import Buffer
-from stretto.topology.work import Calls, Outcome, Records, StepCall, Timed, Work, rest
-from stretto.types import TaskId
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Buffer, TaskId
 from stretto.worker import depot as depots
 from stretto.worker.executors import protocol
 from stretto.worker.executors.lanes import Lanes, TaskFile
@@ -30,7 +29,7 @@ from stretto.worker.executors.protocol import SourcedCall
 from stretto.worker.microbatch.entries import Result
 
 if TYPE_CHECKING:
-    from stretto.topology.runner import TaskRunner
+    from stretto.module.runner import TaskRunner
 
 PORTION = 1_000
 """Records or calls that are run between two signs of life."""

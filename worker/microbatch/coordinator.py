@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch import entries, machine, messages
 from stretto.worker.microbatch.entries import Batch, LeftOut, Source, Span, Version
 from stretto.worker.microbatch.guards import GUARDS, Guards

@@ -18,16 +18,19 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 import structlog
 
-from stretto import admin, wire
-from stretto.decoding import MALFORMED
+from stretto import control
 from stretto.errors import PeerError, RetriableError
+from stretto.module.work import Timed
 from stretto.options import Level
 from stretto.pstate.changes import Packed, joined
-from stretto.records import DepotOffset
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
-from stretto.topology.work import Timed
-from stretto.types import Epoch, Millis, TaskId
+from stretto.specs.modules import TopologySpec
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Epoch, Millis, TaskId
+from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
 from stretto.worker.microbatch import entries, machine, messages
@@ -39,15 +42,13 @@ from stretto.worker.stepping import Stepping
 from stretto.worker.topology import rows, work
 from stretto.worker.topology.settling import Settled, Tally, led_no_more
 from stretto.worker.topology.waiting import Where
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import TopologySpec
 
 if TYPE_CHECKING:
-    from stretto.client.network import Network
+    from stretto.network.routing import Network
+    from stretto.network.transport import Connection
     from stretto.worker.group import Group
     from stretto.worker.process import Worker
     from stretto.worker.state import AppliedState
-    from stretto.worker.transport import Connection
 
 DELIVERY_MS = 2_000
 RETRY_MS = 1_000
@@ -480,7 +481,7 @@ class MicrobatchDesk:
     def is_mine(self, topology: str) -> bool:
         return any(spec.name == topology for spec in self._specs)
 
-    def forget(self, group: Group, failures: Sequence[admin.FailureKey], then: Settled) -> None:
+    def forget(self, group: Group, failures: Sequence[control.FailureKey], then: Settled) -> None:
         """Of a group that is led here; ``then`` hears how many of them were parked, and are not any more."""
         by_place: dict[tuple[TaskId, str], list[work.RecordKey]] = {}
         for each in failures:
@@ -521,7 +522,7 @@ class MicrobatchDesk:
         state: AppliedState = group.state
         self._worker.applier.read(lambda: rows.parked_among(state, task, topology, mine), found)
 
-    def views(self) -> list[admin.MicrobatchView]:
+    def views(self) -> list[control.MicrobatchView]:
         """Of those whose coordinator is here."""
         found = []
         for name, led in sorted(self._coordinators.items()):
@@ -529,7 +530,7 @@ class MicrobatchDesk:
             progress = led.machine.progress
             version = progress.version
             found.append(
-                admin.MicrobatchView(
+                control.MicrobatchView(
                     topology=name,
                     id=0 if version is None else version.id,
                     version=0 if version is None else version.version,

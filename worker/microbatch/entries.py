@@ -21,13 +21,12 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from stretto import ordered
-from stretto.decoding import MALFORMED
 from stretto.errors import PeerError
 from stretto.pstate import changes as state_changes
+from stretto.pstate import ordered
 from stretto.pstate.changes import Changes
-from stretto.replog.frame import Buffer
-from stretto.types import TaskId
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.types import Buffer, TaskId
 from stretto.worker.microbatch.guards import GUARDS, Guards
 
 DATABASE = "$microbatch"

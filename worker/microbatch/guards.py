@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 
 if TYPE_CHECKING:
     from stretto.worker.microbatch.entries import Batch, Version

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from stretto.types import Millis, TaskId
+from stretto.vocabulary.types import Millis, TaskId
 from stretto.worker.microbatch.entries import Batch, Entry, LeftOut, Result, Returned, Span, Version
 from stretto.worker.microbatch.messages import AnyMessage, Failure
 

@@ -11,7 +11,7 @@ from typing import NewType, TypeAlias
 
 import msgspec
 
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch.entries import LeftOut, Source, Span, Version
 
 Speaker = NewType("Speaker", int)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch import entries, machine, messages
 from stretto.worker.microbatch.entries import LeftOut, Returned, Span, Version
 from stretto.worker.microbatch.guards import GUARDS, Guards

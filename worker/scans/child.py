@@ -21,16 +21,17 @@ import msgspec
 import structlog
 import zmq
 
-from stretto import logs, scans
-from stretto.clock import boot_time_ms
 from stretto.errors import PeerError, StorageError, StrettoError
-from stretto.keys import ClusterKey
-from stretto.listener import Listener
-from stretto.logs import Sparing
-from stretto.ordered import KEY_BYTES_MAX
+from stretto.network.keys import ClusterKey
+from stretto.network.listener import Listener
+from stretto.process import logs
+from stretto.process.logs import Sparing
+from stretto.pstate.ordered import KEY_BYTES_MAX
 from stretto.pstate.pages import PAGE_BYTES, read_page
-from stretto.records import DepotOffset
-from stretto.replog.frame import Buffer
+from stretto.vocabulary.clock import boot_time_ms
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Buffer
+from stretto.wire import scans
 from stretto.worker import depot as depots
 from stretto.worker import pstate as pstates
 from stretto.worker.scans import protocol

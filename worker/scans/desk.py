@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import structlog
 
-from stretto import admin
-from stretto.endpoint import advertised
+from stretto import control
 from stretto.errors import RetriableError, StrettoError
+from stretto.network.endpoint import advertised
 from stretto.replog.core import effects
-from stretto.scans import PinnedGroup
-from stretto.types import Millis, Offset
+from stretto.vocabulary.types import Millis, Offset
+from stretto.wire.scans import PinnedGroup
 from stretto.worker.scans import protocol
 from stretto.worker.scans.process import Gone, ScanProcess
 
 if TYPE_CHECKING:
+    from stretto.vocabulary.groups import GroupKey
     from stretto.worker.group import Group
     from stretto.worker.process import Worker
-    from stretto.zk.paths import GroupKey
 
 HOLD_SECONDS = 2.0
 ASK_SECONDS = 5.0
@@ -51,17 +51,17 @@ class ScanDesk:
         self._process: ScanProcess | None = None
         self._is_closing = False
 
-    def pin(self, call: admin.PinGroup, then: Then) -> None:
+    def pin(self, call: control.PinGroup, then: Then) -> None:
         """``then`` gets the pin, or why there is none."""
         _Pinning(self, self._worker, call, then).begin()
 
-    def views(self, then: Callable[[tuple[admin.PinView, ...] | StrettoError], None]) -> None:
+    def views(self, then: Callable[[tuple[control.PinView, ...] | StrettoError], None]) -> None:
         worker = self._worker.worker
 
-        def work() -> tuple[admin.PinView, ...]:
+        def work() -> tuple[control.PinView, ...]:
             kept = self._process.list(ASK_SECONDS) if self._process is not None else ()
             return tuple(
-                admin.PinView(
+                control.PinView(
                     pin=each.pin,
                     group=each.group,
                     worker=worker,
@@ -183,7 +183,7 @@ class ScanDesk:
 class _Pinning:
     """One pin, on its way."""
 
-    def __init__(self, desk: ScanDesk, worker: Worker, call: admin.PinGroup, then: Then) -> None:
+    def __init__(self, desk: ScanDesk, worker: Worker, call: control.PinGroup, then: Then) -> None:
         self._desk = desk
         self._worker = worker
         self._call = call

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import structlog
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
-from stretto import admin
+from stretto import control
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.zk.paths import named
 from stretto.zk.records import decode, encode
@@ -43,8 +43,10 @@ ANSWER_SECONDS = 5.0
 
 log = structlog.get_logger()
 
-MomentCall: TypeAlias = admin.AnnounceMoment | admin.FindMoment | admin.FindMoments | admin.DecideMoment
-Found: TypeAlias = admin.MomentFound | tuple[admin.ReadMoment, ...] | admin.ReadMoment
+MomentCall: TypeAlias = (
+    control.AnnounceMoment | control.FindMoment | control.FindMoments | control.DecideMoment
+)
+Found: TypeAlias = control.MomentFound | tuple[control.ReadMoment, ...] | control.ReadMoment
 
 
 class MomentDesk:
@@ -93,39 +95,39 @@ class Moments:
 
     def answer(self, call: MomentCall) -> Found:
         match call:
-            case admin.AnnounceMoment(query=query):
+            case control.AnnounceMoment(query=query):
                 return self.announce(query)
-            case admin.FindMoment(query=query):
+            case control.FindMoment(query=query):
                 return self.find(query)
-            case admin.FindMoments():
+            case control.FindMoments():
                 return self.all()
-            case admin.DecideMoment(offer=offer):
+            case control.DecideMoment(offer=offer):
                 return self.decide(offer)
 
-    def announce(self, query: int) -> admin.MomentFound:
+    def announce(self, query: int) -> control.MomentFound:
         """Let :meth:`find` tell that the moment of a query is about to be decided."""
         path = self._metastore.paths.announced_moment(self._module, self._plan, query)
         with contextlib.suppress(NodeExistsError):
             self._wait(lambda client: client.create_async(path, b"", makepath=True))
         return self.find(query)
 
-    def find(self, query: int) -> admin.MomentFound:
+    def find(self, query: int) -> control.MomentFound:
         """Find what was decided for a query. Raises StrettoError if that may have been deleted."""
         children = self._children(self._path)
         known = _queries_of(children)
         if query in known:
-            return admin.MomentFound(moment=self._read(query))
+            return control.MomentFound(moment=self._read(query))
         _check_kept(query, known)
         latest = self._read(known[-1]) if known else None
-        return admin.MomentFound(latest=latest, is_begun=self._announced(query) in children)
+        return control.MomentFound(latest=latest, is_begun=self._announced(query) in children)
 
-    def all(self) -> tuple[admin.ReadMoment, ...]:
+    def all(self) -> tuple[control.ReadMoment, ...]:
         """Oldest first. Sees everything that was decided before it was asked."""
         known = _queries_of(self._children(self._path, synced=True))
         found = (self._read(query) for query in known)
         return tuple(moment for moment in found if moment is not None)
 
-    def decide(self, offer: admin.ReadMoment) -> admin.ReadMoment:
+    def decide(self, offer: control.ReadMoment) -> control.ReadMoment:
         """What was decided for the query: the offer, or what was there before it."""
         if not offer.pinned or offer.query < 0:
             raise UsageError("a moment is of a query, and a pin for each group; this is none")
@@ -180,13 +182,13 @@ class Moments:
         except NoNodeError:
             return []
 
-    def _read(self, query: int, *, synced: bool = False) -> admin.ReadMoment | None:
+    def _read(self, query: int, *, synced: bool = False) -> control.ReadMoment | None:
         path = self._metastore.paths.read_moment(self._module, self._plan, query)
         try:
             data, _ = self._wait(lambda client: client.get_async(path), synced=synced)
         except NoNodeError:
             return None
-        return decode(data, admin.ReadMoment, path)
+        return decode(data, control.ReadMoment, path)
 
     def _made_ms(self, path: str) -> int:
         """When a znode was made, by ZooKeeper's clock; 0 if it is gone."""

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from stretto.errors import RetriableError, StrettoError
-from stretto.keys import ClusterKey
+from stretto.network.keys import ClusterKey
 from stretto.worker.scans import protocol
 
 START_SECONDS = 15.0

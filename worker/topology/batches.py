@@ -8,8 +8,8 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
-from stretto.invariants import InvariantViolation, check
-from stretto.replog.frame import Buffer
+from stretto.vocabulary.invariants import InvariantViolation, check
+from stretto.vocabulary.types import Buffer
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology import work
 from stretto.worker.topology.inbox import Arrived

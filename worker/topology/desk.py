@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, assert_never
 
 import structlog
 
-from stretto import admin
-from stretto.invariants import InvariantViolation
+from stretto import control
+from stretto.module.work import Timed
 from stretto.options import Level
 from stretto.pstate.changes import NO_CHANGES, Packed, joined
-from stretto.records import DepotOffset
 from stretto.replog.core.effects import Refusal
-from stretto.replog.frame import Buffer
-from stretto.topology.work import Timed
-from stretto.types import Epoch, Offset, TaskId
+from stretto.specs.modules import TopologySpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Buffer, Epoch, Offset, TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
 from stretto.worker.stepping import Stepping
@@ -32,8 +33,6 @@ from stretto.worker.topology.hops import Asked, Called, Failures, Hops, Route, T
 from stretto.worker.topology.settling import Settled, Tally, led_no_more, not_led
 from stretto.worker.topology.stream import Stream
 from stretto.worker.topology.waiting import Where
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import TopologySpec
 
 if TYPE_CHECKING:
     from stretto.worker.group import Group
@@ -243,7 +242,7 @@ class StreamDesk:
         return ""
 
     def find_failures(
-        self, call: admin.Failures, then: Callable[[admin.FailuresView | Exception], None]
+        self, call: control.Failures, then: Callable[[control.FailuresView | Exception], None]
     ) -> bool:
         """False if the group is not led here."""
         key, after = call.group, call.after
@@ -252,7 +251,7 @@ class StreamDesk:
             return False
         state, tasks = group.state, group.plan.tasks
         streams = tuple(
-            admin.TopologyView(
+            control.TopologyView(
                 topology=led.spec.name, task=task, lag=led.stream.lag, retrying=led.stream.waiting
             )
             for task in tasks
@@ -260,14 +259,14 @@ class StreamDesk:
         )
         problems = tuple(self._worker.executors.problems)
 
-        def read() -> admin.FailuresView:
+        def read() -> control.FailuresView:
             parked, more = rows.failures_page(state, tasks, FAILURES_SHOWN_MAX, after)
-            return admin.FailuresView(parked=parked, more=more, streams=streams, problems=problems)
+            return control.FailuresView(parked=parked, more=more, streams=streams, problems=problems)
 
         self._worker.applier.read(read, then)
         return True
 
-    def settle(self, call: admin.SettleFailures, then: Settled) -> None:
+    def settle(self, call: control.SettleFailures, then: Settled) -> None:
         """Of a group that is led here; ``then`` hears how many of them streams had parked."""
         known = {(spec.name, depot) for spec in self._specs for depot in spec.depots}
         by_stream: dict[tuple[TaskId, str], list[work.RecordKey]] = {}

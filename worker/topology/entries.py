@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from stretto.replog.core import effects, events
 from stretto.replog.core.producers import NO_PRODUCER
-from stretto.replog.frame import Buffer, Kind
-from stretto.types import Epoch, Offset, TaskId
-from stretto.zk.paths import GroupKey
+from stretto.replog.frame import Kind
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Buffer, Epoch, Offset, TaskId
 
 if TYPE_CHECKING:
     from stretto.worker.group import Group

@@ -16,23 +16,22 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from stretto import wire
-from stretto.client.network import Network, patience_ms
-from stretto.decoding import MALFORMED
 from stretto.errors import PeerError
+from stretto.module.work import StepCall
+from stretto.network.routing import Network, patience_ms
 from stretto.replog.core.effects import Refusal
-from stretto.replog.frame import Buffer
-from stretto.topology.work import StepCall
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.decoding import MALFORMED
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Buffer, Epoch, TaskId
+from stretto.wire import messages as wire
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology import work
 from stretto.worker.topology.inbox import ASKED_MAX
-from stretto.zk.paths import GroupKey
 
 if TYPE_CHECKING:
-    from stretto.loop import Loop
+    from stretto.network.loop import Loop
+    from stretto.network.transport import Connection
     from stretto.worker.process import Worker
-    from stretto.worker.transport import Connection
 
 TIMEOUT_MS = 60_000
 TASKS_END = 1 << 32

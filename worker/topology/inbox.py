@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.types import Epoch, TaskId
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology.guards import Guards
 from stretto.worker.topology.work import Entry, HopKey, Incoming

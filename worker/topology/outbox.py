@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.topology.work import Hop, Origin, Outgoing
 
 

@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from stretto import wire
-from stretto.client.network import patience_ms
-from stretto.nearest import did_you_mean
+from stretto.module.work import Timed
+from stretto.network.routing import patience_ms
 from stretto.replog.core import effects
 from stretto.replog.core.effects import Refusal
-from stretto.topology.work import Timed
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.suggest import did_you_mean
+from stretto.vocabulary.types import Epoch, TaskId
+from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
 
 if TYPE_CHECKING:
+    from stretto.network.transport import Connection
+    from stretto.vocabulary.groups import GroupKey
     from stretto.worker.group import Group
     from stretto.worker.process import Worker
-    from stretto.worker.transport import Connection
-    from stretto.zk.paths import GroupKey
 
 GIVEN_BYTES_MAX = 1024 * 1024
 PARTS_BYTES_MAX = 64 * 1024 * 1024

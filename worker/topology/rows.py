@@ -8,7 +8,7 @@
                 topology, "in", task     ->  how far the hops of that task have run here: Incoming
                 topology, "failed", task, number  ->  how calls of such a hop failed
 
-Keys are paths of :mod:`stretto.ordered` keys, values MessagePack.
+Keys are paths of :mod:`stretto.pstate.ordered` keys, values MessagePack.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stretto import admin
-from stretto.ordered import EVERYTHING, decode_at, encode, subtree
+from stretto import control
 from stretto.pstate.changes import CHANGES_BYTES_MAX, Changes, Packed, pack_part
-from stretto.records import DepotOffset, RecordBatch
-from stretto.types import TaskId
+from stretto.pstate.ordered import EVERYTHING, decode_at, encode, subtree
+from stretto.vocabulary.records import DepotOffset, RecordBatch
+from stretto.vocabulary.types import TaskId
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.taskseed import HOPS
 from stretto.worker.topology.work import (
@@ -197,10 +197,10 @@ def count_parked(state: AppliedState, task: TaskId, topology: str) -> int:
 
 
 def failures(
-    state: AppliedState, task: TaskId, limit: int, after: admin.FailureKey | None = None
-) -> list[admin.FailureView]:
+    state: AppliedState, task: TaskId, limit: int, after: control.FailureKey | None = None
+) -> list[control.FailureView]:
     """Of all topologies, by topology, those behind ``after``; off the loop."""
-    found: list[admin.FailureView] = []
+    found: list[control.FailureView] = []
     start, end = EVERYTHING
     if after is not None:
         # The least key that is greater.
@@ -211,7 +211,7 @@ def failures(
             depot, offset = _record(path)
             row = _failure(value)
             found.append(
-                admin.FailureView(
+                control.FailureView(
                     topology=str(topology),
                     depot=depot,
                     task=task,
@@ -227,10 +227,10 @@ def failures(
 
 
 def failures_page(
-    state: AppliedState, tasks: Iterable[TaskId], limit: int, after: admin.FailureKey | None
-) -> tuple[tuple[admin.FailureView, ...], bool]:
+    state: AppliedState, tasks: Iterable[TaskId], limit: int, after: control.FailureKey | None
+) -> tuple[tuple[control.FailureView, ...], bool]:
     """Of these tasks, by task, so many behind ``after``, and whether there are more; off the loop."""
-    found: list[admin.FailureView] = []
+    found: list[control.FailureView] = []
     for task in sorted(tasks):
         if after is None or task >= after.task:
             behind = after if after is not None and task == after.task else None

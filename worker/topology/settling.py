@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from stretto.errors import RetriableError
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
 
 Settled: TypeAlias = Callable[[int | RetriableError], None]
 """How many there were, once that is replicated and applied; or why it is not known."""

@@ -28,8 +28,8 @@ from __future__ import annotations
 from collections import deque
 from typing import assert_never
 
-from stretto.invariants import check
 from stretto.pstate.changes import NO_CHANGES, Packed
+from stretto.vocabulary.invariants import check
 from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology import work

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from stretto import wire
-from stretto.types import TaskId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 
 Where: TypeAlias = tuple[GroupKey, TaskId, str]
 """A depot on a task of a group."""

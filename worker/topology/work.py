@@ -8,8 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from stretto.pstate.changes import NO_CHANGES, Packed
-from stretto.replog.frame import Buffer
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.types import Buffer, Epoch, TaskId
 from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
 

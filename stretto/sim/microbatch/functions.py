@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stretto.sim.microbatch.plan import State
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch import entries, messages
 from stretto.worker.microbatch.entries import Source
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.sim.microbatch.leader import Leader
 from stretto.sim.microbatch.plan import State
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.types import Epoch, TaskId
 from stretto.worker.microbatch import entries
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from stretto.pstate.changes import Changes
 from stretto.sim.microbatch.functions import Call, Kept, Run
 from stretto.sim.microbatch.plan import DEPOT, SETTINGS, TOPOLOGY
 from stretto.sim.world import Violation
-from stretto.types import Epoch
+from stretto.vocabulary.types import Epoch
 from stretto.worker.microbatch import entries, machine, messages
 from stretto.worker.microbatch.coordinator import Coordinator
 from stretto.worker.microbatch.entries import Source, Version

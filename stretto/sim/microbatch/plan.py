@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from stretto.types import Millis, TaskId
+from stretto.vocabulary.types import Millis, TaskId
 from stretto.worker.microbatch import machine
 
 TOPOLOGY = "transfers"

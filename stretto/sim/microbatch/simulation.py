@@ -24,7 +24,7 @@ from stretto.sim.microbatch.leader import Leader
 from stretto.sim.microbatch.plan import DEPOT, TOPOLOGY, Behaviour, Plan
 from stretto.sim.simulation import Verdict
 from stretto.sim.world import Trace, Violation, World
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch import entries, machine, messages
 from stretto.worker.microbatch.entries import Source, Version
 from stretto.worker.microbatch.guards import GUARDS, Guards

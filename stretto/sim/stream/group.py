@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from stretto import ordered
-from stretto.pstate import changes
+from stretto.pstate import changes, ordered
+from stretto.pstate.memory import MemoryRows
 from stretto.sim.stream.leader import Leader
 from stretto.sim.stream.plan import DEPOT, TOPOLOGY
-from stretto.testing.rows import MemoryRows
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.types import Epoch, TaskId
 from stretto.worker.topology import rows, work
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.topology import work
 
 TOPOLOGY = "words"

@@ -21,7 +21,7 @@ from stretto.sim.simulation import Verdict
 from stretto.sim.stream.group import Group
 from stretto.sim.stream.plan import Behaviour, Plan, Record
 from stretto.sim.world import Trace, Violation, World
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.topology.guards import GUARDS, Guards
 
 RUN_MS = 6_000

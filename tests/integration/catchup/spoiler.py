@@ -8,9 +8,9 @@ from typing import Self
 
 import zmq
 
-from stretto import wire
-from stretto.catchup import messages
 from stretto.errors import PeerError
+from stretto.wire import catchup
+from stretto.wire import messages as wire
 
 
 class Spoiler:
@@ -72,4 +72,4 @@ def _has_blocks(header: bytes) -> bool:
         message = wire.decode_to_worker(header)
     except PeerError:
         return False
-    return isinstance(message, wire.Catchup) and isinstance(message.message, messages.Blocks)
+    return isinstance(message, wire.Catchup) and isinstance(message.message, catchup.Blocks)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from stretto import admin
-from stretto.client.calls import ask
-from stretto.client.network import Network
+from stretto import control
+from stretto.network.asking import ask
+from stretto.network.routing import Network
 from stretto.zk.embedded import EmbeddedZooKeeper
 from tests.integration.catchup.behind import (
     DEADLINE_SECONDS,
@@ -225,7 +225,7 @@ def _took(line: str) -> tuple[int, int]:
 
 
 def _waits(network: Network, worker: WorkerProcess) -> str:
-    views = ask(network, worker.address, admin.Replicas(module=MODULE))
+    views = ask(network, worker.address, control.Replicas(module=MODULE))
     return views[0].catchup.waits if views and views[0].catchup else ""
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stretto.local import LocalCluster
-from stretto.partition import task_of
+from stretto.local.cluster import LocalCluster
+from stretto.module.partition import task_of
 from tests.integration.cli.running import Done, start, stretto
 from tests.integration.zk.waiting import wait_until
 from tests.unit.test_docs import programs, run_program

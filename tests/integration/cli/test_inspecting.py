@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from stretto import admin, cli
+from stretto import cli, control
 from stretto.artifact import load as load_artifact
 from stretto.cli.cluster import reach
 from stretto.client.upload import upload
-from stretto.local import LocalCluster
+from stretto.local.cluster import LocalCluster
 from stretto.worker.children import RunFile
 from tests.integration.cli.running import Done, start
 from tests.integration.zk.waiting import wait_until
@@ -41,10 +41,10 @@ def launched(whole_cluster: LocalCluster) -> Iterator[LocalCluster]:
         source = Path(folder) / "inspected.py"
         source.write_text(SOURCE)
         artifact, manifest = load_artifact(f"{source}:{MODULE}", Path(folder))
-        nodes = [node.address for node in cluster.ask(admin.Nodes()) if node.address]
+        nodes = [node.address for node in cluster.ask(control.Nodes()) if node.address]
         upload(cluster.network, nodes, artifact, copies=3)
         cluster.ask(
-            admin.Launch(
+            control.Launch(
                 module=MODULE,
                 artifact=artifact.digest,
                 manifest=manifest,
@@ -56,13 +56,13 @@ def launched(whole_cluster: LocalCluster) -> Iterator[LocalCluster]:
         )
 
         def is_calm() -> bool:
-            [view] = cluster.ask(admin.Modules(module=MODULE))
-            leadership = cluster.ask(admin.Leadership(module=MODULE))
+            [view] = cluster.ask(control.Modules(module=MODULE))
+            leadership = cluster.ask(control.Leadership(module=MODULE))
             return view.state == "running" and not view.problems and not leadership.switches
 
         wait_until("the module runs and is balanced", is_calm, DEADLINE_SECONDS)
         yield whole_cluster
-        cluster.ask(admin.Destroy(module=MODULE))
+        cluster.ask(control.Destroy(module=MODULE))
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 
 from stretto.client import connect
 from stretto.errors import ModulePaused, StrettoError
-from stretto.local import LocalCluster
-from stretto.partition import task_of
+from stretto.local.cluster import LocalCluster
+from stretto.module.partition import task_of
 from tests.integration.cli.running import Done, stretto
 from tests.integration.zk.waiting import wait_until
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.cli.cluster import reach
-from stretto.local import LocalCluster
+from stretto.local.cluster import LocalCluster
 from stretto.zk.embedded import free_ports
 from tests.integration.zk.waiting import wait_until
 
@@ -93,7 +93,7 @@ def shell(whole_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory)
     assert done.returncode == 0, done.stderr
     yield shell
     with reach(shell.bootstrap, None) as cluster:
-        cluster.ask(admin.Destroy(module="WordCount"))
+        cluster.ask(control.Destroy(module="WordCount"))
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from stretto.partition import task_of
+from stretto.module.partition import task_of
+from stretto.specs.modules import DepotSpec
 from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.records import DepotSpec
 from tests.integration.cli.running import Done, start, stretto
 from tests.integration.cluster import MODULE, Cluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stretto.client import Client, connect
-from stretto.local import LocalCluster
+from stretto.local.cluster import LocalCluster
 from tests.integration.cli.running import Done, stretto
 from tests.integration.load import Load, check_records
 from tests.integration.zk.waiting import wait_until

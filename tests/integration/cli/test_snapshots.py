@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from stretto.client import connect
-from stretto.local import LocalCluster
+from stretto.local.cluster import LocalCluster
 from stretto.snapshot.manifest import MANIFEST, file_of, read_manifest
 from stretto.snapshot.reading import open_snapshot
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from tests.integration.cli.running import stretto
 from tests.integration.snapshot.bank import ACCOUNTS, MONEY, Bank, rows_of
 

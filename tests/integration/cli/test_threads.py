@@ -20,11 +20,11 @@ import pytest
 
 from stretto.client import Client, connect
 from stretto.client.cluster import Cluster
-from stretto.client.network import Network
 from stretto.client.scan import Scanner, pin_module
 from stretto.errors import PinLost
-from stretto.local import LocalCluster
-from stretto.partition import owner_of
+from stretto.local.cluster import LocalCluster
+from stretto.module.partition import owner_of
+from stretto.network.routing import Network
 from stretto.worker.children import RunFile
 from tests.integration.cli.running import Done, stretto
 from tests.integration.clusters import READY_SECONDS

@@ -13,7 +13,7 @@ from stretto.cli.cluster import reach
 from stretto.client import Client
 from stretto.client.verify import all_equal
 from stretto.client.verify import verify as verify_all
-from stretto.types import WorkerId
+from stretto.vocabulary.types import WorkerId
 from tests.integration.cli.running import Done, stretto
 from tests.integration.cluster import DEPOT, MODULE, Cluster
 

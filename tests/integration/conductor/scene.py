@@ -10,30 +10,24 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from stretto import admin
-from stretto.client.calls import ask
-from stretto.client.network import Network
+from stretto import control
 from stretto.conductor.process import Conductor, ConductorConfig
-from stretto.loop import Loop
+from stretto.network.asking import ask
+from stretto.network.loop import Loop
+from stretto.network.routing import Network
+from stretto.network.service import Service
 from stretto.replog.core.record import GroupRecord
-from stretto.service import Service
-from stretto.types import Epoch, Incarnation, StorageId, WorkerId
+from stretto.specs.assignments import Assignment
+from stretto.specs.modules import DepotSpec, ModuleSpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.client import close, new_client
 from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.paths import GroupKey, Paths
-from stretto.zk.records import (
-    Assignment,
-    DepotSpec,
-    ModuleSpec,
-    NodeRegistration,
-    ResignRequest,
-    WorkerRegistration,
-    decode,
-    encode,
-)
+from stretto.zk.paths import Paths
+from stretto.zk.records import NodeRegistration, ResignRequest, WorkerRegistration, decode, encode
 from tests.integration.zk.waiting import wait_until
 
-MANIFEST = admin.ModuleManifest(name="m", entry="m:M", depots=(DepotSpec(name="sentences"),))
+MANIFEST = control.ModuleManifest(name="m", entry="m:M", depots=(DepotSpec(name="sentences"),))
 DIGEST = "d" * 64
 
 
@@ -53,8 +47,8 @@ class Scene:
     def _serve(self) -> str:
         """One that keeps artifacts, at an address that all nodes give as theirs."""
 
-        def handle(call: admin.AnyCall, _: list[memoryview]) -> object:
-            assert isinstance(call, admin.HasArtifact)
+        def handle(call: control.AnyCall, _: list[memoryview]) -> object:
+            assert isinstance(call, control.HasArtifact)
             return call.digest in self.artifacts
 
         loop = Loop()
@@ -97,9 +91,9 @@ class Scene:
         return conductor, end
 
     def active(self, conductor: Conductor) -> None:
-        wait_until("it is active", lambda: self.ask(conductor, admin.FindConductor()) == conductor.address)
+        wait_until("it is active", lambda: self.ask(conductor, control.FindConductor()) == conductor.address)
 
-    def ask(self, conductor: Conductor, call: admin.Call[admin.Result]) -> admin.Result:
+    def ask(self, conductor: Conductor, call: control.Call[control.Result]) -> control.Result:
         return ask(self.network, conductor.address, call)
 
     def launch(self, conductor: Conductor, **changed: object) -> None:
@@ -111,7 +105,7 @@ class Scene:
             "artifact": DIGEST,
             "manifest": MANIFEST,
         }
-        call = admin.Launch(module="m", **(arguments | changed))  # type: ignore[arg-type]
+        call = control.Launch(module="m", **(arguments | changed))  # type: ignore[arg-type]
         self.ask(conductor, call)
 
     # Playing nodes.
@@ -129,7 +123,9 @@ class Scene:
             self.node(name)
         wait_until(
             "the nodes are known",
-            lambda: set(names) <= {node.node for node in self.ask(conductor, admin.Nodes()) if node.address},
+            lambda: (
+                set(names) <= {node.node for node in self.ask(conductor, control.Nodes()) if node.address}
+            ),
         )
 
     # Playing workers.
@@ -170,7 +166,7 @@ class Scene:
 
     def has_registered(self, conductor: Conductor, worker: WorkerId, module: str = "m") -> bool:
         """As far as the conductor knows."""
-        [view] = self.ask(conductor, admin.Modules(module=module))
+        [view] = self.ask(conductor, control.Modules(module=module))
         return any(each.worker == worker and each.address is not None for each in view.processes)
 
     def record(self, number: int, module: str = "m") -> tuple[GroupRecord, int] | None:

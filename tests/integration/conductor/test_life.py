@@ -16,7 +16,7 @@ from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import Module, View, read
 from stretto.errors import RetriableError
-from stretto.types import Incarnation
+from stretto.vocabulary.types import Incarnation
 from stretto.zk.mirror import Mirror
 from stretto.zk.paths import Paths
 from stretto.zk.records import DestroyedModules, NodeRegistration, decode, encode

@@ -14,10 +14,12 @@ from stretto.conductor import snapshots as snapshots_module
 from stretto.conductor.operations import Operations
 from stretto.conductor.snapshots import SnapshotRegister
 from stretto.errors import RetriableError, StrettoError, UsageError
+from stretto.specs.modules import ModuleState
+from stretto.specs.operations import Operation
 from stretto.zk.client import close, new_client
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.paths import Paths
-from stretto.zk.records import ModuleState, Operation, encode
+from stretto.zk.records import encode
 
 
 @pytest.fixture

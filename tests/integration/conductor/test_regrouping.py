@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from stretto import admin
+from stretto import control
 from stretto.conductor import scaling
 from stretto.conductor.process import Conductor
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.types import StorageId, WorkerId
-from stretto.worker.plan import plans_of
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import Assignment, ResignRequest, WorkerRegistration, decode, encode
+from stretto.specs.assignments import Assignment, plans_of
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import StorageId, WorkerId
+from stretto.zk.records import ResignRequest, WorkerRegistration, decode, encode
 from tests.integration.conductor.scene import Scene, incarnation_of
 from tests.integration.zk.waiting import wait_until
 
@@ -58,7 +58,7 @@ def closing(scene: Scene) -> Assignment | None:
 
 
 def problems(scene: Scene, conductor: Conductor) -> str:
-    [view] = scene.ask(conductor, admin.Modules(module=MODULE))
+    [view] = scene.ask(conductor, control.Modules(module=MODULE))
     return "; ".join(view.problems)
 
 
@@ -75,7 +75,7 @@ def test_a_regrouping_is_carried_on_by_another_conductor(scene: Scene) -> None:
     scene.running(first)
     wait_until("it runs", lambda: scene.state() == "running")
     before = scene.assignment()
-    said = scene.ask(first, admin.ScaleThreads(module=MODULE, threads=8))
+    said = scene.ask(first, control.ScaleThreads(module=MODULE, threads=8))
     assert said == "scale from 4 threads to 8 threads"
     during = scene.assignment()
     assert scene.state() == "scaling"
@@ -127,7 +127,7 @@ def test_a_regrouping_is_carried_on_by_another_conductor(scene: Scene) -> None:
 def test_a_leader_that_did_not_close_is_waited_for(scene: Scene) -> None:
     """Also one that was elected after all others had closed."""
     conductor = running(scene)
-    scene.ask(conductor, admin.ScaleThreads(module=MODULE, threads=1))
+    scene.ask(conductor, control.ScaleThreads(module=MODULE, threads=1))
     number = scene.assignment().next.generation  # type: ignore[union-attr]
     [one, two, three] = scene.assignment().nodes
     prepare(scene, [one, two, three])
@@ -145,16 +145,16 @@ def test_it_is_abandoned_by_an_operator_and_can_be_asked_for_again(scene: Scene)
     conductor = running(scene)
     before = scene.assignment()
     with pytest.raises(UsageError, match="are not being scaled"):
-        scene.ask(conductor, admin.AbandonScaling(module=MODULE))
-    scene.ask(conductor, admin.ScaleThreads(module=MODULE, threads=2))
+        scene.ask(conductor, control.AbandonScaling(module=MODULE))
+    scene.ask(conductor, control.ScaleThreads(module=MODULE, threads=2))
     number = scene.assignment().next.generation  # type: ignore[union-attr]
     prepare(scene, scene.assignment().nodes)
     wait_until("it closes in", lambda: closing(scene))
-    assert scene.ask(conductor, admin.AbandonScaling(module=MODULE)) == "m keeps its 4 threads"
+    assert scene.ask(conductor, control.AbandonScaling(module=MODULE)) == "m keeps its 4 threads"
     after = scene.assignment()
     assert (after.generation, after.groups, after.next) == (before.generation, before.groups, None)
     assert (after.abandoned, scene.state()) == (number, "running")
-    scene.ask(conductor, admin.ScaleThreads(module=MODULE, threads=2))
+    scene.ask(conductor, control.ScaleThreads(module=MODULE, threads=2))
     assert scene.assignment().next.generation > number  # type: ignore[union-attr]
 
 
@@ -162,7 +162,7 @@ def test_it_is_abandoned_when_it_takes_too_long_or_a_leader_was_elected_uncleanl
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conductor = running(scene)
-    scene.ask(conductor, admin.ScaleThreads(module=MODULE, threads=2))
+    scene.ask(conductor, control.ScaleThreads(module=MODULE, threads=2))
     found = scene.record(1)
     assert found is not None
     unclean = msgspec.structs.replace(found[0], unclean_epoch=found[0].epoch)
@@ -170,9 +170,9 @@ def test_it_is_abandoned_when_it_takes_too_long_or_a_leader_was_elected_uncleanl
     wait_until("it is abandoned", lambda: scene.assignment().next is None)
     wait_until("it runs", lambda: scene.state() == "running")
     monkeypatch.setattr(scaling, "REGROUPING_SECONDS", 0)
-    scene.ask(conductor, admin.ScaleThreads(module=MODULE, threads=2))
+    scene.ask(conductor, control.ScaleThreads(module=MODULE, threads=2))
     wait_until("it is abandoned", lambda: scene.assignment().next is None)
-    outcomes = [each.outcome for each in scene.ask(conductor, admin.Operations(module=MODULE, limit=9))]
+    outcomes = [each.outcome for each in scene.ask(conductor, control.Operations(module=MODULE, limit=9))]
     assert "a leader was elected uncleanly meanwhile" in outcomes
     assert any("not done within 0 s" in outcome and "not prepared" in outcome for outcome in outcomes)
 
@@ -181,29 +181,29 @@ def test_what_cannot_be_is_refused_and_nothing_has_changed(scene: Scene) -> None
     conductor = running(scene)
     before = scene.assignment()
     with pytest.raises(UsageError, match="8 tasks cannot occupy 9 threads"):
-        scene.ask(conductor, admin.ScaleThreads(module=MODULE, threads=9))
+        scene.ask(conductor, control.ScaleThreads(module=MODULE, threads=9))
     with pytest.raises(UsageError, match="has 4 threads already"):
-        scene.ask(conductor, admin.ScaleThreads(module=MODULE, threads=4))
-    scene.ask(conductor, admin.Pause(module=MODULE))
+        scene.ask(conductor, control.ScaleThreads(module=MODULE, threads=4))
+    scene.ask(conductor, control.Pause(module=MODULE))
     with pytest.raises(StrettoError, match="is paused, and its tasks stay in their groups; resume it first"):
-        scene.ask(conductor, admin.ScaleThreads(module=MODULE, threads=2))
-    scene.ask(conductor, admin.Resume(module=MODULE))
+        scene.ask(conductor, control.ScaleThreads(module=MODULE, threads=2))
+    scene.ask(conductor, control.Resume(module=MODULE))
     gone = scene.assignment().replicas[3][-1]
     scene.stop_worker(gone)
     wait_until("it is missed", lambda: "not registered" in problems(scene, conductor))
     with pytest.raises(RetriableError, match="cannot take part: all their replicas have to be in sync"):
-        scene.ask(conductor, admin.ScaleThreads(module=MODULE, threads=2))
+        scene.ask(conductor, control.ScaleThreads(module=MODULE, threads=2))
     assert scene.assignment() == before
 
 
 def test_nothing_else_is_changed_meanwhile(scene: Scene) -> None:
     conductor = running(scene)
-    scene.ask(conductor, admin.ScaleThreads(module=MODULE, threads=2))
-    calls: list[admin.Call[Any]] = [
-        admin.ScaleThreads(module=MODULE, threads=8),
-        admin.Scale(module=MODULE, replication_factor=2),
-        admin.Reassign(module=MODULE, node="n1"),
-        admin.Pause(module=MODULE),
+    scene.ask(conductor, control.ScaleThreads(module=MODULE, threads=2))
+    calls: list[control.Call[Any]] = [
+        control.ScaleThreads(module=MODULE, threads=8),
+        control.Scale(module=MODULE, replication_factor=2),
+        control.Reassign(module=MODULE, node="n1"),
+        control.Pause(module=MODULE),
     ]
     for call in calls:
         with pytest.raises(RetriableError, match="scal"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.errors import StrettoError, UsageError
 from stretto.replog.core.record import Member
-from stretto.types import Epoch, StorageId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, StorageId, WorkerId
 from stretto.zk.records import encode
 from tests.integration.conductor.scene import DIGEST, Scene, incarnation_of
 from tests.integration.zk.waiting import wait_until
@@ -61,7 +61,7 @@ def test_a_move_is_carried_on_by_another_conductor(scene: Scene) -> None:
     scene.nodes(first, "n4")
     before = scene.assignment()
     [leaving] = [worker for worker, node in before.nodes.items() if node == "n1"]
-    said = scene.ask(first, admin.Reassign(module=MODULE, node="n1"))
+    said = scene.ask(first, control.Reassign(module=MODULE, node="n1"))
     assert said == "reassign 4 groups from node n1"
     assert scene.state() == "scaling"
     after = scene.assignment()
@@ -74,7 +74,7 @@ def test_a_move_is_carried_on_by_another_conductor(scene: Scene) -> None:
 
     second, _ = scene.conductor()
     scene.active(second)
-    [view] = scene.ask(second, admin.Modules(module=MODULE))
+    [view] = scene.ask(second, control.Modules(module=MODULE))
     assert (view.state, view.moved, view.groups) == ("scaling", 3, 4)
     follow(scene, 3)
     wait_until("the move is done", lambda: scene.state() != "scaling")
@@ -93,13 +93,13 @@ def test_the_factor_is_that_of_the_spec_from_the_beginning(scene: Scene) -> None
     conductor, _ = scene.conductor()
     scene.active(conductor)
     scene.running(conductor)
-    scene.ask(conductor, admin.Scale(module=MODULE, replication_factor=1))
+    scene.ask(conductor, control.Scale(module=MODULE, replication_factor=1))
     spec = scene.spec()
     assert spec is not None
     assert (spec.replication_factor, spec.state) == (1, "scaling")
     with pytest.raises(UsageError, match="needs 4 nodes"):
-        scene.ask(conductor, admin.Scale(module=MODULE, replication_factor=4))
-    scene.ask(conductor, admin.Scale(module=MODULE, replication_factor=2, workers=2))
+        scene.ask(conductor, control.Scale(module=MODULE, replication_factor=4))
+    scene.ask(conductor, control.Scale(module=MODULE, replication_factor=2, workers=2))
     follow(scene, 0, 1, 2, 3)
     wait_until("it is done", lambda: scene.state() != "scaling")
     done = scene.assignment()
@@ -116,24 +116,24 @@ def test_what_only_a_dead_node_has_is_given_up_by_force_only(scene: Scene) -> No
     leave_alone(scene, alone)
 
     def leads_all() -> bool:
-        nodes = scene.ask(conductor, admin.Leadership(module=MODULE)).nodes
+        nodes = scene.ask(conductor, control.Leadership(module=MODULE)).nodes
         return {each.node for each in nodes if each.leaders} == {"n2"}
 
     wait_until("that is known", leads_all)
     with pytest.raises(StrettoError, match="nothing is lost as long as the node lives"):
-        scene.ask(conductor, admin.Reassign(module=MODULE, node="n2"))
+        scene.ask(conductor, control.Reassign(module=MODULE, node="n2"))
     scene.stop_worker(alone)
     wait_until(
         "it is known to be gone",
-        lambda: not scene.ask(conductor, admin.Modules(module=MODULE))[0].led,
+        lambda: not scene.ask(conductor, control.Modules(module=MODULE))[0].led,
     )
     with pytest.raises(StrettoError, match=r"bring it back, or give up what nobody else has with --force"):
-        scene.ask(conductor, admin.Reassign(module=MODULE, node="n2"))
+        scene.ask(conductor, control.Reassign(module=MODULE, node="n2"))
     scene.artifacts.clear()
     with pytest.raises(StrettoError, match="no node that runs has the code of m"):
-        scene.ask(conductor, admin.Reassign(module=MODULE, node="n2", force=True))
+        scene.ask(conductor, control.Reassign(module=MODULE, node="n2", force=True))
     scene.artifacts.add(DIGEST)
-    said = scene.ask(conductor, admin.Reassign(module=MODULE, node="n2", force=True))
+    said = scene.ask(conductor, control.Reassign(module=MODULE, node="n2", force=True))
     assert "what only its replicas of 4 groups (0, 1, 2, 3) had is lost" in said
     assert scene.assignment().given_up == (0, 1, 2, 3)
     follow(scene, 0, 1, 2, 3)
@@ -155,15 +155,15 @@ def test_only_groups_whose_loss_was_told_are_given_up_and_all_of_them_until_the_
         scene.stop_worker(workers[node])
     wait_until(
         "they are known to be gone",
-        lambda: scene.ask(conductor, admin.Modules(module=MODULE))[0].led <= 2,
+        lambda: scene.ask(conductor, control.Modules(module=MODULE))[0].led <= 2,
     )
-    said = scene.ask(conductor, admin.Reassign(module=MODULE, node="n2", force=True))
+    said = scene.ask(conductor, control.Reassign(module=MODULE, node="n2", force=True))
     assert "what only its replicas of 1 group (1) had is lost" in said
     assert scene.assignment().given_up == (1,)
-    said = scene.ask(conductor, admin.Reassign(module=MODULE, node="n3", force=True))
+    said = scene.ask(conductor, control.Reassign(module=MODULE, node="n3", force=True))
     assert "what only its replicas of 1 group (3) had is lost" in said
     assert scene.assignment().given_up == (1, 3)
-    options = scene.ask(conductor, admin.Options(level=admin.OptionLevel(module=MODULE)))
+    options = scene.ask(conductor, control.Options(level=control.OptionLevel(module=MODULE)))
     assert not {each.name: each.value for each in options}["replication.unclean.election"]
     stop()
 

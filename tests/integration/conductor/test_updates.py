@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.conductor.process import Conductor
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.options import Level
-from stretto.types import Incarnation
+from stretto.specs.modules import DepotSpec, ModuleSpec, Trial
+from stretto.vocabulary.types import Incarnation
 from stretto.zk.options import set_option
-from stretto.zk.records import DepotSpec, ModuleSpec, Trial, WorkerRegistration, decode, encode
+from stretto.zk.records import WorkerRegistration, decode, encode
 from tests.integration.conductor.scene import DIGEST, MANIFEST, Scene, incarnation_of
 from tests.integration.zk.waiting import wait_until
 
@@ -29,8 +30,8 @@ def conductor(scene: Scene) -> Conductor:
     return conductor
 
 
-def update(scene: Scene, conductor: Conductor, manifest: admin.ModuleManifest = NEXT, *delete: str) -> None:
-    scene.ask(conductor, admin.Update(module="m", artifact=NEW, manifest=manifest, delete=delete))
+def update(scene: Scene, conductor: Conductor, manifest: control.ModuleManifest = NEXT, *delete: str) -> None:
+    scene.ask(conductor, control.Update(module="m", artifact=NEW, manifest=manifest, delete=delete))
 
 
 def spec(scene: Scene) -> ModuleSpec:
@@ -55,13 +56,13 @@ def take_up(scene: Scene, artifact: str, *workers: str) -> None:
             scene.zk.set(path, encode(msgspec.structs.replace(before, artifact=artifact)))
 
 
-def view(scene: Scene, conductor: Conductor) -> admin.ModuleView:
-    [found] = scene.ask(conductor, admin.Modules(module="m"))
+def view(scene: Scene, conductor: Conductor) -> control.ModuleView:
+    [found] = scene.ask(conductor, control.Modules(module="m"))
     return found
 
 
 def operations(scene: Scene, conductor: Conductor) -> list[str]:
-    return [each.what for each in scene.ask(conductor, admin.Operations(module="m"))]
+    return [each.what for each in scene.ask(conductor, control.Operations(module="m"))]
 
 
 def test_an_update_is_tried_everywhere_then_switched_and_done_when_all_workers_go_by_it(
@@ -75,7 +76,7 @@ def test_an_update_is_tried_everywhere_then_switched_and_done_when_all_workers_g
         1,
         MANIFEST.depots,
     )
-    for call in (admin.Pause(module="m"), admin.Update(module="m", artifact=NEW, manifest=NEXT)):
+    for call in (control.Pause(module="m"), control.Update(module="m", artifact=NEW, manifest=NEXT)):
         with pytest.raises(RetriableError, match="module m is updating; wait"):
             scene.ask(conductor, call)
     try_code(scene, "n1")
@@ -111,7 +112,7 @@ def test_an_update_is_tried_everywhere_then_switched_and_done_when_all_workers_g
 def test_code_that_does_not_load_on_one_node_is_rolled_back_with_its_traceback(
     scene: Scene, conductor: Conductor
 ) -> None:
-    scene.ask(conductor, admin.Pause(module="m"))
+    scene.ask(conductor, control.Pause(module="m"))
     update(scene, conductor)
     assert spec(scene).is_paused
     try_code(scene, "n1")
@@ -123,7 +124,7 @@ def test_code_that_does_not_load_on_one_node_is_rolled_back_with_its_traceback(
     assert (found.failed_update.node, found.failed_update.traceback) == ("n3", "Traceback ...")
     assert any("rolled back, because of node n3: m:M cannot be" in problem for problem in found.problems)
     assert "update to version 2 rolled back" in operations(scene, conductor)
-    scene.ask(conductor, admin.Resume(module="m"))
+    scene.ask(conductor, control.Resume(module="m"))
     update(scene, conductor)
     assert view(scene, conductor).failed_update is None
 
@@ -166,14 +167,14 @@ def test_a_node_that_is_away_is_not_waited_for_but_one_whose_workers_run_is(
     scene.stop_worker(scene.assignment().workers[0].worker)
     scene.artifacts.add(NEW)
     wait_until(
-        "they are gone", lambda: len([n for n in scene.ask(conductor, admin.Nodes()) if n.address]) == 1
+        "they are gone", lambda: len([n for n in scene.ask(conductor, control.Nodes()) if n.address]) == 1
     )
     with pytest.raises(StrettoError, match="on 1 nodes, of 3"):
         update(scene, conductor)
     for node in (away, left):
         scene.node(node)
     wait_until(
-        "they are back", lambda: len([n for n in scene.ask(conductor, admin.Nodes()) if n.address]) == 3
+        "they are back", lambda: len([n for n in scene.ask(conductor, control.Nodes()) if n.address]) == 3
     )
     update(scene, conductor)
     for node in (away, left):
@@ -193,7 +194,7 @@ def test_a_module_is_destroyed_in_the_middle_of_an_update_and_leaves_nothing(
     set_option(scene.zk, scene.paths, level, "depot.retention.records", 5)
     update(scene, conductor)
     try_code(scene, "n1")
-    scene.ask(conductor, admin.Destroy(module="m"))
+    scene.ask(conductor, control.Destroy(module="m"))
     workers = list(scene.assignment().nodes)
     for worker in workers:
         scene.stop_worker(worker)
@@ -201,7 +202,7 @@ def test_a_module_is_destroyed_in_the_middle_of_an_update_and_leaves_nothing(
     wait_until("it is gone", lambda: scene.zk.exists(scene.paths.module("m")) is None)
     assert scene.zk.exists(scene.paths.options_of(Level.of("m"))) is None
     assert all(scene.zk.exists(scene.paths.worker(worker)) is None for worker in workers)
-    told = scene.ask(conductor, admin.Operations(module="m"))
+    told = scene.ask(conductor, control.Operations(module="m"))
     assert [each.what for each in told][-3:] == ["update to version 2", "destroy", "destroyed"]
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
-from stretto import admin, wire
-from stretto.keys import ClusterKey
-from stretto.types import Incarnation, WorkerId
+from stretto import control
+from stretto.network.keys import ClusterKey
+from stretto.vocabulary.types import Incarnation, WorkerId
+from stretto.wire import messages as wire
 from tests.integration.hostile import Raw, frames, greeting, head, old_frames
 from tests.integration.victim import Victim, victim
 from tests.integration.wires import Wire
@@ -24,7 +25,7 @@ from tests.unit.serving import serving
 CHROMIUM = shutil.which("chromium")
 MEBIBYTE = 1 << 20
 HELLO = wire.encode(wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(""), Incarnation("")))
-DESTROY = wire.encode(wire.Ask(1, admin.encode(admin.Destroy(module="Shop"))))
+DESTROY = wire.encode(wire.Ask(1, control.encode(control.Destroy(module="Shop"))))
 SLED_BYTES = 300
 """Of empty frames of ZMTP/1.0, two bytes each: wherever the header of a request ends, parsing goes on."""
 
@@ -55,16 +56,16 @@ FOREIGN = {
 
 
 @pytest.fixture
-def called() -> list[admin.AnyCall]:
+def called() -> list[control.AnyCall]:
     """The calls that were heard."""
     return []
 
 
 @pytest.fixture
-def address(called: list[admin.AnyCall]) -> Iterator[str]:
+def address(called: list[control.AnyCall]) -> Iterator[str]:
     """Of a daemon without a key."""
 
-    def handle(call: admin.AnyCall, _: list[memoryview]) -> object:
+    def handle(call: control.AnyCall, _: list[memoryview]) -> object:
         called.append(call)
         return ()
 
@@ -74,18 +75,18 @@ def address(called: list[admin.AnyCall]) -> Iterator[str]:
 
 @pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
 def test_bytes_of_no_stretto_peer_are_hung_up_on(
-    data: bytes, address: str, called: list[admin.AnyCall]
+    data: bytes, address: str, called: list[control.AnyCall]
 ) -> None:
     with Raw(address) as peer:
         peer.send(data)
         peer.read_all()
     with Wire(address) as ordinary:
-        assert isinstance(ordinary.ask(wire.Ask(1, admin.encode(admin.Nodes()))), wire.Answer)
-    assert called == [admin.Nodes()]
+        assert isinstance(ordinary.ask(wire.Ask(1, control.encode(control.Nodes()))), wire.Answer)
+    assert called == [control.Nodes()]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no browser: install the distribution's package chromium")
-def test_a_page_in_a_browser_destroys_no_module(address: str, called: list[admin.AnyCall]) -> None:
+def test_a_page_in_a_browser_destroys_no_module(address: str, called: list[control.AnyCall]) -> None:
     bodies = [list(posted(SLED_BYTES + more)) for more in range(ATTEMPTS)]
     # Each to a path of its own: the beginning of the header becomes the name of the connection.
     post = """([url, bodies]) => Promise.all(bodies.map(async (body, index) => {
@@ -104,8 +105,8 @@ def test_a_page_in_a_browser_destroys_no_module(address: str, called: list[admin
         assert page.evaluate(post, [f"http://{address}/", bodies]) == ["hung up on"] * ATTEMPTS
         browser.close()
     with Wire(address) as ordinary:
-        assert isinstance(ordinary.ask(wire.Ask(1, admin.encode(admin.Nodes()))), wire.Answer)
-    assert called == [admin.Nodes()]
+        assert isinstance(ordinary.ask(wire.Ask(1, control.encode(control.Nodes()))), wire.Answer)
+    assert called == [control.Nodes()]
 
 
 @contextlib.contextmanager
@@ -151,14 +152,14 @@ def test_claimed_routing_ids_abort_nobody() -> None:
             answers(target)
 
 
-def test_who_brings_a_routing_id_is_not_heard(address: str, called: list[admin.AnyCall]) -> None:
+def test_who_brings_a_routing_id_is_not_heard(address: str, called: list[control.AnyCall]) -> None:
     with Raw(address) as named:
         named.greet(b"a name of my own")
         named.send(frames([HELLO]) + frames([DESTROY]))
         named.read_all()
     with Wire(address) as ordinary:
-        assert isinstance(ordinary.ask(wire.Ask(1, admin.encode(admin.Nodes()))), wire.Answer)
-    assert called == [admin.Nodes()]
+        assert isinstance(ordinary.ask(wire.Ask(1, control.encode(control.Nodes()))), wire.Answer)
+    assert called == [control.Nodes()]
 
 
 # Floods.
@@ -167,7 +168,7 @@ def test_who_brings_a_routing_id_is_not_heard(address: str, called: list[admin.A
 def answers(target: Victim, key: ClusterKey | None = None) -> None:
     assert target.is_running, f"it ended with {target.process.returncode}"
     with Wire(target.address, key=key) as ordinary:
-        assert isinstance(ordinary.ask(wire.Ask(1, admin.encode(admin.Nodes()))), wire.Answer)
+        assert isinstance(ordinary.ask(wire.Ask(1, control.encode(control.Nodes()))), wire.Answer)
 
 
 def test_bytes_before_authentication_are_bounded(tmp_path: Path) -> None:
@@ -210,7 +211,7 @@ def test_a_message_without_end_is_cut_off() -> None:
 def test_a_large_message_in_many_pieces_is_heard_whole(address: str) -> None:
     """A peer that is slow is no attack."""
     body = bytes(64 * MEBIBYTE)
-    message = frames([wire.encode(wire.Ask(1, admin.encode(admin.Nodes()))), body])
+    message = frames([wire.encode(wire.Ask(1, control.encode(control.Nodes()))), body])
     with Raw(address) as peer:
         peer.greet()
         peer.send(frames([HELLO]))
@@ -226,7 +227,7 @@ def test_connections_that_say_nothing_do_not_keep_others_out(address: str) -> No
         for _ in range(200):
             open_until_the_end.enter_context(Raw(address))
         with Wire(address) as ordinary:
-            assert isinstance(ordinary.ask(wire.Ask(1, admin.encode(admin.Nodes()))), wire.Answer)
+            assert isinstance(ordinary.ask(wire.Ask(1, control.encode(control.Nodes()))), wire.Answer)
 
 
 def in_parallel(times: int, work: Callable[[], None]) -> None:

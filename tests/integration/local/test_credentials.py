@@ -13,8 +13,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from stretto.client.network import Network
-from stretto.local import LocalCluster
+from stretto.local.cluster import LocalCluster
+from stretto.network.routing import Network
 from stretto.zk.client import close, new_client
 from stretto.zk.credentials import Credentials
 from tests.integration.local.test_up import RECORDS, append_all, launch, read_all

@@ -17,12 +17,12 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from stretto import admin, connect
+from stretto import connect, control
 from stretto.artifact import load
-from stretto.client.calls import ask
-from stretto.client.network import Network
 from stretto.client.upload import upload
 from stretto.errors import RetriableError
+from stretto.network.asking import ask
+from stretto.network.routing import Network
 from stretto.worker.children import RunFile
 from tests.integration.zk.waiting import wait_until
 
@@ -144,12 +144,12 @@ def launch(conductor: str, folder: Path, factor: int = 3) -> None:
         def known() -> list[str]:
             # A conductor whose ZooKeeper is slow to answer says so, and is asked again.
             with contextlib.suppress(RetriableError):
-                return [node.address for node in ask(network, conductor, admin.Nodes()) if node.address]
+                return [node.address for node in ask(network, conductor, control.Nodes()) if node.address]
             return []
 
         nodes = wait_until("the nodes are known", known, READY_SECONDS)
         upload(network, nodes, artifact, copies=factor)
-        call = admin.Launch(
+        call = control.Launch(
             module="Counts",
             artifact=artifact.digest,
             manifest=manifest,
@@ -161,7 +161,7 @@ def launch(conductor: str, folder: Path, factor: int = 3) -> None:
         ask(network, conductor, call)
 
         def runs() -> bool:
-            [module] = ask(network, conductor, admin.Modules(module="Counts"))
+            [module] = ask(network, conductor, control.Modules(module="Counts"))
             return module.state == "running"
 
         wait_until("the module runs", runs, READY_SECONDS)

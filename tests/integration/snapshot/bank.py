@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 import stretto.examples
-from stretto import ordered
 from stretto.client import connect
 from stretto.client.producer import Producer
 from stretto.errors import StrettoError
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.pstate import ordered
 from stretto.snapshot.reading import open_snapshot
 from tests.integration.cli.running import Done
 from tests.integration.cli.running import stretto as run

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from stretto.client import connect
-from stretto.client.network import Network
-from stretto.local import LocalCluster
+from stretto.local.cluster import LocalCluster
+from stretto.network.routing import Network
 from stretto.snapshot.manifest import MANIFEST, read_manifest
 from stretto.snapshot.reading import open_snapshot
 from tests.integration.cli.running import start, stretto

@@ -24,14 +24,15 @@ from pyspark.sql.types import StructType
 from pyspark_stretto.batch import BatchReader, PStateReader, RowsPart
 from pyspark_stretto.errors import sentence_of
 from pyspark_stretto.source import DefaultSource
-from stretto import admin
-from stretto.client.calls import ask
+from stretto import control
 from stretto.client.scan import PinnedGroup, release
 from stretto.errors import PinLost, UsageError
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.network.asking import ask
 from stretto.pstate.types import describe
+from stretto.specs.modules import DepotSpec, ModuleSpec, PStateSpec
 from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.records import DepotSpec, ModuleSpec, PStateSpec, decode, encode
+from stretto.zk.records import decode, encode
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
 from tests.integration.states import put
 from tests.integration.zk.waiting import wait_until
@@ -335,9 +336,9 @@ def test_pins_that_wait_for_their_turn_last_while_other_parts_are_read(start: Ca
     first, *others = parts = reader.partitions()
     assert [part.where.group for part in parts] == [parts[0].where.group, parts[1].where.group] * 2  # type: ignore[attr-defined]
 
-    def pins() -> list[admin.PinView]:
+    def pins() -> list[control.PinView]:
         return [
-            pin for address in slow.addresses() for pin in ask(network, address, admin.Pins(), timeout=5.0)
+            pin for address in slow.addresses() for pin in ask(network, address, control.Pins(), timeout=5.0)
         ]
 
     reading = reader.read(first)

@@ -21,8 +21,8 @@ import pyspark
 import pytest
 
 from stretto.export.manifest import SUFFIX
-from stretto.keys import ClusterKey
-from stretto.zk.records import DepotSpec
+from stretto.network.keys import ClusterKey
+from stretto.specs.modules import DepotSpec
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, free_port
 from tests.integration.zk.waiting import wait_until
 

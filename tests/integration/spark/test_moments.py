@@ -20,13 +20,13 @@ from pyspark.sql.types import LongType, StringType, StructType
 from pyspark_stretto import batch, moments, states
 from pyspark_stretto.batch import BatchReader
 from pyspark_stretto.source import DefaultSource
-from stretto import admin
-from stretto.client.calls import ask
+from stretto import control
 from stretto.client.scan import release
 from stretto.errors import PinLost, StrettoError, UsageError
+from stretto.network.asking import ask
 from stretto.pstate.types import describe
+from stretto.specs.modules import DepotSpec, PStateSpec
 from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.records import DepotSpec, PStateSpec
 from tests.integration.cluster import MODULE, Cluster
 from tests.integration.states import put
 
@@ -178,10 +178,10 @@ def read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
     return read
 
 
-def pins(cluster: Cluster) -> list[admin.PinView]:
+def pins(cluster: Cluster) -> list[control.PinView]:
     network = cluster.connect()._network
     return [
-        pin for address in cluster.addresses() for pin in ask(network, address, admin.Pins(), timeout=5.0)
+        pin for address in cluster.addresses() for pin in ask(network, address, control.Pins(), timeout=5.0)
     ]
 
 
@@ -235,7 +235,7 @@ def test_tasks_that_race_to_decide_agree_and_what_was_pinned_in_vain_is_given_ba
     reader, before = process._reader, {pin.pin for pin in pins(cluster)}
     decide = [parts[0].plan] * 4 + [part.plan for part in parts[1:]]
 
-    def agree(plan: moments.Plan) -> admin.ReadMoment:
+    def agree(plan: moments.Plan) -> control.ReadMoment:
         with states.reached(reader._options) as reached:
             return moments._Agreeing(reached, reader._options, reader._described, plan, 2).agree()
 
@@ -354,31 +354,33 @@ def test_the_first_offer_stands_and_old_ones_make_room(read: Read, cluster: Clus
     network, address = cluster.connect()._network, cluster.addresses()[0]
     pinned = parts[0].plan.pinned
 
-    def decide(query: int, planned_ms: int) -> admin.ReadMoment:
-        offer = admin.ReadMoment(query=query, planned_ms=planned_ms, pinned=pinned)
-        call = admin.DecideMoment(module=MODULE, plan="0" * 28, offer=offer)
+    def decide(query: int, planned_ms: int) -> control.ReadMoment:
+        offer = control.ReadMoment(query=query, planned_ms=planned_ms, pinned=pinned)
+        call = control.DecideMoment(module=MODULE, plan="0" * 28, offer=offer)
         return ask(network, address, call, timeout=20.0)
 
-    def find(query: int) -> admin.MomentFound:
-        call = admin.FindMoment(module=MODULE, plan="0" * 28, query=query)
+    def find(query: int) -> control.MomentFound:
+        call = control.FindMoment(module=MODULE, plan="0" * 28, query=query)
         return ask(network, address, call, timeout=20.0)
 
     for query in range(100, 170):
         assert decide(query, query).planned_ms == query
     assert decide(169, 5).planned_ms == 169
-    known = ask(network, address, admin.FindMoments(module=MODULE, plan="0" * 28), timeout=20.0)
+    known = ask(network, address, control.FindMoments(module=MODULE, plan="0" * 28), timeout=20.0)
     assert [moment.query for moment in known] == list(range(106, 170))
     with pytest.raises(StrettoError, match="run the query again"):
         decide(105, 1)
     with pytest.raises(StrettoError, match="more than 64 queries of this read were begun since"):
         find(105)
     assert find(170).is_begun is False
-    begun = ask(network, address, admin.AnnounceMoment(module=MODULE, plan="0" * 28, query=170), timeout=20.0)
+    begun = ask(
+        network, address, control.AnnounceMoment(module=MODULE, plan="0" * 28, query=170), timeout=20.0
+    )
     assert (begun.is_begun, find(170).is_begun, find(171).is_begun) == (True, True, False)
     with pytest.raises(StrettoError, match="cannot be a name in the metastore"):
-        ask(network, address, admin.FindMoments(module=MODULE, plan="a/b"), timeout=20.0)
+        ask(network, address, control.FindMoments(module=MODULE, plan="a/b"), timeout=20.0)
     old = decide(170, 1)
-    call = admin.DecideMoment(module=MODULE, plan="1" * 28, offer=old)
+    call = control.DecideMoment(module=MODULE, plan="1" * 28, offer=old)
     assert ask(network, address, call, timeout=20.0) == old
     assert set(cluster.operator.get_children(cluster.paths.reads_of_plan(MODULE, "0" * 28))) == {
         str(query) for query in range(107, 171)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from stretto.module import declarations
+from stretto.module.module import declarations
 from tests.integration.cluster import MODULE, Cluster
 from tests.placements import CASES, TASKS, Case, Placed
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from stretto.pstate.types import describe
 from stretto.snapshot.manifest import write_manifest
-from stretto.zk.records import PStateSpec
+from stretto.specs.modules import PStateSpec
 from tests.unit.snapshot.snapshots import made
 
 

@@ -23,7 +23,7 @@ from pyspark_stretto import DefaultSource
 from pyspark_stretto.errors import sentence_of
 from pyspark_stretto.sink import BatchSink
 from stretto.client.rounds import NamedWriter
-from stretto.zk.records import DepotSpec
+from stretto.specs.modules import DepotSpec
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
 from tests.integration.zk.waiting import wait_until
 

@@ -18,19 +18,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from stretto.conductor.creation import write_assignment
-from stretto.types import Incarnation, WorkerId
+from stretto.specs.assignments import Assignment, PlacedWorker
+from stretto.specs.modules import ModuleSpec, ModuleState
+from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.worker.children import RunFile
 from stretto.zk.paths import Paths
-from stretto.zk.records import (
-    Assignment,
-    ModuleSpec,
-    ModuleState,
-    NodeRegistration,
-    PlacedWorker,
-    WorkerRegistration,
-    decode,
-    encode,
-)
+from stretto.zk.records import NodeRegistration, WorkerRegistration, decode, encode
 from tests.integration.zk.waiting import wait_until
 
 MODULE = "counts"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from stretto import admin
+from stretto import control
 from stretto.artifact.archive import Artifact, Entry, pack
-from stretto.client.calls import ask
-from stretto.client.network import Network
 from stretto.client.upload import upload
 from stretto.errors import StrettoError
-from stretto.types import Incarnation
+from stretto.network.asking import ask
+from stretto.network.routing import Network
+from stretto.vocabulary.types import Incarnation
 from stretto.zk.paths import Paths
 from stretto.zk.records import ConductorRegistration, encode
 from tests.integration.supervisor.node import Node, Start
@@ -52,7 +52,7 @@ def test_a_worker_starts_when_its_code_could_be_fetched_from_another_node(
     keeper.start()
     upload(network, [address_of(keeper)], artifact, copies=1)
     runner.wait_worker(W0)
-    assert ask(network, address_of(runner), admin.HasArtifact(digest=artifact.digest))
+    assert ask(network, address_of(runner), control.HasArtifact(digest=artifact.digest))
     (kept,) = runner.events("artifact_kept")
     assert kept["timestamp"] < runner.events("worker_started")[0]["timestamp"]
 
@@ -62,13 +62,13 @@ def test_it_knows_the_conductor_and_refuses_what_is_for_others(
 ) -> None:
     node.start()
     address = address_of(node)
-    assert ask(network, address, admin.FindConductor()) is None
+    assert ask(network, address, control.FindConductor()) is None
     conductor = ConductorRegistration(incarnation=Incarnation("i"), address="127.0.0.1:7")
     operator.create(paths.conductor_leader, encode(conductor), makepath=True)
-    wait_until("it has heard", lambda: ask(network, address, admin.FindConductor()) == "127.0.0.1:7")
+    wait_until("it has heard", lambda: ask(network, address, control.FindConductor()) == "127.0.0.1:7")
     operator.delete(paths.conductor_leader)
-    wait_until("it has heard", lambda: ask(network, address, admin.FindConductor()) is None)
+    wait_until("it has heard", lambda: ask(network, address, control.FindConductor()) is None)
     with pytest.raises(
         StrettoError, match="the supervisor of node n1 does not know Nodes; ask the conductor"
     ):
-        ask(network, address, admin.Nodes())
+        ask(network, address, control.Nodes())

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from stretto.types import Incarnation, WorkerId
+from stretto.process.folder_lock import boot_id
+from stretto.specs.modules import ModuleState
+from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.worker.children import RunFile
-from stretto.worker.storage import boot_id
 from stretto.zk.paths import Paths
-from stretto.zk.records import DestroyedModules, ModuleState, WorkerRegistration, encode
+from stretto.zk.records import DestroyedModules, WorkerRegistration, encode
 from tests.integration.supervisor.node import MODULE, Node, Start, is_alive, new_launch
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until

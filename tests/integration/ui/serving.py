@@ -16,9 +16,9 @@ import httpx
 import msgspec
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.cli.cluster import reach
-from stretto.local import LocalCluster
+from stretto.local.cluster import LocalCluster
 from stretto.worker.children import RunFile
 from stretto.zk.embedded import free_ports
 from tests.integration.cli.running import stretto
@@ -123,7 +123,7 @@ def served(whole_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
         process.terminate()
         assert process.wait(30) == 0
         with reach(bootstrap, None) as cluster:
-            cluster.ask(admin.Destroy(module=MODULE))
+            cluster.ask(control.Destroy(module=MODULE))
 
 
 @pytest.fixture

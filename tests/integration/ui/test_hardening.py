@@ -8,14 +8,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stretto import admin, wire
-from stretto.private import OTHERS
+from stretto import control
+from stretto.process.private_files import OTHERS
+from stretto.wire import messages as wire
 from tests.integration.hostile import Raw
 from tests.integration.hostile_messages import Hostile
 from tests.integration.ui.serving import MODULE, Served
 from tests.integration.wires import Wire
 
-HARMLESS = (admin.Nodes, admin.Modules, admin.Operations, admin.Describe, admin.Specification, admin.Replicas)
+HARMLESS = (
+    control.Nodes,
+    control.Modules,
+    control.Operations,
+    control.Describe,
+    control.Specification,
+    control.Replicas,
+)
 """Calls that change nothing, whatever stands in them: others use the cluster, too."""
 
 

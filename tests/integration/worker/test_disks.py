@@ -15,9 +15,9 @@ import pytest
 from crc32c import crc32c
 from kazoo.exceptions import NoNodeError
 
-from stretto import wire
 from stretto.replog.core.effects import Refusal
 from stretto.replog.identity import IDENTITY_NAME
+from stretto.wire import messages as wire
 from stretto.zk.records import WorkerRegistration
 from stretto.zk.records import decode as decode_record
 from tests.integration.cluster import Cluster, WorkerProcess

@@ -22,8 +22,8 @@ from stretto.examples.timeline.events import follows, posts
 from stretto.examples.timeline.timeline import Timeline
 from stretto.examples.wordcount.sentences import sentences
 from stretto.examples.wordcount.wordcount import WordCount
-from stretto.module import Depot, Module, declarations
-from stretto.partition import Partitioner
+from stretto.module.module import Depot, Module, declarations
+from stretto.module.partition import Partitioner
 from tests.integration.cluster import MODULE, Cluster, Code
 from tests.integration.zk.waiting import wait_until
 

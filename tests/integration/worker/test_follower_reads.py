@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stretto import ordered, wire
 from stretto.client import Client
 from stretto.errors import UsageError
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.pstate import ordered
 from stretto.pstate.types import describe
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, Offset, TaskId
+from stretto.specs.modules import DepotSpec, PStateSpec
+from stretto.vocabulary.types import Epoch, Offset, TaskId
+from stretto.wire import messages as wire
 from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.records import DepotSpec, PStateSpec
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
 from tests.integration.states import put
 from tests.integration.wires import Wire

@@ -15,13 +15,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.client import connect_async
-from stretto.client.calls import ask
 from stretto.errors import OutcomeUnknown, ProcessingFailed, StrettoError
+from stretto.module.partition import owner_of
+from stretto.network.asking import ask
 from stretto.options import CLUSTER
-from stretto.partition import owner_of
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.zk.options import set_options
 from tests.integration.cli.running import Done, stretto
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
@@ -99,12 +99,12 @@ class Orders:
         }
 
 
-def view_of(cluster: Cluster) -> admin.MicrobatchView | None:
+def view_of(cluster: Cluster) -> control.MicrobatchView | None:
     """By the leader of task 0; None while there is none."""
     network = cluster.connect()._network
     group = next(number for number, plan in enumerate(cluster.plans) if TaskId(0) in plan.tasks)
     try:
-        views = ask(network, cluster.leader(group).address, admin.Microbatches(module=MODULE), timeout=2.0)
+        views = ask(network, cluster.leader(group).address, control.Microbatches(module=MODULE), timeout=2.0)
     except StrettoError:
         return None
     finally:
@@ -112,27 +112,27 @@ def view_of(cluster: Cluster) -> admin.MicrobatchView | None:
     return views[0] if views else None
 
 
-def failures_of(cluster: Cluster) -> list[admin.FailureView]:
+def failures_of(cluster: Cluster) -> list[control.FailureView]:
     network = cluster.connect()._network
     return [
         each
         for number in range(len(cluster.plans))
         for each in ask(
-            network, cluster.leader(number).address, admin.Failures(group=cluster.key_of(number))
+            network, cluster.leader(number).address, control.Failures(group=cluster.key_of(number))
         ).parked
     ]
 
 
-def settle(cluster: Cluster, failures: list[admin.FailureView], *, again: bool) -> int:
+def settle(cluster: Cluster, failures: list[control.FailureView], *, again: bool) -> int:
     network = cluster.connect()._network
     count = 0
     for number, plan in enumerate(cluster.plans):
         keys = tuple(
-            admin.FailureKey(topology=each.topology, depot=each.depot, task=each.task, offset=each.offset)
+            control.FailureKey(topology=each.topology, depot=each.depot, task=each.task, offset=each.offset)
             for each in failures
             if each.task in plan.tasks
         )
-        call = admin.SettleFailures(group=plan.key, keys=keys, again=again)
+        call = control.SettleFailures(group=plan.key, keys=keys, again=again)
         count += ask(network, cluster.leader(number).address, call)
     return count
 
@@ -359,7 +359,7 @@ def test_what_an_unclean_election_took_from_a_committed_microbatch_is_told_and_t
     cluster.wait_led_by([other.name], 0)
     coordinator.start()
 
-    def parked() -> list[admin.FailureView]:
+    def parked() -> list[control.FailureView]:
         with suppress(StrettoError):
             return failures_of(cluster)
         return []

@@ -10,15 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from stretto import admin, wire
-from stretto.client.calls import ask
-from stretto.client.network import Network
+from stretto import control
 from stretto.errors import StrettoError
+from stretto.network.asking import ask
+from stretto.network.routing import Network
 from stretto.options import CLUSTER, Level
-from stretto.records import pack
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
-from stretto.types import ProducerId, TaskId
+from stretto.vocabulary.records import pack
+from stretto.vocabulary.types import ProducerId, TaskId
+from stretto.wire import messages as wire
 from stretto.zk.options import set_option, set_options, unset_option
 from tests.integration.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster, WorkerProcess
 from tests.integration.load import Load, check_history
@@ -41,9 +42,9 @@ def tune(cluster: Cluster, name: str, value: object, level: Level = OF_MODULE) -
 
 def replicas(
     cluster: Cluster, worker: WorkerProcess, network: Network | None = None
-) -> tuple[admin.ReplicaView, ...]:
+) -> tuple[control.ReplicaView, ...]:
     network = network or cluster.connect([worker.name])._network
-    return ask(network, worker.address, admin.Replicas(module=MODULE))
+    return ask(network, worker.address, control.Replicas(module=MODULE))
 
 
 def min_isrs(cluster: Cluster, network: Network | None = None) -> set[int]:
@@ -120,7 +121,7 @@ def test_a_restarted_worker_goes_by_the_min_isr_that_was_set_before_it_applies_a
     assert check_history(cluster, load)["failed"] == 0
 
 
-def replicas_or_none(cluster: Cluster, worker: WorkerProcess) -> tuple[admin.ReplicaView, ...] | None:
+def replicas_or_none(cluster: Cluster, worker: WorkerProcess) -> tuple[control.ReplicaView, ...] | None:
     try:
         views = replicas(cluster, worker)
     except StrettoError:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stretto import wire
-from stretto.records import pack
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
-from stretto.types import ProducerId, TaskId
+from stretto.vocabulary.records import pack
+from stretto.vocabulary.types import ProducerId, TaskId
+from stretto.wire import messages as wire
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.ensemble import EmbeddedEnsemble
 from tests.integration.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
-from stretto import wire
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 from tests.integration.cluster import DEADLINE_SECONDS, Cluster
 from tests.integration.load import Load, check_history
 from tests.integration.wires import Wire

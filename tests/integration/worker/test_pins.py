@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from stretto import admin, scans
+from stretto import control
 from stretto.client import cluster as clients
 from stretto.client.scan import PinnedGroup, Scanner, pin_module
 from stretto.errors import PinLost, StrettoError, UsageError
-from stretto.keys import ClusterKey
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.network.keys import ClusterKey
+from stretto.wire import scans
 from stretto.zk.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
 from tests.integration.hostile import Raw
@@ -153,8 +154,8 @@ def test_who_holds_a_pin_is_told_until_it_is_released(cluster: Cluster) -> None:
     [pinned] = pin_module(reached, MODULE, holder="somebody")
     address = cluster.workers[pinned.worker].address
 
-    def held() -> list[admin.PinView]:
-        return [each for each in reached.ask_worker(address, admin.Pins()) if each.pin == pinned.pin]
+    def held() -> list[control.PinView]:
+        return [each for each in reached.ask_worker(address, control.Pins()) if each.pin == pinned.pin]
 
     [view] = held()
     assert (view.holder, view.group, view.offset) == ("somebody", pinned.group, pinned.offset)

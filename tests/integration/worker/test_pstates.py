@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from stretto import ordered, wire
 from stretto.client import Client, connect_async
 from stretto.errors import UsageError
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.pstate import ordered
 from stretto.pstate.changes import Changes, pack
 from stretto.pstate.types import describe
-from stretto.types import TaskId
+from stretto.specs.modules import DepotSpec, PStateSpec
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 from stretto.worker.residence import ENOUGH_KEYS
 from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.records import DepotSpec, PStateSpec
 from tests.integration.cluster import MODULE, Cluster
 from tests.integration.states import append_changes, change, put
 from tests.integration.wires import Wire

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pytest
 
-from stretto import wire
 from stretto.client import Ack, Client, connect_async
 from stretto.client.reader import Slice
 from stretto.errors import UsageError
-from stretto.records import RECORD_BYTES_MAX
-from stretto.types import TaskId
+from stretto.vocabulary.records import RECORD_BYTES_MAX
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 from tests.integration.cluster import MODULE, Cluster
 from tests.integration.wires import Wire
 from tests.integration.zk.waiting import wait_until

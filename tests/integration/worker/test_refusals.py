@@ -14,19 +14,20 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
-from stretto import admin, connect, wire
+from stretto import connect, control
 from stretto.conductor.creation import evenly, write_assignment
 from stretto.errors import StrettoError, UsageError
-from stretto.keys import ClusterKey
-from stretto.records import BATCH_BYTES_MAX, pack
+from stretto.network.keys import ClusterKey
 from stretto.replog.core import messages
 from stretto.replog.core.producers import named_producer_id, new_producer_id
 from stretto.replog.frame import Header, Kind, encode
-from stretto.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
+from stretto.specs.modules import DepotSpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import BATCH_BYTES_MAX, pack
+from stretto.vocabulary.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker.environment import DEPOTS_MAX
 from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec
 from tests.integration.cluster import MODULE, Cluster, free_port
 from tests.integration.hostile_messages import Hostile
 from tests.integration.wires import NO_TEXT, Wire
@@ -423,7 +424,7 @@ def test_no_message_of_a_peer_ends_a_worker(start: Callable[..., Cluster], claim
     key = running.key_of()
     hostile = Hostile(17, {GroupKey: (key,), str: (MODULE, "w0", "w1")})
     calls = [
-        wire.encode(wire.Ask(1, msgspec.Raw(call))) for call in hostile.messages(admin.AnyCall.__args__, 20)
+        wire.encode(wire.Ask(1, msgspec.Raw(call))) for call in hostile.messages(control.AnyCall.__args__, 20)
     ]
     requests = hostile.messages(wire.ToWorker.__args__, 60)
     with Wire(worker.address, worker=claimed) as peer:
@@ -434,5 +435,5 @@ def test_no_message_of_a_peer_ends_a_worker(start: Callable[..., Cluster], claim
             peer.send(wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(claimed), Incarnation("")))
     with Wire(worker.address) as other:
         assert worker.is_running, worker.log()[-20:]
-        assert isinstance(other.ask(wire.Ask(1, admin.encode(admin.Replicas()))), wire.Answer)
+        assert isinstance(other.ask(wire.Ask(1, control.encode(control.Replicas()))), wire.Answer)
     assert worker.is_running, worker.log()[-20:]

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from stretto import wire
 from stretto.client.producer import Producer
 from stretto.client.pstate import PStateReader
 from stretto.errors import ProcessingFailed
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
 from stretto.pstate.changes import pack
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, ProducerId, TaskId
+from stretto.vocabulary.types import Epoch, ProducerId, TaskId
+from stretto.wire import messages as wire
 from tests.integration.cli.running import stretto
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
 from tests.integration.wires import Wire

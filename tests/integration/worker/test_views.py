@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from stretto import admin
-from stretto.client.calls import ask
-from stretto.client.network import Network
+from stretto import control
 from stretto.errors import StrettoError
+from stretto.network.asking import ask
+from stretto.network.routing import Network
 from stretto.telemetry.windows import GroupWindow
-from stretto.types import Incarnation, WorkerId
+from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.zk.records import ConductorRegistration, encode
 from tests.integration.cluster import DEPOT, MODULE, Cluster, WorkerProcess
 from tests.integration.zk.waiting import wait_until
@@ -24,8 +24,8 @@ def network(calm: Cluster) -> Iterator[Network]:
     made.close()
 
 
-def replicas(network: Network, worker: WorkerProcess) -> tuple[admin.ReplicaView, ...]:
-    return ask(network, worker.address, admin.Replicas(module=MODULE))
+def replicas(network: Network, worker: WorkerProcess) -> tuple[control.ReplicaView, ...]:
+    return ask(network, worker.address, control.Replicas(module=MODULE))
 
 
 def test_each_worker_tells_its_replica_of_every_group(calm: Cluster, network: Network) -> None:
@@ -70,7 +70,7 @@ def test_a_leader_tells_what_it_measured_and_what_it_went_through(calm: Cluster,
     def measured() -> tuple[GroupWindow, ...]:
         """A record is applied a moment after it was replicated, and looks are made now and then: each may be
         told by another window."""
-        windows = ask(network, leader.address, admin.Windows())
+        windows = ask(network, leader.address, control.Windows())
         groups = tuple(each for window in windows for each in window.groups if each.group == calm.key_of(0))
         depots = [each.kinds["depot"] for each in groups if "depot" in each.kinds]
         is_whole = any(each.replicate for each in depots) and any(each.apply for each in depots)
@@ -86,27 +86,27 @@ def test_a_leader_tells_what_it_measured_and_what_it_went_through(calm: Cluster,
     assert window.busy_ms > 0
     looked_at = next(each for each in reversed(windows) if each.isr.count)
     assert looked_at.isr.min == looked_at.isr.max == 3
-    newest = max(each.start_ms for each in ask(network, leader.address, admin.Windows()))
-    later = ask(network, leader.address, admin.Windows(since_ms=newest))
+    newest = max(each.start_ms for each in ask(network, leader.address, control.Windows()))
+    later = ask(network, leader.address, control.Windows(since_ms=newest))
     assert all(each.start_ms >= newest for each in later)
-    story = ask(network, leader.address, admin.Story(group=calm.key_of(0)))
+    story = ask(network, leader.address, control.Story(group=calm.key_of(0)))
     assert "leads" in [line.event for line in story]
 
 
 def test_modules_that_a_worker_does_not_serve_have_no_replicas_there(calm: Cluster, network: Network) -> None:
-    assert ask(network, calm.workers["w0"].address, admin.Replicas(module="another")) == ()
+    assert ask(network, calm.workers["w0"].address, control.Replicas(module="another")) == ()
 
 
 def test_any_worker_tells_where_the_active_conductor_is(calm: Cluster, network: Network) -> None:
     address = calm.workers["w1"].address
-    assert ask(network, address, admin.FindConductor()) is None
+    assert ask(network, address, control.FindConductor()) is None
     path = calm.paths.conductor_leader
     registration = ConductorRegistration(incarnation=Incarnation("i"), address="127.0.0.1:7400")
     calm.operator.create(path, encode(registration), makepath=True)
     try:
         wait_until(
             "the conductor is told",
-            lambda: ask(network, address, admin.FindConductor()) == "127.0.0.1:7400",
+            lambda: ask(network, address, control.FindConductor()) == "127.0.0.1:7400",
         )
     finally:
         calm.operator.delete(path)
@@ -114,7 +114,7 @@ def test_any_worker_tells_where_the_active_conductor_is(calm: Cluster, network: 
 
 def test_calls_that_are_not_a_workers_are_refused(calm: Cluster, network: Network) -> None:
     with pytest.raises(StrettoError, match="worker w0 does not answer Nodes; ask the conductor"):
-        ask(network, calm.workers["w0"].address, admin.Nodes())
+        ask(network, calm.workers["w0"].address, control.Nodes())
 
 
 def test_survivors_tell_of_the_new_epoch_after_the_leader_was_killed(cluster: Cluster) -> None:

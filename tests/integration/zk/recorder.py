@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from stretto.clock import boot_time_ms
 from stretto.options import OptionSet
 from stretto.replog.core.events import Event
-from stretto.types import Incarnation, Millis
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import ModuleSpec
+from stretto.specs.modules import ModuleSpec
+from stretto.vocabulary.clock import boot_time_ms
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Incarnation, Millis
 from tests.integration.zk.waiting import DEADLINE_SECONDS
 
 

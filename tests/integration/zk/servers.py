@@ -9,11 +9,12 @@ from contextlib import ExitStack
 import pytest
 from kazoo.client import KazooClient
 
-from stretto.types import StorageId, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import StorageId, WorkerId
 from stretto.zk.credentials import Credentials
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.metastore import Metastore
-from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.paths import Paths
 from stretto.zk.records import WorkerRegistration
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder

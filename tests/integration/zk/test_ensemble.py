@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stretto.clock import boot_time_ms
 from stretto.replog.core.effects import CompareAndSet, ReadRecord
 from stretto.replog.core.events import CasOutcome, CasReply, ReadFailed, RecordRead
 from stretto.replog.core.record import GroupRecord
-from stretto.types import Epoch
+from stretto.vocabulary.clock import boot_time_ms
+from stretto.vocabulary.types import Epoch
 from stretto.zk.ensemble import EmbeddedEnsemble
 from stretto.zk.metastore import Metastore
 from tests.integration.zk.recorder import Expired, Recorder, Renewed, Started

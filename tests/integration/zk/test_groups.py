@@ -18,11 +18,11 @@ from stretto.replog.core.events import (
     Resign,
 )
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.types import Epoch, Incarnation, StorageId, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.metastore import Metastore
 from stretto.zk.options import read_all
-from stretto.zk.paths import GroupKey
 from stretto.zk.records import ResignRequest, encode
 from stretto.zk.view import View
 from tests.integration.zk.proxy import Proxy

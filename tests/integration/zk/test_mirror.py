@@ -12,11 +12,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.protocol.states import Callback
 
+from stretto.vocabulary.groups import GroupKey
 from stretto.zk import mirror as mirror_module
 from stretto.zk.client import close, new_client
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.mirror import Mirror
-from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.paths import Paths
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until
 

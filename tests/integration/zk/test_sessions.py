@@ -6,12 +6,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from stretto.clock import boot_time_ms
 from stretto.errors import UsageError
 from stretto.replog.core.effects import ReadRecord
 from stretto.replog.core.events import RegistrationSeen
 from stretto.replog.core.record import Registration
-from stretto.types import StorageId, WorkerId
+from stretto.vocabulary.clock import boot_time_ms
+from stretto.vocabulary.types import StorageId, WorkerId
 from stretto.zk.credentials import Credentials
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.metastore import Metastore

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from stretto.admin import ModuleManifest
 from stretto.artifact import Artifact, describe, load
 from stretto.artifact.archive import Entry, pack
 from stretto.artifact.sources import find
+from stretto.control import ModuleManifest
 from stretto.errors import ModuleError, UsageError
-from stretto.zk.records import DepotSpec
+from stretto.specs.modules import DepotSpec
 
 WORD_COUNT = """
     from stretto import Depot, Module

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.catchup.fetch.pace import Pace
-from stretto.types import Millis
+from stretto.vocabulary.types import Millis
 
 
 def pace() -> Pace:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.catchup import messages, serve
+from stretto.catchup import serve
 from stretto.catchup.serve import Serve
-from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.wire import catchup
 
 PATIENCE_MS = 5_000
 KEY = (GroupKey("counts", 1, 0), WorkerId("w1"))
@@ -34,7 +35,7 @@ def pins(effects: list[serve.Effect]) -> list[Offset | None]:
     return [effect.start for effect in effects if isinstance(effect, serve.MovePin)]
 
 
-def heard(message: messages.Ask) -> serve.Heard:
+def heard(message: catchup.Ask) -> serve.Heard:
     return serve.Heard(key=KEY, message=message, applied=Offset(50))
 
 
@@ -42,7 +43,7 @@ def test_the_log_stays_pinned_when_the_images_are_there() -> None:
     """The follower has them, and not yet the entries since: it catches up from the log, and only then does
     the core let go of it."""
     serving = begun()
-    effects = serving.step(heard(messages.Finished(*NAMED)), Millis(1))
+    effects = serving.step(heard(catchup.Finished(*NAMED)), Millis(1))
     assert pins(effects) == []
     assert serve.Drop(key=KEY) in effects
     assert serving.transfers == {}
@@ -52,7 +53,7 @@ def test_the_log_stays_pinned_when_the_images_are_there() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        heard(messages.NoRoom(*NAMED)),
+        heard(catchup.NoRoom(*NAMED)),
         serve.ImageFailed(key=KEY, attempt=NAMED[2], why="a bad sector"),
         serve.Tick(),
     ],
@@ -69,6 +70,6 @@ def test_a_transfer_that_leads_to_nothing_lets_go_of_the_log(event: serve.Event)
 def test_what_an_earlier_attempt_says_ends_nothing() -> None:
     serving = begun()
     epoch, incarnation, attempt = NAMED
-    for message in (messages.Finished, messages.NoRoom):
+    for message in (catchup.Finished, catchup.NoRoom):
         assert serving.step(heard(message(epoch, incarnation, attempt - 1)), Millis(1)) == []
     assert KEY in serving.transfers

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from stretto.catchup import fetch, messages, serve
-from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.catchup import fetch, serve
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.wire import catchup
 from tests.unit.catchup.transfer import (
     BLOCK_BYTES,
     EPOCH,
@@ -159,16 +160,16 @@ def test_blocks_beyond_what_is_made_are_not_served() -> None:
     leader.step(begin(terms((0,))), 0)
     leader.serve.step(
         serve.Heard(
-            key=KEY, message=messages.AskImage(EPOCH, ME, 1, task=T0, round=1, base=0), applied=Offset(0)
+            key=KEY, message=catchup.AskImage(EPOCH, ME, 1, task=T0, round=1, base=0), applied=Offset(0)
         ),
         Millis(0),
     )
     grown = {"size_bytes": 999, "block_bytes": BLOCK_BYTES, "blocks": 10, "applied": Offset(0)}
-    growing = messages.Growing(EPOCH, ME, 1, task=T0, round=1, **grown)  # type: ignore[arg-type]
+    growing = catchup.Growing(EPOCH, ME, 1, task=T0, round=1, **grown)  # type: ignore[arg-type]
     leader.serve.step(serve.ImageGrew(key=KEY, growing=growing), Millis(1))
 
-    def answers(*runs: messages.Run) -> list[type]:
-        ask = messages.AskBlocks(EPOCH, ME, 1, ask=1, task=T0, round=1, runs=runs)
+    def answers(*runs: catchup.Run) -> list[type]:
+        ask = catchup.AskBlocks(EPOCH, ME, 1, ask=1, task=T0, round=1, runs=runs)
         heard = serve.Heard(key=KEY, message=ask, applied=Offset(0))
         return [type(effect) for effect in leader.serve.step(heard, Millis(2))]
 
@@ -321,11 +322,11 @@ def test_questions_of_another_transfer_are_refused_and_change_nothing(stale: dic
     leader = Leader({T0: b"x" * 100})
     leader.step(begin(terms((0,))), 0)
     named = {"epoch": EPOCH, "incarnation": ME, "attempt": 1} | stale
-    ask = messages.AskImage(**named, task=T0, round=1, base=0)  # type: ignore[arg-type]
+    ask = catchup.AskImage(**named, task=T0, round=1, base=0)  # type: ignore[arg-type]
 
     ((answer, _),) = leader.step(serve.Heard(key=KEY, message=ask, applied=Offset(0)), 1)
 
-    assert getattr(answer, "reason", None) is messages.Reason.UNKNOWN
+    assert getattr(answer, "reason", None) is catchup.Reason.UNKNOWN
     assert leader.images == {}
 
 
@@ -345,7 +346,7 @@ def test_a_leader_that_leads_again_ends_the_transfers_of_its_earlier_epoch_only(
 def test_answers_of_another_transfer_are_ignored() -> None:
     follower = Follower(terms((0,)))
     follower.step(fetch.Begin(), 0)
-    refused = messages.Refused(EPOCH, ME, 7, reason=messages.Reason.UNKNOWN)
+    refused = catchup.Refused(EPOCH, ME, 7, reason=catchup.Reason.UNKNOWN)
 
     follower.step(fetch.Heard(message=refused), 1)
 
@@ -355,11 +356,11 @@ def test_answers_of_another_transfer_are_ignored() -> None:
 def test_another_format_is_refused() -> None:
     leader = Leader({T0: b"x" * 100})
     leader.step(begin(terms((0,))), 0)
-    ask = messages.AskImage(EPOCH, ME, 1, task=T0, round=1, base=0, format=messages.FORMAT + 1)
+    ask = catchup.AskImage(EPOCH, ME, 1, task=T0, round=1, base=0, format=catchup.FORMAT + 1)
 
     ((answer, _),) = leader.step(serve.Heard(key=KEY, message=ask, applied=Offset(0)), 1)
 
-    assert getattr(answer, "reason", None) is messages.Reason.FORMAT
+    assert getattr(answer, "reason", None) is catchup.Reason.FORMAT
     assert leader.notes == ["transfer_refused"]
 
 
@@ -462,27 +463,27 @@ def test_the_allowance_can_be_changed_while_a_transfer_runs() -> None:
 def test_what_is_asked_for_twice_is_sent_once() -> None:
     leader = Leader({T0: b"x" * 10 * BLOCK_BYTES}, bytes_per_second=1_000)
     leader.step(begin(terms((0,))), 0)
-    ask_image = messages.AskImage(EPOCH, ME, 1, task=T0, round=1, base=0)
+    ask_image = catchup.AskImage(EPOCH, ME, 1, task=T0, round=1, base=0)
     leader.step(serve.Heard(key=KEY, message=ask_image, applied=Offset(0)), 0)
-    ask = messages.AskBlocks(EPOCH, ME, 1, ask=1, task=T0, round=1, runs=((0, 10),))
-    other = messages.AskBlocks(EPOCH, ME, 1, ask=2, task=T0, round=1, runs=((0, 10),))
+    ask = catchup.AskBlocks(EPOCH, ME, 1, ask=1, task=T0, round=1, runs=((0, 10),))
+    other = catchup.AskBlocks(EPOCH, ME, 1, ask=2, task=T0, round=1, runs=((0, 10),))
 
     first = leader.step(serve.Heard(key=KEY, message=ask, applied=Offset(0)), 0)
     second = leader.step(serve.Heard(key=KEY, message=other, applied=Offset(0)), 0)
     third = leader.step(serve.Heard(key=KEY, message=other, applied=Offset(0)), 1)
 
-    assert [type(message) for message, _ in first] == [messages.Blocks]
+    assert [type(message) for message, _ in first] == [catchup.Blocks]
     assert second == []
-    assert [type(message) for message, _ in third] == [messages.Waiting]
+    assert [type(message) for message, _ in third] == [catchup.Waiting]
 
 
 @pytest.mark.parametrize("runs", [((9, 2),), ((-1, 1),), ((0, 0),), ((10, 1),)])
-def test_blocks_that_an_image_does_not_have_are_not_served(runs: tuple[messages.Run, ...]) -> None:
+def test_blocks_that_an_image_does_not_have_are_not_served(runs: tuple[catchup.Run, ...]) -> None:
     leader = Leader({T0: b"x" * 10 * BLOCK_BYTES})
     leader.step(begin(terms((0,))), 0)
-    ask_image = messages.AskImage(EPOCH, ME, 1, task=T0, round=1, base=0)
+    ask_image = catchup.AskImage(EPOCH, ME, 1, task=T0, round=1, base=0)
     leader.step(serve.Heard(key=KEY, message=ask_image, applied=Offset(0)), 0)
-    ask = messages.AskBlocks(EPOCH, ME, 1, ask=1, task=T0, round=1, runs=runs)
+    ask = catchup.AskBlocks(EPOCH, ME, 1, ask=1, task=T0, round=1, runs=runs)
 
     assert leader.step(serve.Heard(key=KEY, message=ask, applied=Offset(0)), 0) == []
 
@@ -491,7 +492,7 @@ def test_a_follower_that_is_at_work_is_not_given_up() -> None:
     leader = Leader({T0: b"x" * 100})
     leader.step(begin(terms((0,))), 0)
     for now in range(0, 10 * PATIENCE_MS, PATIENCE_MS // 2):
-        working = messages.Working(EPOCH, ME, 1)
+        working = catchup.Working(EPOCH, ME, 1)
         leader.step(serve.Heard(key=KEY, message=working, applied=Offset(0)), now)
         leader.step(serve.Tick(), now)
     assert list(leader.serve.transfers) == [KEY]
@@ -500,4 +501,4 @@ def test_a_follower_that_is_at_work_is_not_given_up() -> None:
 
 def test_what_is_being_done_for_a_transfer_is_told_to_its_leader() -> None:
     follower = Follower(terms((0,)))
-    assert follower.step(fetch.Working(), 0) == [messages.Working(EPOCH, ME, 1)]
+    assert follower.step(fetch.Working(), 0) == [catchup.Working(EPOCH, ME, 1)]

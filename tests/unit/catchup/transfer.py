@@ -6,11 +6,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from stretto.catchup import blocks, fetch, messages, serve
-from stretto.catchup.messages import Run
+from stretto.catchup import blocks, fetch, serve
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.wire import catchup
+from stretto.wire.catchup import Run
 
 GROUP = GroupKey("m", 0, 0)
 FOLLOWER = WorkerId("w1")
@@ -64,15 +65,15 @@ class Leader:
         self.applied = Offset(100)
         self.pin: Offset | None = None
         self.pins: list[Offset | None] = []
-        self.images: dict[TaskId, tuple[bytes, bytes, messages.Image]] = {}
+        self.images: dict[TaskId, tuple[bytes, bytes, catchup.Image]] = {}
         self.sent_bytes = 0
         self.dropped = 0
         self.notes: list[str] = []
         #: In blocks; 0: an image is told when it is made.
         self.grows_by = 0
 
-    def step(self, event: serve.Event, now: int) -> list[tuple[messages.Answer, bytes]]:
-        out: list[tuple[messages.Answer, bytes]] = []
+    def step(self, event: serve.Event, now: int) -> list[tuple[catchup.Answer, bytes]]:
+        out: list[tuple[catchup.Answer, bytes]] = []
         for effect in self.serve.step(event, Millis(now)):
             match effect:
                 case serve.Send(message=message):
@@ -95,7 +96,7 @@ class Leader:
                     end = Offset(min(ask.start + 7, ask.end))
                     history = (EpochStart(Epoch(1), Offset(0)),)
                     named = (ask.epoch, ask.incarnation, ask.attempt)
-                    answered = messages.Entries(*named, start=ask.start, next=end, history=history)
+                    answered = catchup.Entries(*named, start=ask.start, next=end, history=history)
                     out.append((answered, bytes(range(ask.start % 200, ask.start % 200 + end - ask.start))))
                 case serve.Drop():
                     self.dropped += 1
@@ -108,14 +109,14 @@ class Leader:
         return out
 
     def _grow(
-        self, ask: messages.AskImage, image: messages.Image, now: int
-    ) -> list[tuple[messages.Answer, bytes]]:
+        self, ask: catchup.AskImage, image: catchup.Image, now: int
+    ) -> list[tuple[catchup.Answer, bytes]]:
         """Some of it can be had before all of it is made."""
-        out: list[tuple[messages.Answer, bytes]] = []
+        out: list[tuple[catchup.Answer, bytes]] = []
         if self.grows_by == 0:
             return out
         for count in range(self.grows_by, image.size_bytes // BLOCK_BYTES, self.grows_by):
-            growing = messages.Growing(
+            growing = catchup.Growing(
                 ask.epoch,
                 ask.incarnation,
                 ask.attempt,
@@ -129,13 +130,13 @@ class Leader:
             out += self.step(serve.ImageGrew(key=KEY, growing=growing), now)
         return out
 
-    def _make(self, ask: messages.AskImage) -> messages.Image:
+    def _make(self, ask: catchup.AskImage) -> catchup.Image:
         content = self.content[ask.task]
         before = self.images.get(ask.task)
         hashes = hashes_of(content)
         against = before if before is not None and before[2].round == ask.base else None
         listed = hashes if against is None else blocks.encode_changes(hashes_of(against[0]), hashes)
-        image = messages.Image(
+        image = catchup.Image(
             ask.epoch,
             ask.incarnation,
             ask.attempt,
@@ -166,8 +167,8 @@ class Follower:
         #: What the disk can take.
         self.room_bytes = 1 << 40
 
-    def step(self, event: fetch.Event, now: int) -> list[messages.Ask]:
-        out: list[messages.Ask] = []
+    def step(self, event: fetch.Event, now: int) -> list[catchup.Ask]:
+        out: list[catchup.Ask] = []
         for effect in self.fetch.step(event, Millis(now)):
             match effect:
                 case fetch.Send(message=message):
@@ -211,7 +212,7 @@ class Follower:
         self.hashes[task] = hashes_of(bytes(staged))
         self.ahead_bytes += len(body)
 
-    def _compare(self, image: messages.Image, listed: bytes) -> list[Run] | None:
+    def _compare(self, image: catchup.Image, listed: bytes) -> list[Run] | None:
         count = blocks.blocks_in(image.size_bytes, image.block_bytes)
         old = self.hashes[image.task]
         hashes = blocks.apply_changes(old, listed, count) if image.base else listed
@@ -222,7 +223,7 @@ class Follower:
         self.hashes[image.task] = hashes
         return blocks.missing_runs(old, hashes)
 
-    def _store(self, image: messages.Image, runs: tuple[Run, ...], body: bytes) -> tuple[Run, ...]:
+    def _store(self, image: catchup.Image, runs: tuple[Run, ...], body: bytes) -> tuple[Run, ...]:
         damaged = []
         position = 0
         for run in runs:
@@ -305,11 +306,11 @@ class Transfer:
                 heard_ask = serve.Heard(key=KEY, message=message, applied=self.leader.applied)
                 self._answered(self.leader.step(heard_ask, self.now))
 
-    def _asked(self, asks: list[messages.Ask]) -> None:
+    def _asked(self, asks: list[catchup.Ask]) -> None:
         for ask in asks:
             self._put(ask)
 
-    def _answered(self, answers: list[tuple[messages.Answer, bytes]]) -> None:
+    def _answered(self, answers: list[tuple[catchup.Answer, bytes]]) -> None:
         for answer in answers:
             self._put(answer)
 

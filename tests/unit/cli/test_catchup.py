@@ -6,11 +6,11 @@ import io
 
 from rich.console import Console
 
-from stretto import admin
+from stretto import control
 from stretto.cli.catchup import render, size
 from stretto.client.status import ABSENT, GroupState, GroupStatus, ReplicaStatus
-from stretto.types import Epoch, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
 
 
 def shown(statuses: list[GroupStatus]) -> list[list[str]]:
@@ -55,7 +55,7 @@ def test_a_replica_that_receives_state_task_by_task() -> None:
         in_isr=False,
         lag=90_000,
         since_ms=60_000,
-        catchup=admin.CatchupView(
+        catchup=control.CatchupView(
             leader=WorkerId("a"),
             round=1,
             min_rounds=2,
@@ -66,7 +66,7 @@ def test_a_replica_that_receives_state_task_by_task() -> None:
             since_ms=60_000,
             waits="its disk is full; make room",
             tasks=(
-                admin.TaskCatchup(
+                control.TaskCatchup(
                     task=TaskId(6),
                     phase="fetching",
                     round=1,
@@ -75,7 +75,7 @@ def test_a_replica_that_receives_state_task_by_task() -> None:
                     left_bytes=500_000_000,
                     bytes_per_second=25_000_000,
                 ),
-                admin.TaskCatchup(
+                control.TaskCatchup(
                     task=TaskId(7), phase="preparing", round=1, offset=None, size_bytes=None, left_bytes=0
                 ),
             ),

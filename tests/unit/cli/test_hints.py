@@ -12,7 +12,7 @@ import pytest
 from stretto import cli
 from stretto.cli.hints import exports
 from stretto.errors import UsageError
-from stretto.keys import ClusterKey
+from stretto.network.keys import ClusterKey
 
 REACH = "127.0.0.1:27940"
 

@@ -7,13 +7,14 @@ from textwrap import dedent
 import msgspec
 from rich.console import Console, RenderableType
 
-from stretto import admin
+from stretto import control
 from stretto.cli import leadership, module_status, nodes, operations, options, task_groups_status
 from stretto.client.status import GroupState, GroupStatus, ReplicaStatus
 from stretto.pstate.types import describe
-from stretto.types import Epoch, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec, Operation, PStateSpec, TopologySpec
+from stretto.specs.modules import DepotSpec, PStateSpec, TopologySpec
+from stretto.specs.operations import Operation
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
 
 W0, W1, W2 = (WorkerId(f"counts-{number}") for number in range(3))
 
@@ -32,7 +33,7 @@ def expected(text: str) -> str:
 # Modules.
 
 
-def module(**changes: object) -> admin.ModuleView:
+def module(**changes: object) -> control.ModuleView:
     facts: dict[str, object] = {
         "module": "counts",
         "state": "running",
@@ -47,14 +48,14 @@ def module(**changes: object) -> admin.ModuleView:
             TopologySpec(name="note", kind="stream", depots=("events", "clicks"), pstates=("visits",)),
         ),
         "processes": (
-            admin.WorkerView(worker=W0, node="node-1", address="127.0.0.1:7001"),
-            admin.WorkerView(worker=W1, node="node-2", address=None),
+            control.WorkerView(worker=W0, node="node-1", address="127.0.0.1:7001"),
+            control.WorkerView(worker=W1, node="node-2", address=None),
         ),
         "groups": 4,
         "led": 3,
         "problems": ("group 2 has no leader",),
     }
-    return admin.ModuleView(**(facts | changes))  # type: ignore[arg-type]
+    return control.ModuleView(**(facts | changes))  # type: ignore[arg-type]
 
 
 def test_modules() -> None:
@@ -94,11 +95,11 @@ def test_one_module() -> None:
 
 def test_microbatches_tell_how_far_they_are_and_why_the_latest_version_came_to_nothing() -> None:
     views = (
-        admin.MicrobatchView(topology="book", id=7, version=0, phase="idle", lag=0, why=""),
-        admin.MicrobatchView(
+        control.MicrobatchView(topology="book", id=7, version=0, phase="idle", lag=0, why=""),
+        control.MicrobatchView(
             topology="sum", id=9, version=2, phase="waiting", lag=12_345, why="task 1: it died"
         ),
-        admin.MicrobatchView(topology="new", id=0, version=0, phase="loading", lag=None, why=""),
+        control.MicrobatchView(topology="new", id=0, version=0, phase="loading", lag=None, why=""),
     )
     lines = shown(module_status.render_one(module(microbatches=views)), 130).splitlines()
     at = next(index for index, line in enumerate(lines) if line.startswith("microbatches"))
@@ -110,7 +111,7 @@ def test_microbatches_tell_how_far_they_are_and_why_the_latest_version_came_to_n
 
 
 def test_pins_tell_whose_they_are() -> None:
-    pin = admin.PinView(
+    pin = control.PinView(
         pin="1f3a",
         group="counts/1/2",
         worker=W0,
@@ -191,7 +192,7 @@ def test_groups() -> None:
 
 
 def test_groups_that_catch_up_tell_what_is_left() -> None:
-    task = admin.TaskCatchup(
+    task = control.TaskCatchup(
         task=TaskId(0),
         phase="fetching",
         round=1,
@@ -200,7 +201,7 @@ def test_groups_that_catch_up_tell_what_is_left() -> None:
         left_bytes=1_000_000,
         bytes_per_second=500_000,
     )
-    view = admin.CatchupView(
+    view = control.CatchupView(
         leader=W0,
         round=1,
         min_rounds=2,
@@ -269,7 +270,7 @@ def test_groups_in_trouble() -> None:
 
 def test_nodes() -> None:
     views = (
-        admin.NodeView(
+        control.NodeView(
             node="node-1",
             address="127.0.0.1:7500",
             labels={"zone": "b", "disk": "ssd"},
@@ -278,7 +279,7 @@ def test_nodes() -> None:
             leaders=3,
             leadership_allowed=True,
         ),
-        admin.NodeView(
+        control.NodeView(
             node="node-2", address=None, labels={}, workers=2, running=1, leaders=0, leadership_allowed=False
         ),
     )
@@ -307,16 +308,16 @@ def test_operations() -> None:
 
 
 def test_leadership_draws_a_bar_for_each_node_and_names_the_switches() -> None:
-    view = admin.LeadershipView(
+    view = control.LeadershipView(
         module="counts",
         state="running",
         nodes=(
-            admin.NodeLeaders(node="node-1", leaders=6, ideal=4.5, allowed=True),
-            admin.NodeLeaders(node="node-2", leaders=3, ideal=4.5, allowed=True),
-            admin.NodeLeaders(node="node-3", leaders=0, ideal=0, allowed=False),
+            control.NodeLeaders(node="node-1", leaders=6, ideal=4.5, allowed=True),
+            control.NodeLeaders(node="node-2", leaders=3, ideal=4.5, allowed=True),
+            control.NodeLeaders(node="node-3", leaders=0, ideal=0, allowed=False),
         ),
         leaderless=(GroupKey("counts", 1, 9),),
-        switches=(admin.SwitchView(group=GroupKey("counts", 1, 4), leader=W0, target=W1),),
+        switches=(control.SwitchView(group=GroupKey("counts", 1, 4), leader=W0, target=W1),),
         imbalance=0.333,
         threshold=0.1,
     )
@@ -338,10 +339,10 @@ def test_leadership_draws_a_bar_for_each_node_and_names_the_switches() -> None:
 
 
 def test_balanced_leadership_says_so() -> None:
-    view = admin.LeadershipView(
+    view = control.LeadershipView(
         module="counts",
         state="running",
-        nodes=(admin.NodeLeaders(node="node-1", leaders=1, ideal=1, allowed=True),),
+        nodes=(control.NodeLeaders(node="node-1", leaders=1, ideal=1, allowed=True),),
         leaderless=(),
         switches=(),
         imbalance=0.0,
@@ -357,7 +358,7 @@ def test_balanced_leadership_says_so() -> None:
 
 def test_options() -> None:
     views = (
-        admin.OptionView(
+        control.OptionView(
             name="replication.min.isr",
             value=2,
             origin="module counts",
@@ -365,7 +366,7 @@ def test_options() -> None:
             unit="replicas",
             doc="Replicas that must hold an entry before it is applied.",
         ),
-        admin.OptionView(
+        control.OptionView(
             name="replication.unclean.election",
             value=False,
             origin="default",

@@ -11,7 +11,7 @@ from stretto.conductor.assignment import assign
 from stretto.conductor.moving import moved, settled
 from stretto.conductor.regrouping import possible_threads, regrouped
 from stretto.errors import UsageError
-from stretto.zk.records import Assignment
+from stretto.specs.assignments import Assignment
 
 NODES = {f"n{number}": 0 for number in range(3)}
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.admin import ModuleView
 from stretto.cli.deploy import next_steps
 from stretto.cli.sizing import Shape, shape_for
 from stretto.conductor.assignment import assign
+from stretto.control import ModuleView
 from stretto.errors import UsageError
-from stretto.zk.records import DepotSpec
+from stretto.specs.modules import DepotSpec
 
 
 def shape(tasks: int, threads: int, workers: int, factor: int) -> Shape:

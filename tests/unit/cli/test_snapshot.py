@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.cli.snapshot import render
 from stretto.snapshot.manifest import MANIFEST, file_of
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from tests.integration.cli.running import stretto
 from tests.unit.cli.test_inspecting import shown
 from tests.unit.snapshot.snapshots import made
@@ -57,7 +57,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(args: tuple[str, ...], code: in
 
 def test_snapshots_are_listed_with_where_they_are() -> None:
     views = [
-        admin.SnapshotView(
+        control.SnapshotView(
             module="bank", name="one", folder="/b/bank/one", state=state, at_ms=0, tasks=4, size_bytes=65_536
         )
         for state in ("complete", "creating")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from stretto import wire
-from stretto.client.network import Network
-from stretto.endpoint import Connection, Endpoint
-from stretto.loop import Loop
-from stretto.types import Epoch, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.network.endpoint import Connection, Endpoint
+from stretto.network.loop import Loop
+from stretto.network.routing import Network
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 MODULE = "m"
 TASKS = 4

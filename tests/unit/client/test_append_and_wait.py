@@ -9,18 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stretto import connect, wire
+from stretto import connect
 from stretto.client import Client
 from stretto.client import producer as producer_module
 from stretto.client.producer import Producer
-from stretto.endpoint import Connection
 from stretto.errors import ModulePaused, OutcomeUnknown, UsageError
-from stretto.records import RECORD_BYTES_MAX
+from stretto.network.endpoint import Connection
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
+from stretto.specs.modules import DepotSpec
 from stretto.testing import eventually
-from stretto.types import Epoch, TaskId, WorkerId
-from stretto.zk.records import DepotSpec
+from stretto.vocabulary.records import RECORD_BYTES_MAX
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 from tests.unit.client.workers import GROUPS, MODULE, WORKER, FakeWorker, refused
 
 SECONDS = 10

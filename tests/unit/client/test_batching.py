@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from stretto import connect, wire
+from stretto import connect
 from stretto.client import Client
 from stretto.errors import UsageError
-from stretto.zk.records import DepotSpec
+from stretto.specs.modules import DepotSpec
+from stretto.wire import messages as wire
 from tests.unit.client.workers import MODULE, FakeWorker
 
 SECONDS = 20.0

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from stretto import admin, connect, connect_async, wire
+from stretto import connect, connect_async, control
 from stretto.client import api
-from stretto.client.network import Network
 from stretto.errors import RetriableError, UsageError
+from stretto.network.routing import Network
 from stretto.pstate.types import describe
 from stretto.replog.frame import Kind
-from stretto.types import Offset
-from stretto.zk.records import DepotSpec, PStateSpec, QuerySpec
+from stretto.specs.modules import DepotSpec, PStateSpec, QuerySpec
+from stretto.vocabulary.types import Offset
+from stretto.wire import messages as wire
 from tests.unit.client.answering import GROUPS, LEADER, MODULE, TASKS, Answer, answered_by
 from tests.unit.client.test_depot_reads import Depot, record
 from tests.unit.client.test_pstate_reads import Rows
@@ -35,9 +36,9 @@ class Module:
     def answer(self, message: wire.ToWorker, bodies: list[bytes]) -> Answer:
         match message:
             case wire.Ask(request=request, call=call):
-                assert isinstance(admin.decode_call(call), admin.Describe)
+                assert isinstance(control.decode_call(call), control.Describe)
                 self.described += 1
-                return wire.Answer(request, admin.encode(self._description()))
+                return wire.Answer(request, control.encode(self._description()))
             case wire.RunQuery(request=request):
                 return wire.QueryAnswered(request), [bodies[0]]
             case wire.AppendBatch(request=request, kind=kind):
@@ -49,8 +50,8 @@ class Module:
             case _:
                 return self._rows.answer(message, bodies)
 
-    def _description(self) -> admin.ModuleDescription:
-        return admin.ModuleDescription(
+    def _description(self) -> control.ModuleDescription:
+        return control.ModuleDescription(
             tasks=TASKS,
             depots=(DepotSpec(name="events"),),
             pstates=(PStateSpec(name="counts", type=describe(dict[str, int])),),

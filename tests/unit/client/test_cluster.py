@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.client.cluster import FIND_SECONDS, Cluster
-from stretto.client.network import Network
 from stretto.errors import RetriableError
+from stretto.network.routing import Network
 from tests.unit.serving import serving
 
 
@@ -48,6 +48,6 @@ def test_nobody_answers(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RetriableError, match=f"nothing answers at {frozen}"):
             cluster.metadata()
         with pytest.raises(RetriableError, match="nothing answers"):
-            cluster.ask(admin.Nodes(), timeout=0.2)
+            cluster.ask(control.Nodes(), timeout=0.2)
     finally:
         network.close()

@@ -12,11 +12,11 @@ import pytest
 import stretto
 import stretto.testing
 from stretto import Depot, Module, PState, connect
-from stretto.admin import ModuleDescription
 from stretto.client import Client, DepotAppender
+from stretto.control import ModuleDescription
 from stretto.errors import UsageError
-from stretto.partition import task_of
-from stretto.zk.records import DepotSpec
+from stretto.module.partition import task_of
+from stretto.specs.modules import DepotSpec
 from tests.unit.client.workers import MODULE, FakeWorker
 
 SECONDS = 10

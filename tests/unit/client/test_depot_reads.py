@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 
-from stretto import wire
 from stretto.client.reader import Question, Reader, Record
 from stretto.errors import OffsetTrimmed, RetriableError, UsageError
-from stretto.records import pack
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, Offset, TaskId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import pack
+from stretto.vocabulary.types import Epoch, Offset, TaskId
+from stretto.wire import messages as wire
 from tests.unit.client.answering import FOLLOWER, LEADER, MODULE, Answer, answered_by
 
 BATCH = 3

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from stretto import admin, connect
+from stretto import connect, control
 from stretto.client import Client
-from stretto.client.network import Network
 from stretto.errors import RetriableError, UsageError
+from stretto.network.routing import Network
 from tests.unit.client.workers import MODULE, FakeWorker
 
-DESCRIPTION = admin.ModuleDescription(tasks=2, depots=None)
+DESCRIPTION = control.ModuleDescription(tasks=2, depots=None)
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def client() -> Iterator[Client]:
 def test_it_is_asked_again_after_looking_where_the_workers_are(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers: list[admin.ModuleDescription | None] = [None, None, DESCRIPTION]
+    answers: list[control.ModuleDescription | None] = [None, None, DESCRIPTION]
     refreshed: list[float] = []
 
-    def describe(_: Network, module: str) -> admin.ModuleDescription:
+    def describe(_: Network, module: str) -> control.ModuleDescription:
         answer = answers.pop(0)
         if answer is None:
             raise RetriableError(f"no worker of module {module} answers")

@@ -7,18 +7,19 @@ from typing import Any, cast
 
 import pytest
 
-from stretto import admin, wire
+from stretto import control
 from stretto.client import failures
 from stretto.client.cluster import Cluster
-from stretto.types import Epoch, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 PAGE = 10
 WORKER = WorkerId("w0")
 
 
-def parked(task: int, offset: int, topology: str = "split") -> admin.FailureView:
-    return admin.FailureView(
+def parked(task: int, offset: int, topology: str = "split") -> control.FailureView:
+    return control.FailureView(
         topology=topology,
         depot="events",
         task=TaskId(task),
@@ -36,7 +37,7 @@ class Leader:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, counts: tuple[int, int]) -> None:
         self.rows = [[parked(task, offset) for offset in range(counts[task])] for task in range(2)]
-        self.settled: list[admin.FailureKey] = []
+        self.settled: list[control.FailureKey] = []
         monkeypatch.setattr(failures, "ask", self.ask)
         monkeypatch.setattr(failures, "SHOWN_MAX", PAGE)
 
@@ -51,18 +52,18 @@ class Leader:
 
     def ask(self, _: Any, __: str, call: Any) -> Any:
         match call:
-            case admin.Failures(group=group, after=after):
+            case control.Failures(group=group, after=after):
                 start = 0 if after is None else after.offset + 1
                 rows = self.rows[group.group][start:]
-                return admin.FailuresView(parked=tuple(rows[:PAGE]), more=len(rows) > PAGE)
-            case admin.SettleFailures(keys=keys):
+                return control.FailuresView(parked=tuple(rows[:PAGE]), more=len(rows) > PAGE)
+            case control.SettleFailures(keys=keys):
                 self.settled += keys
                 return len(keys)
             case _:
                 raise AssertionError(call)
 
 
-def everything(_: admin.FailureView) -> bool:
+def everything(_: control.FailureView) -> bool:
     return True
 
 
@@ -90,6 +91,6 @@ def test_those_of_one_topology_are_found_behind_all_others(monkeypatch: pytest.M
 
 def test_one_record_is_settled_and_no_other_of_its_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     leader = Leader(monkeypatch, (8, 8))
-    wanted = admin.FailureKey(topology="split", depot="events", task=TaskId(1), offset=5)
+    wanted = control.FailureKey(topology="split", depot="events", task=TaskId(1), offset=5)
     assert failures.settle_one(leader.cluster, "M", wanted, again=False) == 1
     assert leader.settled == [wanted]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from stretto import wire
 from stretto.client.followers import AVOID_LAGGING_MS, AVOID_MS, Followers, Seen
-from stretto.client.network import ClusterView
 from stretto.errors import UsageError
+from stretto.network.routing import ClusterView
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 GROUP = GroupKey("m", 1, 0)
 LEADER, FIRST, SECOND, UNKNOWN = (WorkerId(f"w{number}") for number in range(4))

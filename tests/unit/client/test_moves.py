@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from stretto import wire
 from stretto.client import Client, connect
-from stretto.endpoint import Connection
+from stretto.network.endpoint import Connection
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 from tests.unit.client.workers import GROUPS, MODULE, WORKER, FakeWorker
 
 OTHER = WorkerId("other")

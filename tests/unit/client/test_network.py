@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from stretto import wire
-from stretto.client.network import (
+from stretto.network.routing import (
     EAGER_ATTEMPTS,
     PATIENCE_MS,
     PATIENCE_MS_MAX,
@@ -17,8 +16,9 @@ from stretto.client.network import (
     patience_ms,
 )
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 from tests.unit.client.answering import FOLLOWER, GROUPS, LEADER, SECONDS, answered_by, views
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stretto import connect, wire
+from stretto import connect
 from stretto.client import Client, Producer
 from stretto.client import producer as producer_module
 from stretto.errors import NotAppended, NotEnoughReplicas, OutcomeUnknown, StrettoError, UsageError
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
+from stretto.wire import messages as wire
 from tests.unit.client.workers import MODULE, FakeWorker, refused
 
 SECONDS = 10

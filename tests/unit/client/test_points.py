@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stretto import wire
 from stretto.client.followers import Seen
-from stretto.client.network import Network
 from stretto.client.points import READ_KEYS, PointReads
-from stretto.endpoint import Connection, Endpoint
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.loop import Loop
+from stretto.network.endpoint import Connection, Endpoint
+from stretto.network.loop import Loop
+from stretto.network.routing import Network
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 MODULE, PSTATE = "m", "counts"
 WORKER = WorkerId("w0")

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from stretto import connect, wire
+from stretto import connect
 from stretto.client import Client
 from stretto.errors import ModulePaused, NotAppended, OutcomeUnknown, StrettoError, UsageError
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.types import Epoch, TaskId
+from stretto.wire import messages as wire
 from tests.unit.client.workers import GROUPS, MODULE, WORKER, FakeWorker, refused
 
 

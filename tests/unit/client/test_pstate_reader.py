@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from stretto import wire
 from stretto.client import pstate as reading
-from stretto.client.network import Network
 from stretto.client.pstate import SCANS_AT_ONCE, PStateReader
-from stretto.ordered import decode_at
+from stretto.network.routing import Network
+from stretto.pstate.ordered import decode_at
 from stretto.pstate.tree import compile_type, rows_of
 from stretto.pstate.types import describe
-from stretto.types import TaskId
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import PStateSpec
+from stretto.specs.modules import PStateSpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 
 TYPE = dict[int, dict[str, int]]
 GROUP = GroupKey("m", 1, 0)

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from stretto import ordered, wire
 from stretto.client import pstate as reading
-from stretto.client.network import Network
 from stretto.client.pstate import PStateReader
 from stretto.errors import RetriableError, UsageError
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.network.routing import Network
+from stretto.pstate import ordered
 from stretto.pstate.tree import compile_type, rows_of
 from stretto.pstate.types import describe
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, Offset, TaskId
-from stretto.zk.records import PStateSpec
+from stretto.specs.modules import PStateSpec
+from stretto.vocabulary.types import Epoch, Offset, TaskId
+from stretto.wire import messages as wire
 from tests.unit.client.answering import (
     FOLLOWER,
     LEADER,

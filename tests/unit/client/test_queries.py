@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from stretto import wire
-from stretto.admin import ModuleDescription
-from stretto.client.network import Network
 from stretto.client.queries import Asking, argument, named_argument, task_of
+from stretto.control import ModuleDescription
 from stretto.errors import QueryFailed, RetriableError, UsageError
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.network.routing import Network
 from stretto.pstate.types import describe
-from stretto.zk.records import QuerySpec
+from stretto.specs.modules import QuerySpec
+from stretto.wire import messages as wire
 from tests.unit.client.answering import GROUPS, LEADER, MODULE, SECONDS, TASKS, Answer, answered_by
 
 SPECS = (

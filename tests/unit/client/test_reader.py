@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from stretto import wire
 from stretto.client.reader import Reader, Record, Slice
 from stretto.errors import OffsetTrimmed, UsageError
+from stretto.wire import messages as wire
 
 
 def answer(start: int, end: int) -> SimpleNamespace:

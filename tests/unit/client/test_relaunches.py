@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from stretto import wire
 from stretto.client import Client, connect
-from stretto.client.network import ClusterView
-from stretto.endpoint import Connection
 from stretto.errors import UsageError
+from stretto.network.endpoint import Connection
+from stretto.network.routing import ClusterView
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 from tests.unit.client.workers import MODULE, WORKER, FakeWorker
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from stretto.client import rounds
 from stretto.client.rounds import cut, digest
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 
 A, B = TaskId(0), TaskId(1)
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from stretto import admin, wire
+from stretto import control
 from stretto.client.status import GroupState, GroupStatus, judge
-from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 W0, W1, W2 = (WorkerId(f"w{number}") for number in range(3))
 ALL = (W0, W1, W2)
@@ -20,7 +21,7 @@ def group(leader: WorkerId | None = W0, epoch: int = 3, isr: tuple[WorkerId, ...
     return wire.GroupView(KEY, (TaskId(0), TaskId(1)), ALL, Epoch(epoch), leader, isr, 2)
 
 
-def replica(worker: WorkerId, role: str = "follower", **known: Any) -> admin.ReplicaView:
+def replica(worker: WorkerId, role: str = "follower", **known: Any) -> control.ReplicaView:
     isr = known.setdefault("isr", ALL)
     facts: dict[str, Any] = {
         "group": KEY,
@@ -39,20 +40,20 @@ def replica(worker: WorkerId, role: str = "follower", **known: Any) -> admin.Rep
         "serving": role == "leader",
         "since_ms": 5_000,
     }
-    return admin.ReplicaView(**(facts | known))
+    return control.ReplicaView(**(facts | known))
 
 
 def follower(
     worker: WorkerId, confirmed: int | None, *, incarnation: str = "i", in_isr: bool = True
-) -> admin.FollowerView:
+) -> control.FollowerView:
     end = None if confirmed is None else Offset(confirmed)
-    return admin.FollowerView(
+    return control.FollowerView(
         worker=worker, incarnation=Incarnation(incarnation), confirmed=end, in_isr=in_isr
     )
 
 
 def judged(
-    view: wire.GroupView, *told: admin.ReplicaView, registered: tuple[WorkerId, ...] = ALL
+    view: wire.GroupView, *told: control.ReplicaView, registered: tuple[WorkerId, ...] = ALL
 ) -> GroupStatus:
     return judge(view, {each.worker: each for each in told}, frozenset(registered))
 
@@ -90,7 +91,7 @@ def test_a_group_whose_leader_serves_and_whose_replicas_are_in_sync_runs() -> No
     ids=["not heard of", "only an earlier one", "silent", "stopped", "another disk", "near", "only a Hello"],
 )
 def test_a_group_is_not_whole_while_a_member_of_its_isr_does_not_follow(
-    followers: tuple[admin.FollowerView, ...], told: tuple[admin.ReplicaView, ...], lag: int
+    followers: tuple[control.FollowerView, ...], told: tuple[control.ReplicaView, ...], lag: int
 ) -> None:
     status = judged(group(), replica(W0, "leader", followers=followers), *told)
     assert (status.state, status.osr, status.is_whole) == (GroupState.RUNNING, (), False)
@@ -186,7 +187,7 @@ def test_a_deposed_leader_that_does_not_know_it_yet_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("told", [(), (replica(W0, "near", epoch=Epoch(0), leader=None, isr=()),)])
-def test_a_group_that_never_had_a_leader_is_launching(told: tuple[admin.ReplicaView, ...]) -> None:
+def test_a_group_that_never_had_a_leader_is_launching(told: tuple[control.ReplicaView, ...]) -> None:
     status = judged(group(None, 0, ()), *told)
     assert status.state is GroupState.LAUNCHING
     assert status.since_ms == (5_000 if told else None)

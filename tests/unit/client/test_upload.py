@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.artifact.archive import Artifact
 from stretto.client import upload as uploading
-from stretto.client.network import Network
 from stretto.client.upload import upload
 from stretto.errors import StrettoError
+from stretto.network.routing import Network
 
 CONTENT = b"0123456789"
 NETWORK: Any = None
@@ -27,16 +27,16 @@ class Nodes:
         self.puts: list[tuple[str, int, bytes]] = []
 
     def ask(
-        self, _: Network, address: str, call: admin.Call[Any], bodies: Any = (), *, timeout: float = 0.0
+        self, _: Network, address: str, call: control.Call[Any], bodies: Any = (), *, timeout: float = 0.0
     ) -> Any:
         if address in self.fails:
             raise StrettoError("nothing answers")
         match call:
-            case admin.HasArtifact():
+            case control.HasArtifact():
                 return self.held[address] == CONTENT
-            case admin.HeldOfArtifact():
+            case control.HeldOfArtifact():
                 return len(self.held[address])
-            case admin.PutArtifact(offset=offset, size=size):
+            case control.PutArtifact(offset=offset, size=size):
                 assert (size, timeout) == (len(CONTENT), uploading.PIECE_SECONDS)
                 self.puts.append((address, offset, bodies[0]))
                 self.held[address] = self.held[address][:offset] + bodies[0]

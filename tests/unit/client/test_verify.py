@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from stretto import admin, wire
+from stretto import control
 from stretto.client import verify as verifying
 from stretto.client.verify import Verdict, all_equal, verify
 from stretto.replog.core.producers import NO_PRODUCER
 from stretto.replog.frame import Kind
-from stretto.types import Offset, TaskId, WorkerId
+from stretto.vocabulary.types import Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 from tests.unit.client.answering import (
     FOLLOWER,
     GROUPS,
@@ -25,12 +26,12 @@ from tests.unit.client.answering import (
 )
 
 END = Offset(41)
-Digests = Callable[[admin.Digests], admin.DigestView | None]
+Digests = Callable[[control.Digests], control.DigestView | None]
 
 
-def same(call: admin.Digests) -> admin.DigestView:
+def same(call: control.Digests) -> control.DigestView:
     tasks = (TaskId(2 * call.group.group), TaskId(2 * call.group.group + 1))
-    return admin.DigestView(offset=END, digests={task: f"of {task}" for task in tasks})
+    return control.DigestView(offset=END, digests={task: f"of {task}" for task in tasks})
 
 
 def replica(digests: Digests = same, *, marked: list[bytes] | None = None) -> Answering:
@@ -43,9 +44,9 @@ def replica(digests: Digests = same, *, marked: list[bytes] | None = None) -> An
                 marked.append(bodies[0])
             return wire.Appended(message.request, Offset(END - 1))
         assert isinstance(message, wire.Ask)
-        call = admin.decode_call(message.call)
-        assert isinstance(call, admin.Digests)
-        return wire.Answer(message.request, admin.encode(digests(call)))
+        call = control.decode_call(message.call)
+        assert isinstance(call, control.Digests)
+        return wire.Answer(message.request, control.encode(digests(call)))
 
     return answer
 
@@ -63,7 +64,7 @@ def test_replicas_that_hold_the_same_are_equal() -> None:
     marked: list[bytes] = []
     asked: list[str] = []
 
-    def digests(call: admin.Digests) -> admin.DigestView:
+    def digests(call: control.Digests) -> control.DigestView:
         asked.append(call.marker)
         return same(call)
 
@@ -80,9 +81,9 @@ def test_replicas_that_hold_the_same_are_equal() -> None:
 
 
 def test_a_task_that_differs_is_named() -> None:
-    def other(call: admin.Digests) -> admin.DigestView:
+    def other(call: control.Digests) -> control.DigestView:
         told = same(call)
-        return admin.DigestView(offset=told.offset, digests=told.digests | {TaskId(3): "else"})
+        return control.DigestView(offset=told.offset, digests=told.digests | {TaskId(3): "else"})
 
     found, _ = verdicts(replica(), replica(other))
     assert [(verdict.different, verdict.is_equal) for verdict in found] == [((), True), ((3,), False)]
@@ -93,12 +94,12 @@ def test_a_replica_is_asked_until_it_has_come_to_the_marker(monkeypatch: pytest.
     monkeypatch.setattr(verifying, "POLL_SECONDS", 0.001)
     looks: dict[object, int] = {}
 
-    def late(call: admin.Digests) -> admin.DigestView | None:
+    def late(call: control.Digests) -> control.DigestView | None:
         looks[call.group] = looks.get(call.group, 0) + 1
         if looks[call.group] == 1:
             return None
         # That of a marker whose answer was lost.
-        return admin.DigestView(offset=Offset(40), digests={}) if looks[call.group] == 2 else same(call)
+        return control.DigestView(offset=Offset(40), digests={}) if looks[call.group] == 2 else same(call)
 
     found, _ = verdicts(replica(), replica(late))
     assert all_equal(found)

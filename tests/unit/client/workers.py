@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from stretto import admin, wire
-from stretto.endpoint import Connection, Endpoint
-from stretto.loop import Loop
-from stretto.records import RecordBatch
+from stretto import control
+from stretto.network.endpoint import Connection, Endpoint
+from stretto.network.loop import Loop
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Offset, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import RecordBatch
+from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 MODULE = "m"
 GROUPS = tuple(GroupKey(MODULE, 1, number) for number in range(2))
@@ -33,7 +34,7 @@ class FakeWorker:
         self.opened: list[tuple[GroupKey, int]] = []
         self.taken: list[tuple[GroupKey, int, int, list[bytes]]] = []
         #: What the module is, for who asks; None: nobody answers that.
-        self.description: admin.ModuleDescription | None = admin.ModuleDescription(tasks=2, depots=None)
+        self.description: control.ModuleDescription | None = control.ModuleDescription(tasks=2, depots=None)
         self.asked = 0
         #: Asked first; None: as a good worker would.
         self.answer: Answer = lambda _: None
@@ -53,10 +54,10 @@ class FakeWorker:
             if message.awaited is None:
                 self._endpoint.reply(sender, self._metadata(message.request))
         elif isinstance(message, wire.Ask) and self.description is not None:
-            call = admin.decode_call(message.call)
-            assert isinstance(call, admin.Describe)
+            call = control.decode_call(message.call)
+            assert isinstance(call, control.Describe)
             self.asked += 1
-            self._endpoint.reply(sender, wire.Answer(message.request, admin.encode(self.description)))
+            self._endpoint.reply(sender, wire.Answer(message.request, control.encode(self.description)))
         elif isinstance(message, wire.AppendBatch):
             answer = self.answer(message)
             if answer is None:

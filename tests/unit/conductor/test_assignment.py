@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from stretto.conductor.assignment import assign
 from stretto.conductor.leadership import LedGroup, plan
 from stretto.errors import UsageError
-from stretto.worker.plan import plans_of
-from stretto.zk.records import Assignment, encode
+from stretto.specs.assignments import Assignment, plans_of
+from stretto.zk.records import encode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,11 @@ from stretto.conductor.operations import Operations
 from stretto.conductor.view import GroupState, Module, View
 from stretto.options import OptionSet
 from stretto.replog.core.record import GroupRecord, Member
-from stretto.types import Epoch, Incarnation, StorageId, WorkerId
-from stretto.worker.plan import plans_of
+from stretto.specs.assignments import plans_of
+from stretto.specs.modules import ModuleSpec, ModuleState
+from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.paths import Paths
-from stretto.zk.records import ModuleSpec, ModuleState, WorkerRegistration
+from stretto.zk.records import WorkerRegistration
 
 ONE = Incarnation("one")
 

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 from kazoo.exceptions import ConnectionLoss
 
-from stretto import admin
+from stretto import control
 from stretto.conductor.process import Conductor
 from stretto.errors import RetriableError
 
@@ -19,7 +19,7 @@ def test_an_answer_that_was_lost_is_not_told_as_a_failure(is_connected: bool) ->
     conductor._client.connected = is_connected
     conductor._answer.side_effect = ConnectionLoss
     with pytest.raises(RetriableError, match="may be done or not; look before"):
-        Conductor._handle(cast(Any, conductor), admin.Pause(module="m"), [])
+        Conductor._handle(cast(Any, conductor), control.Pause(module="m"), [])
 
 
 def test_what_was_never_begun_may_be_asked_again() -> None:
@@ -27,4 +27,4 @@ def test_what_was_never_begun_may_be_asked_again() -> None:
     conductor._client.connected = False
     conductor._look.side_effect = ConnectionLoss
     with pytest.raises(RetriableError, match="wait a moment and try again"):
-        Conductor._handle(cast(Any, conductor), admin.Pause(module="m"), [])
+        Conductor._handle(cast(Any, conductor), control.Pause(module="m"), [])

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from stretto.admin import ModuleDescription, ModuleManifest
 from stretto.conductor.compatibility import check_update, depots_of, writers_of
+from stretto.control import ModuleDescription, ModuleManifest
 from stretto.errors import UsageError
 from stretto.pstate.types import describe
-from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, PStateSpec, TopologySpec
+from stretto.specs.modules import DepotSpec, ModuleSpec, ModuleState, PStateSpec, TopologySpec
 
 
 @dataclass

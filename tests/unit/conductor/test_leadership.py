@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.conductor.leadership import Balance, LedGroup, Plan, Switch, plan
-from stretto.types import WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import WorkerId
 
 
 def led(number: int, leader: str | None, *candidates: str) -> LedGroup:

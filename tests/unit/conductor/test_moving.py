@@ -11,8 +11,8 @@ from stretto.conductor.assignment import assign
 from stretto.conductor.moving import follows, moved, next_name, settled
 from stretto.errors import UsageError
 from stretto.replog.core.record import GroupRecord, Member
-from stretto.types import Epoch, Incarnation, StorageId, WorkerId
-from stretto.zk.records import Assignment
+from stretto.specs.assignments import Assignment
+from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
 
 NODES = {f"n{number}": 0 for number in range(5)}
 

@@ -7,9 +7,9 @@ from stretto.conductor.assignment import assign
 from stretto.conductor.regrouping import record_of, regrouped, unclosed, unprepared
 from stretto.errors import UsageError
 from stretto.replog.core.record import GroupRecord, Member
-from stretto.types import Epoch, Incarnation, StorageId, WorkerId
-from stretto.worker.plan import plans_of
-from stretto.zk.records import Assignment, WorkerRegistration
+from stretto.specs.assignments import Assignment, plans_of
+from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
+from stretto.zk.records import WorkerRegistration
 
 NODES = {"n1": 0, "n2": 0, "n3": 0}
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from stretto.conductor.assignment import assign
 from stretto.conductor.updating import TRIAL_SECONDS, carried_out, going_by_other_code, trials
 from stretto.conductor.view import GroupState, Module, View
-from stretto.types import Incarnation, StorageId, WorkerId
-from stretto.worker.plan import plans_of
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import ModuleSpec, ModuleState, NodeRegistration, Trial, Update, WorkerRegistration
+from stretto.specs.assignments import plans_of
+from stretto.specs.modules import ModuleSpec, ModuleState, Trial, Update
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Incarnation, StorageId, WorkerId
+from stretto.zk.records import NodeRegistration, WorkerRegistration
 
 ASSIGNMENT = assign(
     "m", generation=1, tasks=4, threads=4, workers=4, factor=2, processes=dict.fromkeys("abcd", 0)

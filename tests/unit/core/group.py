@@ -23,7 +23,16 @@ from stretto.replog.core.replica import Recovered, Replica
 from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.frame import Frame, Header, Kind, encode
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Incarnation, Millis, Offset, ProducerId, StorageId, TaskId, WorkerId
+from stretto.vocabulary.types import (
+    Epoch,
+    Incarnation,
+    Millis,
+    Offset,
+    ProducerId,
+    StorageId,
+    TaskId,
+    WorkerId,
+)
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from stretto.replog.core.effects import Effect
 from stretto.replog.core.events import CasOutcome
 from stretto.replog.core.guards import GUARDS
 from stretto.replog.core.record import GroupRecord
-from stretto.types import WorkerId
+from stretto.vocabulary.types import WorkerId
 from tests.unit.core.group import (
     ALL,
     SETTINGS,

@@ -9,7 +9,7 @@ from stretto.replog.core.events import Event, Tick
 from stretto.replog.core.replica import Replica
 from stretto.sim import node
 from stretto.sim.simulation import run_seed
-from stretto.types import Millis
+from stretto.vocabulary.types import Millis
 
 
 class PunctualReplica(Replica):

@@ -8,7 +8,7 @@ from stretto.replog.core.events import CasOutcome
 from stretto.replog.core.follower import Follower
 from stretto.replog.core.leader import Leader
 from stretto.replog.core.replica import RoleName
-from stretto.types import Epoch, Offset, WorkerId
+from stretto.vocabulary.types import Epoch, Offset, WorkerId
 from tests.unit.core.group import (
     ALL,
     SETTINGS,

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.invariants import InvariantViolation
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.messages import RejectReason
 from stretto.replog.core.producers import ProducerTable
 from stretto.replog.core.replica import RoleName
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Offset, StorageId, WorkerId
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.vocabulary.types import Epoch, Offset, StorageId, WorkerId
 from tests.unit.core.group import (
     PRODUCER,
     SETTINGS,

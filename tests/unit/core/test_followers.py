@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.invariants import InvariantViolation
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.messages import RejectReason
-from stretto.types import Epoch, Millis, Offset
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.vocabulary.types import Epoch, Millis, Offset
 from tests.unit.core.group import (
     SETTINGS,
     W0,

@@ -14,7 +14,7 @@ from stretto.replog.core.producers import (
     sequence_in,
 )
 from stretto.replog.frame import Kind, payload
-from stretto.types import Epoch, Millis, Offset
+from stretto.vocabulary.types import Epoch, Millis, Offset
 from tests.unit.core.group import (
     PRODUCER,
     SETTINGS,

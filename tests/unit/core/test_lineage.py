@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.invariants import InvariantViolation
 from stretto.replog.core.lineage import History, divergence, epoch_end, extended, truncated
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Offset
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.vocabulary.types import Epoch, Offset
 from tests.unit.core.group import history
 
 OLD = history((1, 0), (2, 10), (5, 20))

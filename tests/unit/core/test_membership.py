@@ -8,7 +8,7 @@ from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.events import CasOutcome
 from stretto.replog.core.follower import Follower
-from stretto.types import WorkerId
+from stretto.vocabulary.types import WorkerId
 from tests.unit.core.group import (
     SETTINGS,
     W0,

@@ -20,7 +20,7 @@ from stretto.replog.core.producers import (
     Verdict,
 )
 from stretto.replog.frame import Header, Kind
-from stretto.types import Offset, ProducerId, TaskId
+from stretto.vocabulary.types import Offset, ProducerId, TaskId
 from tests.unit.core.group import header
 
 P, Q = ProducerId(7), ProducerId(8)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from stretto.replog.core.record import GroupRecord
-from stretto.types import Epoch
+from stretto.vocabulary.types import Epoch
 from tests.unit.core.group import ALL, W0, W1, W2, incarnation_of, member, record
 
 

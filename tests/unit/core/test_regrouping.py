@@ -4,7 +4,7 @@ from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import Producers, ProducerTable
 from stretto.replog.frame import Kind
-from stretto.types import Millis, Offset
+from stretto.vocabulary.types import Millis, Offset
 from tests.unit.core.group import (
     PRODUCER,
     LeaderSubject,

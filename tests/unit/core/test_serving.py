@@ -6,7 +6,7 @@ import pytest
 
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, Millis
+from stretto.vocabulary.types import Epoch, Millis
 from tests.unit.core.group import (
     SETTINGS,
     W0,

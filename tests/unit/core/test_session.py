@@ -6,7 +6,7 @@ from stretto.replog.core import effects, events, messages
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.follower import Follower
 from stretto.replog.core.leader import Leader
-from stretto.types import Incarnation
+from stretto.vocabulary.types import Incarnation
 from tests.unit.core.group import (
     W0,
     W1,

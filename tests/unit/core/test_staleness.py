@@ -8,7 +8,7 @@ import pytest
 
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.effects import Effect, Refusal
-from stretto.types import Epoch, Millis, Offset
+from stretto.vocabulary.types import Epoch, Millis, Offset
 from tests.unit.core.group import (
     SETTINGS,
     W0,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from stretto import admin
+from stretto import control
 from stretto.demo.load import Account
 from stretto.demo.view import render
-from stretto.types import Epoch, TaskId, WorkerId
-from stretto.wire import GroupView
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire.messages import GroupView
 
 WORKERS = tuple(WorkerId(f"WordCount-{number}") for number in range(3))
 EXPORTS = ['export PATH=/home/ann/stretto/.venv/bin:"$PATH"', "export STRETTO_BOOTSTRAP=127.0.0.1:27940"]
@@ -19,7 +19,7 @@ LAST_TRY = "stretto leadership disallow node-1"
 
 def picture(width: int, height: int, *problems: str) -> list[str]:
     nodes = tuple(
-        admin.NodeView(
+        control.NodeView(
             node=f"node-{number}",
             address="127.0.0.1:1",
             labels={},
@@ -30,7 +30,7 @@ def picture(width: int, height: int, *problems: str) -> list[str]:
         )
         for number in (1, 2, 3)
     )
-    module = admin.ModuleView(
+    module = control.ModuleView(
         module="WordCount",
         state="running",
         artifact="",
@@ -41,7 +41,7 @@ def picture(width: int, height: int, *problems: str) -> list[str]:
         depots=(),
         pstates=(),
         processes=tuple(
-            admin.WorkerView(worker=worker, node=f"node-{number}", address="127.0.0.1:2")
+            control.WorkerView(worker=worker, node=f"node-{number}", address="127.0.0.1:2")
             for number, worker in enumerate(WORKERS, start=1)
         ),
         groups=4,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.errors import StrettoError, UsageError
 from stretto.export.job import Done
 from stretto.export.manifest import Manifest, TaskRead, decode, encode
@@ -26,7 +26,7 @@ from stretto.export.planning import (
 )
 from stretto.export.report import read_report
 from stretto.pstate.types import describe
-from stretto.zk.records import DepotSpec, PStateSpec
+from stretto.specs.modules import DepotSpec, PStateSpec
 
 SHOP = ModuleDescription(
     tasks=2,

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import PeerError, UsageError
-from stretto.ordered import EVERYTHING
 from stretto.pstate.changes import CHANGES_BYTES_MAX, Changes, check_payload, pack, parse
+from stretto.pstate.ordered import EVERYTHING
 from stretto.pstate.tree import VALUE_BYTES_MAX
 
 DECLARED = ("counts", "seen")

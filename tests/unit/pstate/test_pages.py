@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto import ordered
 from stretto.errors import StorageError
-from stretto.ordered import EVERYTHING
-from stretto.pstate import btree
+from stretto.pstate import btree, ordered
 from stretto.pstate.btree import Tree, map_pages
+from stretto.pstate.ordered import EVERYTHING
 from stretto.pstate.pages import NO_ROWS, Page, read_page, read_pages
 from stretto.pstate.splits import splits
 

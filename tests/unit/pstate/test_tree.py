@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto import ordered
 from stretto.errors import PeerError, UsageError
-from stretto.pstate import tree
+from stretto.pstate import ordered, tree
 from stretto.pstate.tree import (
     ABSENT,
     Entries,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from stretto.replog.frame import Frame, Header, Kind, decode, encode, payload
 from stretto.replog.storage import EpochStart, Storage
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
 
 
 def make_frame(offset: int, *, epoch: int = 1, count: int = 1, content: bytes = b"payload") -> Frame:

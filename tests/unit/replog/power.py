@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stretto.replog.frame import Buffer
+from stretto.vocabulary.types import Buffer
 
 SUBSETS_MAX = 64
 

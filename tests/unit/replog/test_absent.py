@@ -10,7 +10,7 @@ import pytest
 
 from stretto.replog.folder import OsFolder
 from stretto.replog.log import Replog
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 from tests.unit.replog.frames import make_frame
 from tests.unit.replog.power import PowerFile, PowerFolder
 

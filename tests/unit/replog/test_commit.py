@@ -12,7 +12,7 @@ from stretto.errors import StorageError
 from stretto.replog.commit import GroupCommit
 from stretto.replog.folder import OsFolder
 from stretto.replog.log import Pending, Replog
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 from tests.unit.replog.frames import contents, make_frame, make_frames, read_all
 from tests.unit.replog.power import PowerFolder
 

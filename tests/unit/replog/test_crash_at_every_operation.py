@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from stretto.replog.log import Replog
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 from tests.unit.replog.frames import Contents, contents, epoch_start, make_frame, make_frames
 from tests.unit.replog.power import PowerFolder, PowerLoss
 

@@ -13,7 +13,7 @@ from stretto.replog import inspect
 from stretto.replog.folder import OsFolder
 from stretto.replog.log import Replog
 from stretto.replog.segment import SEGMENT_HEADER_BYTES, segment_name
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 from tests.unit.replog.frames import epoch_start, make_frame
 
 

@@ -15,7 +15,7 @@ from stretto.replog.frame import (
     encode,
     payload,
 )
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
 from tests.unit.replog.frames import make_frame, whole
 
 headers = st.builds(

@@ -16,7 +16,7 @@ from stretto.replog.identity import (
     open_identity,
 )
 from stretto.replog.log import Replog
-from stretto.types import StorageId
+from stretto.vocabulary.types import StorageId
 from tests.unit.replog.frames import make_frames
 from tests.unit.replog.power import PowerFolder, PowerLoss
 

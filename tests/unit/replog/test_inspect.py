@@ -16,7 +16,7 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.intent import INTENT_NAME, Change, Intent, _encode
 from stretto.replog.log import Replog
 from stretto.replog.segment import SEGMENT_HEADER_BYTES, segment_name
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 from tests.unit.replog.frames import make_frame
 
 FRAME_BYTES = 75

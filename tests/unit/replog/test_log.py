@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from stretto.errors import StorageCorrupt, StorageError
-from stretto.invariants import InvariantViolation
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import HEADER_BYTES, TRAILER_BYTES
 from stretto.replog.log import Replog
 from stretto.replog.segment import SEGMENT_HEADER_BYTES
-from stretto.types import Offset
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.vocabulary.types import Offset
 from tests.unit.replog.frames import contents, make_frame, make_frames, read_all
 from tests.unit.replog.power import PowerFile, PowerFolder
 

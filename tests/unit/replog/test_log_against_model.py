@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from stretto.replog.frame import Frame
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Offset
+from stretto.vocabulary.types import Epoch, Offset
 from tests.unit.replog.frames import make_frame, read_all, whole
 from tests.unit.replog.power import PowerFolder, PowerLoss
 

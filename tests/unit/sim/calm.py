@@ -11,7 +11,7 @@ from stretto.sim.node import Node
 from stretto.sim.requests import Batch
 from stretto.sim.scenario import calm_plan
 from stretto.sim.simulation import Simulation
-from stretto.types import TaskId, WorkerId
+from stretto.vocabulary.types import TaskId, WorkerId
 
 DEADLINE_MS = 20_000
 

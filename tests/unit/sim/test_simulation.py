@@ -6,7 +6,7 @@ import pytest
 
 from stretto.sim.scenario import calm_plan
 from stretto.sim.simulation import Simulation, Verdict
-from stretto.types import Epoch, WorkerId
+from stretto.vocabulary.types import Epoch, WorkerId
 from tests.unit.sim.calm import Calm, replica_of
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stretto.artifact.archive import Entry, pack
-from stretto.ordered import encode
 from stretto.pstate.changes import Changes
+from stretto.pstate.ordered import encode
 from stretto.replog.frame import Kind
 from stretto.snapshot.manifest import ARTIFACT, GroupCut, Manifest, StoredTask, file_of, write_manifest
-from stretto.types import Epoch, Offset, TaskId, WorkerId
+from stretto.specs.modules import DepotSpec
+from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
 from stretto.worker.state import AppliedState
-from stretto.zk.records import DepotSpec
 from tests.unit.worker.entries import Log
 
 TASKS = (TaskId(0), TaskId(1))

@@ -12,15 +12,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from stretto import admin, wire
-from stretto.admin.snapshots import CutTask, CutView
+from stretto import control
+from stretto.control.snapshots import CutTask, CutView
 from stretto.errors import RetriableError, StrettoError
 from stretto.snapshot import creating
 from stretto.snapshot.manifest import ARTIFACT
-from stretto.types import Epoch, Offset, TaskId, WorkerId
+from stretto.specs.modules import ModuleSpec, ModuleState, TopologySpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker.snapshots import PREFIX
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import ModuleSpec, ModuleState, TopologySpec
 from tests.unit.syncs import RecordedSyncs
 
 LEADER, FOLLOWER, OTHER = WORKERS = (WorkerId("w0"), WorkerId("w1"), WorkerId("w2"))
@@ -74,16 +75,16 @@ class World:
     def _ask(self, _: object, worker: WorkerId, call: Any, *, timeout: float) -> Any:
         assert timeout
         match call:
-            case admin.HoldTopologies(hold_ms=hold_ms):
+            case control.HoldTopologies(hold_ms=hold_ms):
                 self.holds.append(hold_ms)
                 led = ((VIEW.key, self.held_epoch),) if worker == LEADER else ()
-                return admin.HoldView(led=led, waits="", was_held=True)
-            case admin.Cut():
+                return control.HoldView(led=led, waits="", was_held=True)
+            case control.Cut():
                 return self._view(worker)
-            case admin.CopyCut():
+            case control.CopyCut():
                 self.copied.add(worker)
                 return True
-            case admin.DropCut(marker=marker):
+            case control.DropCut(marker=marker):
                 self.dropped.append(marker)
                 return None
             case _:
@@ -201,7 +202,7 @@ def test_the_code_of_a_snapshot_is_on_disk_before_the_manifest_says_that_it_is_t
     code = b"code" * 1_000
     nodes = [SimpleNamespace(node="n1", address=None), SimpleNamespace(node="n2", address="n2")]
 
-    def ask_with_body(_: object, address: str, call: admin.GetArtifact) -> tuple[int, list[bytes]]:
+    def ask_with_body(_: object, address: str, call: control.GetArtifact) -> tuple[int, list[bytes]]:
         assert address == "n2"
         return len(code), [code[call.offset : call.offset + 1_500]]
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from stretto.admin import MicrobatchCut, SnapshotView
+from stretto.control import MicrobatchCut, SnapshotView
 from stretto.errors import StrettoError, UsageError
 from stretto.pstate.changes import pack
 from stretto.snapshot.creating import check_name, default_name
 from stretto.snapshot.cuts import microbatch_at, why_torn
 from stretto.snapshot.keeping import delete_files, too_many
 from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, file_of, read_manifest
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch import entries
 from stretto.worker.microbatch.entries import Batch, Span, Version
 from stretto.worker.snapshots import CREATING, noted

@@ -8,7 +8,7 @@ import pytest
 
 from stretto.errors import StorageError
 from stretto.snapshot.taskfile import TaskFile
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.state import AppliedState
 from tests.unit.snapshot.snapshots import TASKS, a_log
 from tests.unit.syncs import RecordedSyncs

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from stretto import admin, wire
+from stretto import control
 from stretto.errors import RetriableError
 from stretto.snapshot import creating
-from stretto.types import Epoch, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 GROUPS = [GroupKey("bank", 1, number) for number in range(2)]
 
@@ -32,10 +33,10 @@ class Workers:
 
     def ask(self, _network: object, address: str, call: Any, *, timeout: float) -> Any:
         assert timeout
-        assert isinstance(call, admin.HoldTopologies)
+        assert isinstance(call, control.HoldTopologies)
         if not call.hold_ms:
             self.held.pop(address, None)
-            return admin.HoldView(led=(), waits="")
+            return control.HoldView(led=(), waits="")
         self.asked[address] += 1
         number = self.asked[address]
         if number in self.missed.get(address, ()):
@@ -52,7 +53,7 @@ class Workers:
         else:
             self.quiet.discard(address)
         group = GROUPS[int(address[1:])]
-        return admin.HoldView(led=((group, Epoch(3)),), waits=waits, was_held=was_held)
+        return control.HoldView(led=((group, Epoch(3)),), waits=waits, was_held=was_held)
 
 
 @pytest.mark.parametrize("missed", [{}, {"w1": {1, 2, 3, 4}}, {"w0": {2, 3}, "w1": {1}}])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.admin import SnapshotView
+from stretto.control import SnapshotView
 from stretto.snapshot import keeping
 from stretto.snapshot.keeping import delete_files
 from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, read_manifest

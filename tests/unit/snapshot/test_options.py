@@ -8,24 +8,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.errors import UsageError
 from stretto.options import Level
 from stretto.snapshot.manifest import MANIFEST, read_manifest, write_manifest
 from stretto.snapshot.options import lines_of, options_of, options_to_restore
-from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, TopologySpec
+from stretto.specs.modules import DepotSpec, ModuleSpec, ModuleState, TopologySpec
 from tests.unit.snapshot.snapshots import a_manifest
 
 SET = (
-    admin.OptionsAt(values={"snapshot.retain": 7, "replication.min.isr": 2}),
-    admin.OptionsAt(depot="events", values={"depot.retention.records": 100}),
+    control.OptionsAt(values={"snapshot.retain": 7, "replication.min.isr": 2}),
+    control.OptionsAt(depot="events", values={"depot.retention.records": 100}),
 )
 
 
 class Cluster:
     """Has options set at some levels, and one for the whole of it."""
 
-    def ask(self, call: admin.Options) -> tuple[admin.OptionView, ...]:
+    def ask(self, call: control.Options) -> tuple[control.OptionView, ...]:
         level = call.level
         here = Level.of(level.module, depot=level.depot, topology=level.topology, pstate=level.pstate)
         found = {"pin.idle.timeout.millis": (1_000, "cluster")}
@@ -34,7 +34,7 @@ class Cluster:
             if origin in here.path():
                 found |= {name: (value, str(origin)) for name, value in each.values.items()}
         return tuple(
-            admin.OptionView(name=name, value=value, origin=origin, default=0, unit="", doc="")
+            control.OptionView(name=name, value=value, origin=origin, default=0, unit="", doc="")
             for name, (value, origin) in found.items()
         )
 
@@ -66,7 +66,7 @@ def test_options_given_take_the_place_of_those_of_the_snapshot() -> None:
 
 
 def test_an_option_that_this_release_does_not_have_is_told_with_the_way_around_it() -> None:
-    strange = (admin.OptionsAt(values={"snapshot.retian": 7}),)
+    strange = (control.OptionsAt(values={"snapshot.retian": 7}),)
     manifest = msgspec.structs.replace(a_manifest((), "a"), options=strange)
     with pytest.raises(UsageError, match=r"has snapshot.retian = 7 for the module other.*--no-options"):
         options_to_restore(manifest, "other", {})

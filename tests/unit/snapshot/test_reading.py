@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from stretto.errors import UsageError
-from stretto.ordered import encode
 from stretto.pstate.changes import Changes
+from stretto.pstate.ordered import encode
 from stretto.pstate.pages import Page
-from stretto.records import RecordBatch
 from stretto.snapshot.checking import check
 from stretto.snapshot.manifest import ARTIFACT, MANIFEST, Manifest, SnapshotDamaged, file_of, read_manifest
 from stretto.snapshot.reading import Snapshot, open_snapshot
-from stretto.types import TaskId
+from stretto.vocabulary.records import RecordBatch
+from stretto.vocabulary.types import TaskId
 from tests.unit.snapshot.snapshots import a_log, made
 from tests.unit.worker.entries import Log
 

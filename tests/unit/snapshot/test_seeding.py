@@ -15,17 +15,17 @@ from stretto.replog.frame import Kind
 from stretto.replog.storage import EpochStart
 from stretto.snapshot import seeding
 from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, file_of, write_manifest
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.specs.assignments import GroupPlan
+from stretto.specs.modules import RestoredFrom
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker import storage as storages
 from stretto.worker.install import Install, steps
-from stretto.worker.plan import GroupPlan
 from stretto.worker.state import AppliedState
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage
 from stretto.worker.taskseed import HOPS
 from stretto.worker.topology import rows
 from stretto.worker.topology.work import Incoming
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import RestoredFrom
 from tests.unit.snapshot.snapshots import TASKS, a_log, copied, made
 from tests.unit.syncs import RecordedSyncs
 from tests.unit.worker.entries import Log

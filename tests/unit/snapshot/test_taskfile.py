@@ -8,12 +8,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from stretto.ordered import encode
+from stretto.pstate.ordered import encode
 from stretto.snapshot import taskfile
 from stretto.snapshot.manifest import SnapshotDamaged, file_of
 from stretto.snapshot.reading import open_snapshot
 from stretto.snapshot.taskfile import TaskFile
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from tests.unit.snapshot.snapshots import a_log, made
 
 

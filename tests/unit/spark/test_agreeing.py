@@ -16,11 +16,12 @@ from pyspark_stretto.moments import Plan, moment_of, name_of, new_name, pinned_o
 from pyspark_stretto.options import Options
 from pyspark_stretto.renewing import Pins, renewed
 from pyspark_stretto.states import Described
-from stretto import admin, wire
+from stretto import control
 from stretto.client.scan import PinnedGroup
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.types import Epoch, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 DESCRIBED = Described(module="m", version=1, tasks=2, type=None, origin="")
 SECONDS = 20.0
@@ -47,7 +48,7 @@ class Cluster:
     """Keeps the first offer for each query, and pins when it is asked to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.decided: dict[int, admin.ReadMoment] = {}
+        self.decided: dict[int, control.ReadMoment] = {}
         self.lost: set[str] = set()
         self.released: list[str] = []
         self.asked: list[str] = []
@@ -80,24 +81,24 @@ class Cluster:
         # One of them cannot be found.
         return wire.Metadata(0, {workers[0]: "first", workers[2]: "third"}, (view,))
 
-    def ask_worker(self, address: str, call: admin.Call[Any]) -> Any:
+    def ask_worker(self, address: str, call: control.Call[Any]) -> Any:
         self.asked.append(address)
         if address in self.silent:
             raise RetriableError(f"nothing answers at {address}")
         match call:
-            case admin.FindMoment(query=query) | admin.AnnounceMoment(query=query):
+            case control.FindMoment(query=query) | control.AnnounceMoment(query=query):
                 self.before_find()
                 latest = self.decided[max(self.decided)] if self.decided else None
-                return admin.MomentFound(moment=self.decided.get(query), latest=latest)
-            case admin.FindMoments():
+                return control.MomentFound(moment=self.decided.get(query), latest=latest)
+            case control.FindMoments():
                 return tuple(self.decided.values())
-            case admin.DecideMoment(offer=offer):
+            case control.DecideMoment(offer=offer):
                 return self.decided.setdefault(offer.query, offer)
             case _:
                 raise AssertionError(call)
 
-    def decide(self, query: int, pin: str, *, planned_ms: int = 0) -> admin.ReadMoment:
-        self.decided[query] = admin.ReadMoment(query=query, planned_ms=planned_ms, pinned=(pinned(pin),))
+    def decide(self, query: int, pin: str, *, planned_ms: int = 0) -> control.ReadMoment:
+        self.decided[query] = control.ReadMoment(query=query, planned_ms=planned_ms, pinned=(pinned(pin),))
         return self.decided[query]
 
 
@@ -175,9 +176,11 @@ def test_pins_of_an_offer_that_came_second_are_let_go(cluster: Cluster) -> None:
     cluster.decide(4, "before")
     real = cluster.ask_worker
 
-    def overtaken(address: str, call: admin.Call[Any]) -> Any:
-        if isinstance(call, admin.DecideMoment):
-            cluster.decided.setdefault(5, admin.ReadMoment(query=5, planned_ms=1, pinned=(pinned("other"),)))
+    def overtaken(address: str, call: control.Call[Any]) -> Any:
+        if isinstance(call, control.DecideMoment):
+            cluster.decided.setdefault(
+                5, control.ReadMoment(query=5, planned_ms=1, pinned=(pinned("other"),))
+            )
         return real(address, call)
 
     cast(Any, cluster).ask_worker = overtaken
@@ -261,7 +264,7 @@ def test_the_number_of_a_query_is_that_of_its_task(
 
 def test_a_part_reads_under_the_pin_of_its_group() -> None:
     first, second = pinned("a", tasks=(0, 1)), pinned("b", tasks=(2,))
-    moment = admin.ReadMoment(query=1, planned_ms=0, pinned=(first, second))
+    moment = control.ReadMoment(query=1, planned_ms=0, pinned=(first, second))
     assert [pinned_of(moment, task).pin for task in (1, 2)] == ["a", "b"]
     with pytest.raises(UsageError, match="module m has no task 3 any more"):
         pinned_of(moment, 3)

@@ -26,10 +26,10 @@ from pyspark.sql.datasource import (
 
 from pyspark_stretto import filters
 from pyspark_stretto.filters import DepotFilters, KeyFilters
-from stretto import ordered
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.pstate import ordered
 from stretto.pstate.types import describe
-from stretto.scans import OFFSET_END
+from stretto.wire.scans import OFFSET_END
 
 TASKS = 4
 

@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_stretto import moments, states
 from pyspark_stretto.moments import Plan, moment_of
-from stretto import admin
+from stretto import control
 from stretto.client.scan import PinnedGroup
 from stretto.errors import StrettoError
 
@@ -48,30 +48,30 @@ class Cluster:
         #: Runs while somebody pins.
         self.while_pinning: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
-        self._decided: dict[int, admin.ReadMoment] = {}
+        self._decided: dict[int, control.ReadMoment] = {}
         self._announced: set[int] = set()
 
     def answer(self, call: Any) -> Any:
         with self._lock:
             match call:
-                case admin.AnnounceMoment(query=query):
+                case control.AnnounceMoment(query=query):
                     self._announced.add(query)
                     return self._find(query)
-                case admin.FindMoment(query=query):
+                case control.FindMoment(query=query):
                     self.finds += 1
                     return self._find(query)
-                case admin.FindMoments():
+                case control.FindMoments():
                     return tuple(self._decided[query] for query in sorted(self._decided))
-                case admin.DecideMoment(offer=offer):
+                case control.DecideMoment(offer=offer):
                     return self._decided.setdefault(offer.query, offer)
                 case _:
                     raise NotImplementedError(call)
 
-    def _find(self, query: int) -> admin.MomentFound:
+    def _find(self, query: int) -> control.MomentFound:
         if query in self._decided:
-            return admin.MomentFound(moment=self._decided[query])
+            return control.MomentFound(moment=self._decided[query])
         latest = self._decided[max(self._decided)] if self._decided else None
-        return admin.MomentFound(latest=latest, is_begun=query in self._announced)
+        return control.MomentFound(latest=latest, is_begun=query in self._announced)
 
     def pin(self, *_: object) -> tuple[PinnedGroup, ...]:
         self.while_pinning()
@@ -98,7 +98,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return cluster
 
 
-class _Forgetful(dict[tuple[str, int], admin.ReadMoment]):
+class _Forgetful(dict[tuple[str, int], control.ReadMoment]):
     """Each task is in a process of its own: what one of them knows is of no use to the next."""
 
     def __contains__(self, _: object) -> bool:
@@ -153,6 +153,6 @@ def test_a_first_part_that_never_decides_is_not_waited_for_without_end(
     monkeypatch.setattr(moments, "DECIDE_SECONDS", 0.05)
     monkeypatch.setattr(moments, "GIVE_UP_SECONDS", 0.0)
     assert offset_of(FIRST, 1) == 100
-    cluster.answer(admin.AnnounceMoment(module="m", plan="plan", query=2))
+    cluster.answer(control.AnnounceMoment(module="m", plan="plan", query=2))
     with pytest.raises(StrettoError, match="look at the error of its task"):
         offset_of(OTHER, 2)

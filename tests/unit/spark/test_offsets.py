@@ -21,10 +21,10 @@ from pyspark_stretto.streaming import (
     offsets_of,
     told,
 )
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.errors import StrettoError, UsageError
+from stretto.specs.modules import DepotSpec
 from stretto.worker.depot import DepotBatch
-from stretto.zk.records import DepotSpec
 
 OPTIONS = Options(module="Counts", depot="events")
 BOUNDS = {0: (0, 10), 1: (5, 20)}

@@ -15,11 +15,12 @@ from pyspark_stretto.options import Options
 from pyspark_stretto.registering import register
 from pyspark_stretto.source import DefaultSource
 from pyspark_stretto.states import Described
-from stretto import admin, wire
+from stretto import control
 from stretto.client.scan import PinnedGroup
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.types import Epoch, TaskId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 
 DESCRIBED = Described(module="m", version=1, tasks=2, type=None, origin="")
 
@@ -228,12 +229,12 @@ def test_pins_that_do_not_fit_are_let_go(pins: Any) -> None:
 def test_a_module_is_described_by_the_first_of_its_workers_that_answers() -> None:
     workers = tuple(WorkerId(f"w{number}") for number in range(3))
     view = wire.GroupView(GroupKey("m", 1, 0), (TaskId(0),), workers, Epoch(1), workers[0], workers, 2)
-    described = admin.ModuleDescription(tasks=2, depots=None)
+    described = control.ModuleDescription(tasks=2, depots=None)
     asked: list[str] = []
 
-    def ask_worker(address: str, call: admin.Describe) -> admin.ModuleDescription:
+    def ask_worker(address: str, call: control.Describe) -> control.ModuleDescription:
         asked.append(address)
-        assert call == admin.Describe(module="m")
+        assert call == control.Describe(module="m")
         if address == "second":
             raise StrettoError("it stops")
         return described

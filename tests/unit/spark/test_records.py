@@ -31,10 +31,10 @@ from pyspark_stretto.records import Records, check_schema
 from pyspark_stretto.schema import DEPOT_SCHEMA
 from pyspark_stretto.sink import Target
 from stretto.errors import UsageError
-from stretto.partition import task_of
-from stretto.records import DepotOffset, pack
+from stretto.module.partition import task_of
+from stretto.specs.modules import DepotSpec
+from stretto.vocabulary.records import DepotOffset, pack
 from stretto.worker.depot import DepotBatch
-from stretto.zk.records import DepotSpec
 
 INT, TEXT, BINARY = IntegerType(), StringType(), BinaryType()
 

@@ -12,12 +12,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pyspark_stretto import sink
 from pyspark_stretto.options import Options
 from pyspark_stretto.sink import BatchSink, StreamSink, Written
-from stretto import connect, wire
-from stretto.admin import ModuleDescription
+from stretto import connect
+from stretto.control import ModuleDescription
 from stretto.errors import StrettoError
 from stretto.replog.core.producers import is_lasting, is_named
-from stretto.types import Offset
-from stretto.zk.records import DepotSpec
+from stretto.specs.modules import DepotSpec
+from stretto.vocabulary.types import Offset
+from stretto.wire import messages as wire
 from tests.unit.client.workers import MODULE, FakeWorker
 
 OPTIONS = Options(module=MODULE, depot="d")

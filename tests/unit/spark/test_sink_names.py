@@ -14,7 +14,7 @@ from pyspark_stretto import sink
 from pyspark_stretto.options import Options
 from pyspark_stretto.sink import StreamSink, Target
 from stretto.errors import UsageError
-from stretto.zk.records import DepotSpec
+from stretto.specs.modules import DepotSpec
 
 SCHEMA = StructType([StructField("value", StringType())])
 

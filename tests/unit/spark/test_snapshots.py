@@ -17,13 +17,13 @@ from pyspark.sql.datasource import CaseInsensitiveDict, Filter, LessThan
 from pyspark_stretto import states
 from pyspark_stretto.batch import BatchReader
 from pyspark_stretto.source import DefaultSource
-from stretto import admin
+from stretto import control
 from stretto.artifact.archive import digest_of
 from stretto.errors import OffsetTrimmed, StrettoError, UsageError
 from stretto.pstate.types import describe
 from stretto.snapshot.manifest import MANIFEST, file_of, write_manifest
-from stretto.types import TaskId
-from stretto.zk.records import PStateSpec
+from stretto.specs.modules import PStateSpec
+from stretto.vocabulary.types import TaskId
 from tests.unit.snapshot.snapshots import made
 
 PSTATE = "counts"
@@ -213,16 +213,16 @@ def test_a_start_beyond_the_end_of_a_task_is_told_so_that_nobody_goes_on_from_th
 class Knowing:
     """A cluster that knows of snapshots, and nothing else."""
 
-    def __init__(self, *known: admin.SnapshotView) -> None:
+    def __init__(self, *known: control.SnapshotView) -> None:
         self._known = known
 
-    def ask(self, call: admin.Snapshots) -> tuple[admin.SnapshotView, ...]:
+    def ask(self, call: control.Snapshots) -> tuple[control.SnapshotView, ...]:
         return tuple(each for each in self._known if each.module == call.module)
 
 
 def test_a_snapshot_is_found_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     views = [
-        admin.SnapshotView(
+        control.SnapshotView(
             module="bank", name=name, folder=str(folder), state=state, at_ms=1, tasks=2, size_bytes=1
         )
         for name, state in (("one", "complete"), ("two", "creating"))

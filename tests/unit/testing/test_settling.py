@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.testing.clusters import _has_taken
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 
 
-def view(**others: Any) -> admin.MicrobatchView:
+def view(**others: Any) -> control.MicrobatchView:
     told: dict[str, Any] = {
         "topology": "book",
         "id": 3,
@@ -21,7 +21,7 @@ def view(**others: Any) -> admin.MicrobatchView:
         "why": "",
         "ends": {"orders": {TaskId(0): 5, TaskId(1): 2}},
     }
-    return admin.MicrobatchView(**(told | others))
+    return control.MicrobatchView(**(told | others))
 
 
 def test_one_that_has_heard_of_everything_and_has_it() -> None:
@@ -38,5 +38,5 @@ def test_one_that_has_heard_of_everything_and_has_it() -> None:
         (view(phase="rolling"), {"orders": {0: 5, 1: 2}}),
     ],
 )
-def test_one_that_has_not(told: admin.MicrobatchView, visible: dict[str, dict[int, int]]) -> None:
+def test_one_that_has_not(told: control.MicrobatchView, visible: dict[str, dict[int, int]]) -> None:
     assert not _has_taken(told, visible)

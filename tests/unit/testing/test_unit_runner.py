@@ -18,7 +18,7 @@ from stretto.artifact.importing import manifest
 from stretto.client import PStateReader
 from stretto.client.queries import task_of
 from stretto.errors import UsageError
-from stretto.partition import GLOBAL, owner_of
+from stretto.module.partition import GLOBAL, owner_of
 from stretto.testing.unit import PStateUnderTest
 
 
@@ -236,7 +236,7 @@ def test_steps_that_lead_to_themselves_on_their_task_are_told(monkeypatch: pytes
         def many(self, calls: list[tuple[()]]) -> None:
             self.again.on(self.task)()
 
-    monkeypatch.setattr("stretto.topology.runner.STEPS_MAX", 1_000)
+    monkeypatch.setattr("stretto.module.runner.STEPS_MAX", 1_000)
     with stretto.testing.module(Spin, tasks=1) as m:
         m.append("starts", 1)
         with pytest.raises(UsageError, match=r"more than 1000 steps on its own task, .* (again|many);"):

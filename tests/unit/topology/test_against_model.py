@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto import Depot, Module, PState, step, stream
+from stretto.module.runner import TaskRunner
+from stretto.module.work import Calls, Records, StepCall
 from stretto.pstate.changes import pack, parse
-from stretto.records import DepotOffset
-from stretto.testing.rows import MemoryRows
-from stretto.topology.runner import TaskRunner
-from stretto.topology.work import Calls, Records, StepCall
-from stretto.types import TaskId
+from stretto.pstate.memory import MemoryRows
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import TaskId
 
 
 class Machine(Module):

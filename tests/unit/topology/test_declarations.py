@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 
 from stretto import Depot, Module, PState, microbatch, query, step, stream
-from stretto.admin import ModuleManifest
 from stretto.artifact.importing import manifest
+from stretto.control import ModuleManifest
 from stretto.errors import DeclarationError
-from stretto.module import declarations
+from stretto.module.module import declarations
 from stretto.pstate.types import Plain
-from stretto.zk.records import QuerySpec, TopologySpec
+from stretto.specs.modules import QuerySpec, TopologySpec
 
 
 def line_of(text: str) -> int:

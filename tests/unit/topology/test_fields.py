@@ -11,7 +11,7 @@ import pytest
 
 from stretto import Depot, Module, hash_by, stream
 from stretto.errors import DeclarationError
-from stretto.topology.fields import fields_of
+from stretto.module.fields import fields_of
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 import stretto.testing
 from stretto import Depot, Module, PState, query, stream
 from stretto.errors import UsageError
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
 
 TASKS = 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.topology.reach import reach
+from stretto.module.reach import reach
 
 PSTATES = ["a", "b", "c", "d", "e", "counts", "seen", "looked", "of_base"]
 

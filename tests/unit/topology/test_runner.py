@@ -14,12 +14,12 @@ import pytest
 
 from stretto import Depot, Module, PState, microbatch, query, step, stream
 from stretto.errors import UsageError
-from stretto.partition import owner_of
+from stretto.module.partition import owner_of
+from stretto.module.runner import SLOW_NS, TaskRunner
+from stretto.module.work import Calls, Outcome, Records, RowsFailed, StepCall
 from stretto.pstate.overlay import NoRows, Overlay, Rows
-from stretto.records import DepotOffset
-from stretto.topology.runner import SLOW_NS, TaskRunner
-from stretto.topology.work import Calls, Outcome, Records, RowsFailed, StepCall
-from stretto.types import TaskId
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import TaskId
 
 
 @dataclass
@@ -390,7 +390,7 @@ class Large(Module):
 def test_what_is_too_large_for_an_entry_is_done_in_parts_and_alone_it_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stretto.topology.runner.OUTCOME_BYTES_MAX", 10_000)
+    monkeypatch.setattr("stretto.module.runner.OUTCOME_BYTES_MAX", 10_000)
     runner = TaskRunner(Large, TaskId(0), 1)
     records = [str(size).encode() for size in (3_000, 3_002, 5_000, 7_001, 10)]
 

@@ -14,8 +14,8 @@ from stretto.telemetry.windows import (
     TopologyWindow,
     Window,
 )
-from stretto.types import Epoch
 from stretto.ui.charts import Charts, charts_of, point_of
+from stretto.vocabulary.types import Epoch
 from tests.unit.ui.windows import distribution, group, kind, looks, window
 
 STEP = 10_000

@@ -11,16 +11,17 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from stretto import admin, wire
+from stretto import control
 from stretto.client.cluster import Cluster
 from stretto.errors import RetriableError
 from stretto.telemetry.windows import Window
-from stretto.types import WorkerId
 from stretto.ui import collector as collectors
 from stretto.ui.collector import Collector
 from stretto.ui.history import History, Scope
 from stretto.ui.metrics import Metrics
 from stretto.ui.store import HOUR_MS, Store
+from stretto.vocabulary.types import WorkerId
+from stretto.wire import messages as wire
 from tests.unit.ui.test_metrics import exposed, record
 from tests.unit.ui.windows import group, kind, window
 
@@ -36,7 +37,7 @@ class FakeCluster:
     def metadata(self) -> wire.Metadata:
         return wire.Metadata(1, {WorkerId("w0"): "a:0", WorkerId("w1"): "a:1"}, (record(self.leader),))
 
-    def ask_worker(self, address: str, call: admin.Windows) -> tuple[Window, ...]:
+    def ask_worker(self, address: str, call: control.Windows) -> tuple[Window, ...]:
         self.asked.wait(DEADLINE_SECONDS)
         if address == "a:1":
             raise RetriableError("it is frozen")
@@ -77,7 +78,7 @@ def test_after_a_clock_that_was_ahead_workers_are_heard_again(tmp_path: Path) ->
         def metadata(self) -> wire.Metadata:
             return wire.Metadata(1, {WorkerId("w0"): "a:0"}, (record(),))
 
-        def ask_worker(self, _: str, call: admin.Windows) -> tuple[Window, ...]:
+        def ask_worker(self, _: str, call: control.Windows) -> tuple[Window, ...]:
             return tuple(each for each in self.told if each.start_ms >= call.since_ms)
 
     cluster, store, metrics = Jumped(), Store(tmp_path / "telemetry.sqlite"), Metrics()

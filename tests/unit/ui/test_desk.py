@@ -6,16 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from stretto import admin, wire
+from stretto import control
 from stretto.client.cluster import Cluster
 from stretto.client.status import GroupState, GroupStatus
 from stretto.errors import RetriableError
 from stretto.telemetry.windows import StoryLine
-from stretto.types import WorkerId
 from stretto.ui import desk as desks
 from stretto.ui.desk import Desk
 from stretto.ui.views import Health
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import WorkerId
+from stretto.wire import messages as wire
 from tests.unit.ui.test_metrics import record
 from tests.unit.ui.test_views import module, node, status
 
@@ -34,17 +35,17 @@ class FakeCluster:
     def find_conductor(self) -> str | None:
         return self.conductor
 
-    def ask(self, call: admin.Call[Any]) -> Any:
+    def ask(self, call: control.Call[Any]) -> Any:
         if not self.conductor_answers:
             raise RetriableError("the conductor has no connection to ZooKeeper")
         match call:
-            case admin.Nodes():
+            case control.Nodes():
                 return (node(),)
             case _:
                 return (module(),)
 
-    def ask_worker(self, _: str, call: admin.Call[Any]) -> Any:
-        assert isinstance(call, admin.Story)
+    def ask_worker(self, _: str, call: control.Call[Any]) -> Any:
+        assert isinstance(call, control.Story)
         return (StoryLine(at_ms=2, event="leads", fields={"epoch": 2}),)
 
     def metadata(self) -> wire.Metadata:

@@ -9,9 +9,7 @@ import msgspec.json
 import msgspec.yaml
 from msgspec.structs import replace
 
-from stretto import wire
 from stretto.telemetry.windows import TopologyWindow
-from stretto.types import Epoch, TaskId, WorkerId
 from stretto.ui.metrics import (
     BOUNDS,
     COUNTERS,
@@ -21,7 +19,9 @@ from stretto.ui.metrics import (
     STALE_SECONDS,
     Metrics,
 )
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 from tests.unit.ui.windows import distribution, group, kind, looks, window
 
 GRAFANA = Path(__file__).parents[3] / "docs" / "grafana"

@@ -17,17 +17,17 @@ from litestar import Litestar
 from litestar.testing import TestClient
 from structlog.testing import capture_logs
 
-from stretto import admin
+from stretto import control
 from stretto.client.api import Client
+from stretto.specs.modules import DepotSpec, TopologySpec
 from stretto.telemetry.windows import StoryLine
-from stretto.types import Epoch, Offset, WorkerId
 from stretto.ui.api import data
 from stretto.ui.desk import Desk
 from stretto.ui.history import History
 from stretto.ui.metrics import Metrics
 from stretto.ui.server import application
 from stretto.ui.views import ClusterView, Health
-from stretto.zk.records import DepotSpec, TopologySpec
+from stretto.vocabulary.types import Epoch, Offset, WorkerId
 from tests.unit.ui.test_views import module, status
 
 # Handlers declare parameters in the way that all versions of the framework from 2.18 on know.
@@ -59,10 +59,10 @@ class Fakes(Desk):
         producer = SimpleNamespace(append=lambda *_, **__: ack, close=lambda: None)
         self.client = cast(Client, SimpleNamespace(producer=lambda *_, **__: producer))
 
-    def ask(self, call: admin.Call[Any]) -> Any:
+    def ask(self, call: control.Call[Any]) -> Any:
         return self.known
 
-    def modules(self) -> tuple[admin.ModuleView, ...]:
+    def modules(self) -> tuple[control.ModuleView, ...]:
         return self.known
 
     def cluster_view(self) -> ClusterView:
@@ -140,11 +140,11 @@ def test_the_framework_serves_no_pages_of_its_own(served: TestClient[Litestar], 
 def test_options_are_asked_for_at_every_level(
     fakes: Fakes, served: TestClient[Litestar], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    option = admin.OptionView(name="a.b", value=1, origin="default", default=1, unit="", doc="")
-    asked: list[admin.OptionLevel] = []
+    option = control.OptionView(name="a.b", value=1, origin="default", default=1, unit="", doc="")
+    asked: list[control.OptionLevel] = []
 
-    def ask(call: admin.Call[Any]) -> Any:
-        if isinstance(call, admin.Options):
+    def ask(call: control.Call[Any]) -> Any:
+        if isinstance(call, control.Options):
             asked.append(call.level)
             return (option,)
         return fakes.known
@@ -155,7 +155,7 @@ def test_options_are_asked_for_at_every_level(
     assert served.get("/api/v1/options", params=level).json()[0]["name"] == "a.b"
     assert served.put("/api/v1/options/a.b", params=level, json={"value": 2}).status_code == 204
     assert served.delete("/api/v1/options/a.b", params=level).status_code == 204
-    assert set(asked) == {admin.OptionLevel(module="M", topology="count")}
+    assert set(asked) == {control.OptionLevel(module="M", topology="count")}
     wrong = served.get("/api/v1/options", params={"module": "M", "pstate": "nothing"})
     assert (wrong.status_code, "M has no PState nothing" in wrong.json()["detail"]) == (404, True)
     several = served.get("/api/v1/options", params={"module": "M", "depot": "events", "topology": "count"})
@@ -181,7 +181,7 @@ def test_an_epoch_whose_leader_nobody_remembers_has_none(
         (WorkerId("w1"), StoryLine(at_ms=2, event="follows", fields={"epoch": 1, "leader": None})),
         (WorkerId("w1"), StoryLine(at_ms=3, event="follows", fields={"epoch": 2, "leader": None})),
     ]
-    epochs = tuple(admin.EpochView(epoch=Epoch(each), start=Offset(each)) for each in (1, 2))
+    epochs = tuple(control.EpochView(epoch=Epoch(each), start=Offset(each)) for each in (1, 2))
     monkeypatch.setattr(fakes, "groups", lambda _: [status()])
     monkeypatch.setattr(fakes, "story", lambda _: story)
     monkeypatch.setattr(fakes, "epochs", lambda _: epochs)

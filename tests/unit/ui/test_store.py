@@ -11,7 +11,7 @@ from stretto.errors import StrettoError
 from stretto.telemetry.windows import StoryLine
 from stretto.ui import store as stores
 from stretto.ui.store import TIERS, Store, tier_for
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
 from tests.unit.ui.windows import group, kind, window
 
 FINE, MINUTES, TENS = (tier.step_ms for tier in TIERS)

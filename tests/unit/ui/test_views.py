@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.client.status import GroupState, GroupStatus, ReplicaStatus
-from stretto.types import Epoch, TaskId, WorkerId
+from stretto.specs.modules import FailedUpdate
 from stretto.ui.views import Health, problems_of, sentence_of, serving_of, serving_unknown
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import FailedUpdate
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 
 
-def node(name: str = "n1", **more: Any) -> admin.NodeView:
+def node(name: str = "n1", **more: Any) -> control.NodeView:
     standing: dict[str, Any] = {"address": "a:1", "labels": {}, "workers": 2, "running": 2, "leaders": 1}
-    return admin.NodeView(node=name, leadership_allowed=True, **(standing | more))
+    return control.NodeView(node=name, leadership_allowed=True, **(standing | more))
 
 
 def replica(worker: str, role: str = "follower", *, in_isr: bool = True) -> ReplicaStatus:
@@ -47,7 +47,7 @@ def status(
     )
 
 
-def module(**more: Any) -> admin.ModuleView:
+def module(**more: Any) -> control.ModuleView:
     standing: dict[str, Any] = {
         "module": "M",
         "state": "running",
@@ -58,18 +58,18 @@ def module(**more: Any) -> admin.ModuleView:
         "replication_factor": 2,
         "depots": (),
         "pstates": (),
-        "processes": (admin.WorkerView(worker=WorkerId("w0"), node="n1", address="a:1"),),
+        "processes": (control.WorkerView(worker=WorkerId("w0"), node="n1", address="a:1"),),
         "groups": 4,
         "led": 4,
         "problems": (),
     }
-    return admin.ModuleView(**(standing | more))
+    return control.ModuleView(**(standing | more))
 
 
 def told(
     *groups: GroupStatus,
-    nodes: tuple[admin.NodeView, ...] = (node(),),
-    modules: tuple[admin.ModuleView, ...] = (),
+    nodes: tuple[control.NodeView, ...] = (node(),),
+    modules: tuple[control.ModuleView, ...] = (),
     parked: dict[tuple[str, str], int] | None = None,
 ) -> tuple[Health, str]:
     return sentence_of(problems_of(nodes, groups, modules, parked or {}), nodes, modules)

@@ -15,8 +15,8 @@ from stretto.telemetry.windows import (
     ReplogLooks,
     Window,
 )
-from stretto.types import Epoch, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, WorkerId
 
 
 def looks(*values: float) -> Looks:

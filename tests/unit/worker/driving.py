@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from stretto import wire
-from stretto.records import DepotOffset, pack
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.record import Registration
 from stretto.replog.core.settings import Identity, Settings
@@ -16,12 +14,14 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Frame, Kind
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Offset, ProducerId, StorageId, TaskId, WorkerId
+from stretto.specs.assignments import GroupPlan
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import DepotOffset, pack
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, StorageId, TaskId, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker.group import Group
-from stretto.worker.plan import GroupPlan
 from stretto.worker.state import AppliedState
 from stretto.worker.telemetry import Meter
-from stretto.zk.paths import GroupKey
 from tests.unit.core.group import ALL, W0, incarnation_of, member, record
 
 TASK = TaskId(0)

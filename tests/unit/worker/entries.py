@@ -10,15 +10,15 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from stretto.ordered import EVERYTHING
 from stretto.pstate.changes import Changes
 from stretto.pstate.changes import pack as pack_changes
-from stretto.records import pack
+from stretto.pstate.ordered import EVERYTHING
 from stretto.replog.core.producers import ProducerTable
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Frame, Header, Kind, encode
 from stretto.replog.log import Replog
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.vocabulary.records import pack
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker import removal as removals
 from stretto.worker.microbatch import entries as microbatches
 from stretto.worker.microbatch.entries import Batch, Span, Version

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stretto import admin
+from stretto import control
 from stretto.artifact.archive import ARTIFACT_BYTES_MAX, PIECE_BYTES, Artifact, Entry, pack
-from stretto.client.calls import ask, ask_with_body
 from stretto.client.upload import upload
 from stretto.errors import PeerError, StrettoError, UsageError
+from stretto.network.asking import ask, ask_with_body
 from stretto.worker import artifacts
 from stretto.worker.artifacts import ArtifactStore
 from tests.unit.serving import serving
@@ -296,35 +296,35 @@ def test_many_at_once_upload_the_same_artifact(store: ArtifactStore, artifact: A
 # Over real sockets.
 
 
-def handler(store: ArtifactStore) -> Callable[[admin.AnyCall, list[memoryview]], object]:
-    def handle(call: admin.AnyCall, bodies: list[memoryview]) -> object:
+def handler(store: ArtifactStore) -> Callable[[control.AnyCall, list[memoryview]], object]:
+    def handle(call: control.AnyCall, bodies: list[memoryview]) -> object:
         assert isinstance(
-            call, admin.HasArtifact | admin.HeldOfArtifact | admin.PutArtifact | admin.GetArtifact
+            call, control.HasArtifact | control.HeldOfArtifact | control.PutArtifact | control.GetArtifact
         )
         return store.handle(call, bodies)
 
     return handle
 
 
-def refusing(_: admin.AnyCall, __: list[memoryview]) -> object:
+def refusing(_: control.AnyCall, __: list[memoryview]) -> object:
     raise StrettoError("this node is on fire")
 
 
 def test_calls_put_and_get(store: ArtifactStore) -> None:
     name = digest(b"abcdef")
     with serving(handler(store)) as (network, address):
-        assert ask(network, address, admin.HasArtifact(digest=name)) is False
-        put = admin.PutArtifact(digest=name, offset=0, size=6)
+        assert ask(network, address, control.HasArtifact(digest=name)) is False
+        put = control.PutArtifact(digest=name, offset=0, size=6)
         assert ask(network, address, put, (b"abc",)) is False
-        assert ask(network, address, admin.HeldOfArtifact(digest=name)) == 3
+        assert ask(network, address, control.HeldOfArtifact(digest=name)) == 3
         with pytest.raises(StrettoError, match="one body, not 0"):
             ask(network, address, put)
-        assert ask(network, address, admin.PutArtifact(digest=name, offset=3, size=6), (b"def",)) is True
-        assert ask(network, address, admin.HasArtifact(digest=name)) is True
-        size, bodies = ask_with_body(network, address, admin.GetArtifact(digest=name, offset=4))
+        assert ask(network, address, control.PutArtifact(digest=name, offset=3, size=6), (b"def",)) is True
+        assert ask(network, address, control.HasArtifact(digest=name)) is True
+        size, bodies = ask_with_body(network, address, control.GetArtifact(digest=name, offset=4))
         assert (size, bytes(bodies[0])) == (6, b"ef")
         with pytest.raises(StrettoError, match="has 6 bytes, and none at 6"):
-            ask(network, address, admin.GetArtifact(digest=name, offset=6))
+            ask(network, address, control.GetArtifact(digest=name, offset=6))
 
 
 def stores(folder: Path, count: int) -> list[ArtifactStore]:
@@ -384,10 +384,10 @@ def test_an_artifact_is_fetched_from_the_first_node_that_gives_it(tmp_path: Path
     mine, empty, lying, good = stores(tmp_path, 4)
     put_all(good, artifact.path.read_bytes())
 
-    def lie(call: admin.AnyCall, bodies: list[memoryview]) -> object:
-        assert isinstance(call, admin.GetArtifact)
+    def lie(call: control.AnyCall, bodies: list[memoryview]) -> object:
+        assert isinstance(call, control.GetArtifact)
         put_all(lying, b"something else")
-        return lying.handle(admin.GetArtifact(digest=digest(b"something else"), offset=0), bodies)
+        return lying.handle(control.GetArtifact(digest=digest(b"something else"), offset=0), bodies)
 
     with (
         serving(handler(empty)) as (network, a),

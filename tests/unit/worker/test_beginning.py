@@ -11,12 +11,12 @@ from unittest.mock import MagicMock
 import pytest
 
 from stretto.errors import StorageError
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId
 from stretto.worker.microbatch import machine
 from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.topology import rows, work
 from stretto.worker.topology.desk import StreamDesk
-from stretto.zk.paths import GroupKey
 
 KEY, TASK = GroupKey("m", 1, 0), TaskId(0)
 FULL = StorageError("the state has all readers it may have")

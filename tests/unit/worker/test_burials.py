@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from stretto.types import Incarnation, WorkerId
+from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.worker import burials as burials_module
 from stretto.worker.burials import Burials
 from stretto.worker.namesakes import Namesakes

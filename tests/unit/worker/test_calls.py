@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from stretto import admin, wire
+from stretto import control
+from stretto.vocabulary.groups import GroupKey
+from stretto.wire import messages as wire
 from stretto.worker.calls import CallDesk
-from stretto.zk.paths import GroupKey
 
 
 def test_who_no_longer_leads_a_group_says_so_as_what_passes() -> None:
@@ -20,8 +21,8 @@ def test_who_no_longer_leads_a_group_says_so_as_what_passes() -> None:
         streams=SimpleNamespace(find_failures=lambda *_: False),
         transport=SimpleNamespace(reply=lambda _, reply: replies.append(reply)),
     )
-    call = admin.Failures(group=GroupKey("m", 1, 0))
-    CallDesk(worker).asked(b"", wire.Ask(7, msgspec.Raw(admin.encode(call))))
+    call = control.Failures(group=GroupKey("m", 1, 0))
+    CallDesk(worker).asked(b"", wire.Ask(7, msgspec.Raw(control.encode(call))))
     [failed] = replies
     assert isinstance(failed, wire.Failed)
     assert (failed.request, failed.fault) == (7, wire.Fault.PASSING)
@@ -36,8 +37,8 @@ def test_who_does_not_lead_a_group_settles_nothing_of_it_and_says_so() -> None:
         microbatches=SimpleNamespace(is_mine=lambda _: False),
         transport=SimpleNamespace(reply=lambda _, reply: replies.append(reply)),
     )
-    call = admin.SettleFailures(group=GroupKey("m", 1, 0), keys=(), again=True)
-    CallDesk(worker).asked(b"", wire.Ask(7, msgspec.Raw(admin.encode(call))))
+    call = control.SettleFailures(group=GroupKey("m", 1, 0), keys=(), again=True)
+    CallDesk(worker).asked(b"", wire.Ask(7, msgspec.Raw(control.encode(call))))
     [failed] = replies
     assert isinstance(failed, wire.Failed)
     assert (failed.fault, failed.why) == (

@@ -9,12 +9,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from stretto import wire
-from stretto.catchup import messages
-from stretto.types import Offset
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Offset
+from stretto.wire import catchup
+from stretto.wire import messages as wire
 from stretto.worker import catchup as catchup_module
 from stretto.worker.catchup import CatchupDesk
-from stretto.zk.paths import GroupKey
 from tests.unit.core.group import W1
 from tests.unit.worker.whatever import some
 
@@ -42,8 +42,8 @@ def wrapped(message: Any, key: GroupKey = KEY) -> wire.Catchup:
     return wire.Catchup(key, message)
 
 
-ASKED = (messages.AskImage, messages.AskHashes, messages.AskBlocks, messages.AskEntries)
-TOLD_LEADER = (messages.Working, messages.NoRoom, messages.Finished)
+ASKED = (catchup.AskImage, catchup.AskHashes, catchup.AskBlocks, catchup.AskEntries)
+TOLD_LEADER = (catchup.Working, catchup.NoRoom, catchup.Finished)
 
 
 @pytest.mark.parametrize("kind", [*ASKED, *TOLD_LEADER])
@@ -55,7 +55,7 @@ def test_what_a_follower_says_is_for_who_serves(world: World, kind: type) -> Non
 
 
 def test_what_a_leader_says_is_for_who_receives_with_its_body(world: World) -> None:
-    message = some(messages.Image)
+    message = some(catchup.Image)
     for bodies in ([memoryview(b"blocks")], []):
         world.desk.received(W1, wrapped(message), bodies)
         expected = b"".join(bodies)
@@ -65,7 +65,7 @@ def test_what_a_leader_says_is_for_who_receives_with_its_body(world: World) -> N
 
 
 def test_words_about_a_group_that_is_not_here_are_for_nobody(world: World) -> None:
-    message = some(messages.Image)
+    message = some(catchup.Image)
     world.desk.received(W1, wrapped(message, GroupKey("M", 1, 9)), [])
     world.receiving.heard.assert_not_called()
 
@@ -95,7 +95,7 @@ def test_each_side_is_asked_for_its_part(world: World) -> None:
 
 
 def test_a_body_is_sent_only_if_there_is_one(world: World) -> None:
-    message = some(messages.Image)
+    message = some(catchup.Image)
     for body, bodies in ((b"", ()), (b"blocks", (b"blocks",))):
         world.desk.send(W1, KEY, message, body)
         world.worker.transport.send.assert_called_with(W1, wrapped(message), bodies)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stretto.loop import Loop
-from stretto.types import WorkerId
+from stretto.network.loop import Loop
+from stretto.vocabulary.types import WorkerId
 from stretto.worker import children as subject
 from stretto.worker.children import Child, Children
 from tests.unit.worker.deaf import command

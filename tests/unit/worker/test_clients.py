@@ -8,21 +8,21 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from stretto import wire
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.errors import PeerError
 from stretto.options import OptionSet
 from stretto.pstate.changes import Changes
 from stretto.pstate.changes import pack as pack_changes
-from stretto.records import pack
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import ROUNDS_MAX, named_producer_id, sequence_in
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Offset, ProducerId, TaskId, WorkerId
+from stretto.specs.modules import DepotSpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import pack
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker.clients import MARKER_BYTES_MAX, Clients
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec
 
 KEY = GroupKey("M", 1, 0)
 NAMED = named_producer_id(5, lasting=True)

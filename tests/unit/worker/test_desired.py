@@ -7,18 +7,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from stretto.types import WorkerId
+from stretto.specs.assignments import Assignment, PlacedWorker
+from stretto.specs.modules import ModuleSpec, ModuleState, Update
+from stretto.vocabulary.types import WorkerId
 from stretto.worker.desired import Desired, Fate
 from stretto.zk.paths import Paths
-from stretto.zk.records import (
-    Assignment,
-    DestroyedModules,
-    ModuleSpec,
-    ModuleState,
-    PlacedWorker,
-    Update,
-    encode,
-)
+from stretto.zk.records import DestroyedModules, encode
 from tests.unit.worker.followed import ToldView
 from tests.unit.worker.turns import StillLoop
 

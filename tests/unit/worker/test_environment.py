@@ -18,8 +18,8 @@ import lmdb
 import pytest
 
 from stretto.errors import StorageError
-from stretto.records import DepotOffset, RecordBatch
-from stretto.types import TaskId
+from stretto.vocabulary.records import DepotOffset, RecordBatch
+from stretto.vocabulary.types import TaskId
 from stretto.worker import environment as environment_module
 from stretto.worker.environment import Environment, NoSpace, StateCorrupt, WouldWait
 from stretto.worker.state import AppliedState

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.replog.identity import Fsync, Identity
+from stretto.vocabulary.groups import GroupKey
 from stretto.worker.fsync import FsyncSwitch, Host, Replica
-from stretto.zk.paths import GroupKey
 
 
 class World:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 from stretto.worker.gathering import GATHERED_MAX, GATHERED_MS, Gathering
 
 

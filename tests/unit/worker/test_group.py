@@ -11,15 +11,15 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from stretto import wire
-from stretto.catchup import messages as transfers
-from stretto.invariants import InvariantViolation
-from stretto.records import RecordBatch, pack
 from stretto.replog.core import effects, events, messages
 from stretto.replog.folder import OsFile, OsFolder
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Millis, Offset, WorkerId
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.vocabulary.records import RecordBatch, pack
+from stretto.vocabulary.types import Epoch, Millis, Offset, WorkerId
+from stretto.wire import catchup as transfers
+from stretto.wire import messages as wire
 from stretto.worker.catchup import CatchupDesk
 from stretto.worker.reads import _slice, _with_uncommitted
 from stretto.worker.replicas import Replicas

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from stretto import admin
+from stretto import control
 from stretto.worker.holding import Holding
 
 
@@ -44,7 +44,7 @@ def test_a_worker_says_whether_its_hold_was_in_force_when_it_was_asked() -> None
     holding = Holding(cast(Any, worker))
 
     def ask(token: str = "ours", hold_ms: int = 1_000) -> bool:
-        return holding.asked(admin.HoldTopologies(token=token, hold_ms=hold_ms)).was_held
+        return holding.asked(control.HoldTopologies(token=token, hold_ms=hold_ms)).was_held
 
     assert not ask("theirs", 5_000)
     assert not ask(), "the hold of somebody else may end before ours begins"

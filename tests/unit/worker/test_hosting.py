@@ -10,11 +10,10 @@ import msgspec
 
 from stretto.replog.core import events
 from stretto.replog.core.settings import Settings
-from stretto.types import WorkerId
+from stretto.specs.assignments import Assignment, GroupPlan, NextGrouping, PlacedWorker, plans_of
+from stretto.vocabulary.types import WorkerId
 from stretto.worker.hosting import Hosting
-from stretto.worker.plan import GroupPlan, plans_of
 from stretto.worker.retention import RetentionDesk
-from stretto.zk.records import Assignment, NextGrouping, PlacedWorker
 
 ASSIGNMENT = Assignment(
     generation=1,

@@ -13,22 +13,23 @@ from random import Random
 
 import pytest
 
-from stretto.catchup import blocks, messages
+from stretto.catchup import blocks
 from stretto.errors import StorageError
 from stretto.replog.frame import Kind
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Incarnation, Offset, StorageId, TaskId, WorkerId
+from stretto.specs.assignments import GroupPlan
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, Offset, StorageId, TaskId, WorkerId
+from stretto.wire import catchup
 from stretto.worker import images as images_of
 from stretto.worker import staging as staging_of
 from stretto.worker.environment import NoSpace
 from stretto.worker.hasher import open_direct
 from stretto.worker.images import SpooledImage, make_image, task_folder
 from stretto.worker.install import INSTALL, Install, carry_out, steps
-from stretto.worker.plan import GroupPlan
 from stretto.worker.staging import Abandoned, AlignedParts, Staging
 from stretto.worker.state import AppliedState
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage
-from stretto.zk.paths import GroupKey
 from tests.unit.syncs import RecordedSyncs
 from tests.unit.worker.entries import TASKS, Log, applied_in_one_go, digests
 from tests.unit.worker.syncing import folders_synced
@@ -70,8 +71,8 @@ def close(storage: ReplicaStorage) -> None:
     storage.state.close()
 
 
-def ask(task: TaskId, number: int = 1) -> messages.AskImage:
-    return messages.AskImage(EPOCH, ME, 1, task=task, round=number, base=number - 1)
+def ask(task: TaskId, number: int = 1) -> catchup.AskImage:
+    return catchup.AskImage(EPOCH, ME, 1, task=task, round=number, base=number - 1)
 
 
 def fetch_image(staging: Staging, image: SpooledImage, *, mangle: bool = False) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stretto.errors import StrettoError
-from stretto.worker.storage import lock_folder
+from stretto.process.folder_lock import lock_folder
 
 
 def test_a_folder_is_made_and_locked_until_its_descriptor_is_closed(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from stretto import wire
 from stretto.replog.core.record import GroupRecord
-from stretto.types import Epoch, TaskId, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker import metadata
 from stretto.worker.metadata import MetadataDesk
-from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.paths import Paths
 from stretto.zk.survey import GroupSeen
 from tests.unit.core.group import W0, W1, W2, record
 from tests.unit.worker.turns import StillLoop

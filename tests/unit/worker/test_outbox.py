@@ -5,7 +5,7 @@ from __future__ import annotations
 from stretto.replog.core.effects import SendEntries
 from stretto.replog.core.events import Sent
 from stretto.replog.core.messages import Entries
-from stretto.types import Epoch, Incarnation, Offset, WorkerId
+from stretto.vocabulary.types import Epoch, Incarnation, Offset, WorkerId
 from stretto.worker.outbox import Outbox
 
 LIVE, LAGGARD = WorkerId("live"), WorkerId("laggard")

@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.options import OptionSet
 from stretto.replog.core import effects
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Offset, TaskId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, TaskId
 from stretto.worker.clients import Clients
 from stretto.worker.group import Group
 from stretto.worker.telemetry import Meter
 from stretto.worker.topology.entries import Entries
-from stretto.zk.paths import GroupKey
 
 KEY = GroupKey("M", 1, 0)
 REFUSED = effects.Refused(reason=Refusal.STALLED, leader=None, epoch=Epoch(1))

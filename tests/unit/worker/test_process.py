@@ -9,11 +9,11 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 from stretto.replog.core import events
-from stretto.types import Epoch, Incarnation, StorageId, TaskId, WorkerId
-from stretto.worker.plan import GroupPlan
+from stretto.specs.assignments import GroupPlan
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, StorageId, TaskId, WorkerId
 from stretto.worker.process import Worker
 from stretto.worker.replicas import REOPEN_MS, Replicas
-from stretto.zk.paths import GroupKey
 
 
 def test_a_registration_is_written_while_replicas_come_and_go() -> None:

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from stretto import wire
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.options import OptionSet
 from stretto.pstate.changes import Changes
 from stretto.pstate.changes import pack as pack_changes
@@ -20,11 +19,12 @@ from stretto.pstate.types import describe
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Millis, Offset, ProducerId
+from stretto.specs.modules import PStateSpec
+from stretto.vocabulary.types import Epoch, Millis, Offset, ProducerId
+from stretto.wire import messages as wire
 from stretto.worker.group import Group
 from stretto.worker.reads import Reads
 from stretto.worker.residence import ENOUGH_KEYS
-from stretto.zk.records import PStateSpec
 from tests.unit.core.group import ALL, SETTINGS, W0, W1, settings
 from tests.unit.worker.driving import KEY, TASK, Driven
 

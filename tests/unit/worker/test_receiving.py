@@ -12,18 +12,19 @@ from unittest.mock import Mock
 
 import pytest
 
-from stretto.catchup import blocks, messages
+from stretto.catchup import blocks
 from stretto.replog.core import effects, events
 from stretto.replog.core.replica import RoleName
 from stretto.replog.core.settings import Settings
 from stretto.replog.storage import EpochStart
-from stretto.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.specs.assignments import GroupPlan
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.wire import catchup
 from stretto.worker.environment import NoSpace
-from stretto.worker.plan import GroupPlan
 from stretto.worker.receiving import StateReceiving
 from stretto.worker.staging import Abandoned, Staging
 from stretto.worker.telemetry import Meter
-from stretto.zk.paths import GroupKey
 
 KEY = GroupKey("counts", 1, 0)
 LEADER, ME = WorkerId("w0"), Incarnation("w1.1")
@@ -36,7 +37,7 @@ class Receiver:
 
     def __init__(self, folder: Path) -> None:
         self.now = 10_000
-        self.sent: list[messages.AnyMessage] = []
+        self.sent: list[catchup.AnyMessage] = []
         self.stepped: list[events.Event] = []
         self.works: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self._timers: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -73,7 +74,7 @@ class Receiver:
         self.replica.role_name = role
         self.receiving.looked(cast(Any, self))
 
-    def hear(self, message: messages.Answer, body: bytes = b"") -> None:
+    def hear(self, message: catchup.Answer, body: bytes = b"") -> None:
         self.receiving.heard(cast(Any, self), LEADER, message, memoryview(body))
 
     @property
@@ -91,7 +92,7 @@ class Receiver:
     def step(self, event: events.Event) -> None:
         self.stepped.append(event)
 
-    def send(self, _to: WorkerId, _group: GroupKey, message: messages.AnyMessage) -> None:
+    def send(self, _to: WorkerId, _group: GroupKey, message: catchup.AnyMessage) -> None:
         self.sent.append(message)
 
     def on_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
@@ -117,17 +118,17 @@ def test_core_and_leader_hear_of_work_that_takes_longer_than_they_wait(receiver:
     for seconds in range(1, 60):
         receiver.pass_time(1_000)
         assert receiver.progressed >= seconds - 1
-    working = [each for each in receiver.sent if isinstance(each, messages.Working)]
+    working = [each for each in receiver.sent if isinstance(each, catchup.Working)]
     assert len(working) >= 50
     receiver.work()
-    assert isinstance(receiver.sent[-1], messages.AskImage)
+    assert isinstance(receiver.sent[-1], catchup.AskImage)
 
 
 def test_nobody_hears_of_a_transfer_that_only_waits_for_its_leader(receiver: Receiver) -> None:
     receiver.work()
     receiver.pass_time(60_000)
     assert receiver.progressed == 0
-    assert not any(isinstance(each, messages.Working) for each in receiver.sent)
+    assert not any(isinstance(each, catchup.Working) for each in receiver.sent)
 
 
 def test_a_transfer_that_is_over_is_not_kept_alive(receiver: Receiver) -> None:
@@ -190,7 +191,7 @@ def bring_everything(receiver: Receiver) -> None:
     receiver.work()
     for number in (1, 2):
         receiver.hear(
-            messages.Image(
+            catchup.Image(
                 *named,
                 task=TaskId(0),
                 round=number,
@@ -205,8 +206,8 @@ def bring_everything(receiver: Receiver) -> None:
         )
         receiver.work()
     history = (EpochStart(Epoch(1), Offset(0)),)
-    receiver.hear(messages.Entries(*named, start=Offset(7), next=Offset(7), history=history))
-    assert isinstance(receiver.sent[-1], messages.Finished)
+    receiver.hear(catchup.Entries(*named, start=Offset(7), next=Offset(7), history=history))
+    assert isinstance(receiver.sent[-1], catchup.Finished)
 
 
 def test_a_disk_that_is_full_when_everything_is_here_is_waited_for(
@@ -344,7 +345,7 @@ def test_the_rate_of_a_transfer_that_is_stalled_falls(receiver: Receiver) -> Non
     for seconds, body in ((1, 1_000_000), (1, 500_000), (1, 0), (1, 0), (9, 0)):
         receiver.pass_time(seconds * 1_000)
         if body:
-            blocks_came = messages.Blocks(Epoch(1), ME, 1, ask=9, task=TaskId(0), round=1, applied=Offset(0))
+            blocks_came = catchup.Blocks(Epoch(1), ME, 1, ask=9, task=TaskId(0), round=1, applied=Offset(0))
             receiver.hear(blocks_came, bytes(body))
         view = receiver.receiving.view(KEY)
         assert view is not None

@@ -13,13 +13,12 @@ import pytest
 
 from stretto.errors import StrettoError
 from stretto.replog.core import events
-from stretto.types import StorageId, TaskId, WorkerId
+from stretto.specs.assignments import Assignment, NextGrouping, PlacedWorker, plans_of
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import StorageId, TaskId, WorkerId
 from stretto.worker import takeover
 from stretto.worker.hosting import DELETING
-from stretto.worker.plan import plans_of
 from stretto.worker.regrouping import AGAIN_MS, RETRY_MS, RegroupingDesk
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import Assignment, NextGrouping, PlacedWorker
 from tests.unit.worker.turns import StillLoop
 
 W, OTHER = WorkerId("a"), WorkerId("b")

@@ -8,20 +8,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stretto import ordered
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.options import Level, OptionSet
+from stretto.pstate import ordered
 from stretto.pstate.changes import Changes, joined
-from stretto.records import DepotOffset
 from stretto.replog.frame import Kind
-from stretto.types import TaskId
+from stretto.specs.modules import DepotSpec, TopologySpec
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch import entries as microbatches
 from stretto.worker.microbatch.entries import Batch, Prime, Span, Stage, Version
 from stretto.worker.removal import Drop, Trim
 from stretto.worker.retention import Retention, Trimming, due_drop
 from stretto.worker.state import AppliedState
 from stretto.worker.topology import rows, work
-from stretto.zk.records import DepotSpec, TopologySpec
 from tests.unit.worker.entries import MAP_BYTES, Log
 
 TASK = TaskId(0)

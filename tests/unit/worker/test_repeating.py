@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from stretto.loop import Loop
-from stretto.worker.repeating import Repeating
+from stretto.network.loop import Loop
+from stretto.network.repeating import Repeating
 
 
 class Clock:

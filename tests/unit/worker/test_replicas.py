@@ -12,7 +12,7 @@ import pytest
 
 from stretto.errors import StorageError, StrettoError
 from stretto.replog.core import events
-from stretto.types import Incarnation, Offset
+from stretto.vocabulary.types import Incarnation, Offset
 from stretto.worker import replicas as replicas_module
 from stretto.worker.replicas import REOPEN_MS, Replicas
 from tests.unit.core.group import settings

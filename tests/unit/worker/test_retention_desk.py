@@ -9,17 +9,17 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.options import OptionSet
 from stretto.replog.core import effects
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Offset, TaskId
+from stretto.specs.modules import DepotSpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, TaskId
 from stretto.worker import retention as retention_module
 from stretto.worker.removal import Drop, Removal, Trim, parse
 from stretto.worker.retention import LOOK_MS, RetentionDesk, Trimming
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec
 from tests.unit.worker.turns import StillLoop
 
 KEY = GroupKey("m", 1, 0)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from stretto import wire
-from stretto.ordered import KEY_BYTES_MAX, encode
 from stretto.pstate.changes import Changes
-from stretto.types import Offset, TaskId
+from stretto.pstate.ordered import KEY_BYTES_MAX, encode
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Offset, TaskId
+from stretto.wire import messages as wire
 from stretto.worker import queries
 from stretto.worker.queries import answer, look_up, wrong, wrong_age
 from stretto.worker.state import AppliedState
-from stretto.zk.paths import GroupKey
 from tests.unit.worker.entries import Log, open_state
 
 KEY = GroupKey("counts", 1, 0)

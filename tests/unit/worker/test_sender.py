@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from stretto import wire
-from stretto.catchup import messages
-from stretto.endpoint import Connection, Endpoint
-from stretto.keys import ClusterKey
-from stretto.loop import Loop
-from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.network.endpoint import Connection, Endpoint
+from stretto.network.keys import ClusterKey
+from stretto.network.loop import Loop
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.wire import catchup
+from stretto.wire import messages as wire
 from stretto.worker.hasher import hashes_in
 from stretto.worker.sender import Part, Sender, Unread
-from stretto.zk.paths import GroupKey
 from tests.unit.worker.offspring import children
 
 DEADLINE_MS = 60_000
@@ -67,7 +67,7 @@ class World:
         assert holds
 
     def part(self, ask: int, *pieces: tuple[int, int]) -> Part:
-        blocks = messages.Blocks(
+        blocks = catchup.Blocks(
             Epoch(1), Incarnation("f"), 1, ask=ask, task=TaskId(0), round=1, applied=Offset(0)
         )
         return Part(

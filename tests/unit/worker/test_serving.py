@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from stretto.catchup import messages
 from stretto.errors import StorageError
 from stretto.replog.core import effects
 from stretto.replog.frame import Kind
+from stretto.specs.assignments import GroupPlan
 from stretto.telemetry.windows import REFUSED_TRANSFERS
-from stretto.types import Epoch, Incarnation, Offset, TaskId, WorkerId
-from stretto.worker.plan import GroupPlan
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerId
+from stretto.wire import catchup
 from stretto.worker.serving import StateServing
 from stretto.worker.state import AppliedState
 from stretto.worker.telemetry import Meter
-from stretto.zk.paths import GroupKey
 from tests.unit.worker.entries import Log
 
 KEY = GroupKey("counts", 1, 0)
@@ -32,7 +32,7 @@ class Server:
 
     def __init__(self) -> None:
         self.now = 10_000
-        self.sent: list[tuple[WorkerId, messages.AnyMessage]] = []
+        self.sent: list[tuple[WorkerId, catchup.AnyMessage]] = []
         self.loop, self.worker, self.groups = self, WorkerId("w0"), {KEY: self}
         self.config = SimpleNamespace(node_dir=None, key=None)
         self.key, self.plan = KEY, GroupPlan(KEY, (TaskId(0),), (W1, W2))
@@ -53,9 +53,9 @@ class Server:
 
     def ask(
         self, follower: WorkerId, epoch: Epoch, attempt: int = 1, **changes: Any
-    ) -> messages.AnyMessage | None:
+    ) -> catchup.AnyMessage | None:
         """What is answered at once, if anything is."""
-        ask = messages.AskImage(
+        ask = catchup.AskImage(
             epoch, Incarnation(f"{follower}.1"), attempt, task=TaskId(0), round=1, base=0, **changes
         )
         before = len(self.sent)
@@ -67,7 +67,7 @@ class Server:
     def option(self, name: str) -> int:
         return 60_000 if "timeout" in name else 0
 
-    def send(self, to: WorkerId, _group: GroupKey, message: messages.AnyMessage) -> None:
+    def send(self, to: WorkerId, _group: GroupKey, message: catchup.AnyMessage) -> None:
         self.sent.append((to, message))
 
     def call_at(self, *_: Any) -> None: ...
@@ -85,18 +85,18 @@ def test_a_question_of_an_earlier_epoch_ends_nobodys_transfer_of_this_one() -> N
 
     refused = server.ask(W2, Epoch(1))
 
-    assert isinstance(refused, messages.Refused)
-    assert isinstance(server.ask(W1, Epoch(2)), messages.Waiting)
+    assert isinstance(refused, catchup.Refused)
+    assert isinstance(server.ask(W1, Epoch(2)), catchup.Waiting)
 
 
 def test_a_follower_of_another_release_is_refused_and_counted() -> None:
     server = Server()
     server.begin(W1, Epoch(2))
 
-    refused = server.ask(W1, Epoch(2), format=messages.FORMAT + 1)
+    refused = server.ask(W1, Epoch(2), format=catchup.FORMAT + 1)
 
-    assert isinstance(refused, messages.Refused)
-    assert refused.reason is messages.Reason.FORMAT
+    assert isinstance(refused, catchup.Refused)
+    assert refused.reason is catchup.Reason.FORMAT
     assert server.meter._events == {REFUSED_TRANSFERS + "format": 1}
 
 

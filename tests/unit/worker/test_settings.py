@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stretto.types import WorkerId
+from stretto.vocabulary.types import WorkerId
 from stretto.worker.children import _pid_of
 from stretto.worker.settings import WorkerSettings
 

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from stretto import admin
-from stretto.loop import Loop
+from stretto import control
+from stretto.network.loop import Loop
 from stretto.replog.frame import Kind
 from stretto.snapshot.manifest import file_of
-from stretto.types import Millis, TaskId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Millis, TaskId
 from stretto.worker import snapshots
 from stretto.worker.held import HeldState
 from stretto.worker.holding import HOLD_MS_MAX, Holding
@@ -22,7 +23,6 @@ from stretto.worker.process import Worker
 from stretto.worker.snapshots import CREATING, SnapshotDesk, is_snapshot
 from stretto.worker.state import AppliedState
 from stretto.worker.taskdigest import HeldTask
-from stretto.zk.paths import GroupKey
 from tests.unit.snapshot.snapshots import TASKS, a_log
 from tests.unit.worker.entries import Log
 
@@ -80,8 +80,8 @@ class World:
         return 0
 
 
-def hold(token: str, hold_ms: int) -> admin.HoldTopologies:
-    return admin.HoldTopologies(token=token, hold_ms=hold_ms)
+def hold(token: str, hold_ms: int) -> control.HoldTopologies:
+    return control.HoldTopologies(token=token, hold_ms=hold_ms)
 
 
 def held(holding: Holding) -> bool:
@@ -151,8 +151,8 @@ def mark(desk: SnapshotDesk, state: AppliedState, log: Log, token: str, *, age_m
     desk.marked(cast(Any, SimpleNamespace(key=KEY, state=state)), frame)
 
 
-def cut(desk: SnapshotDesk, token: str) -> admin.CutView | None:
-    return desk.cut(admin.Cut(group=KEY, marker=token))
+def cut(desk: SnapshotDesk, token: str) -> control.CutView | None:
+    return desk.cut(control.Cut(group=KEY, marker=token))
 
 
 def until(what: str, condition: Callable[[], Any]) -> Any:
@@ -165,12 +165,12 @@ def until(what: str, condition: Callable[[], Any]) -> Any:
     raise AssertionError(f"{what}: not in {DEADLINE_SECONDS} s")
 
 
-def digested(desk: SnapshotDesk, token: str) -> admin.CutView | None:
+def digested(desk: SnapshotDesk, token: str) -> control.CutView | None:
     view = cut(desk, token)
     return view if view is not None and all(task.digest for task in view.tasks.values()) else None
 
 
-def finished(desk: SnapshotDesk, token: str) -> admin.CutView | None:
+def finished(desk: SnapshotDesk, token: str) -> control.CutView | None:
     view = cut(desk, token)
     assert view is not None
     return view if view.problem or all(task.sha256 for task in view.tasks.values()) else None
@@ -188,7 +188,7 @@ def test_the_state_at_a_marker_is_digested_and_copied_while_more_is_applied(
     assert (view.offset, view.epoch, view.cluster) == (marked, 1, "c")
     assert {task: each.digest for task, each in view.tasks.items()} == digests
     (tmp_path / CREATING).write_text("word")
-    call = admin.CopyCut(group=KEY, marker="one", folder=str(tmp_path), token="word")
+    call = control.CopyCut(group=KEY, marker="one", folder=str(tmp_path), token="word")
     assert desk.copy(call)
     assert desk.copy(call)  # once is enough
     view = until("copies", lambda: finished(desk, "one"))
@@ -196,7 +196,7 @@ def test_the_state_at_a_marker_is_digested_and_copied_while_more_is_applied(
     for task in TASKS:
         assert file_of(tmp_path, task).stat().st_size == view.tasks[task].size_bytes
     assert view.copied_bytes == sum(each.size_bytes or 0 for each in view.tasks.values())
-    desk.drop(admin.DropCut(group=KEY, marker="one"))
+    desk.drop(control.DropCut(group=KEY, marker="one"))
     assert cut(desk, "one") is None
     assert not desk.copy(call)
 
@@ -241,7 +241,7 @@ def test_a_folder_that_is_not_the_asker_s_is_left_alone(
     folder.mkdir()
     if there is not None:
         (folder / CREATING).write_text(there)
-    desk.copy(admin.CopyCut(group=KEY, marker="one", folder=str(folder), token="word"))
+    desk.copy(control.CopyCut(group=KEY, marker="one", folder=str(folder), token="word"))
     view = until("an answer", lambda: finished(desk, "one"))
     assert "node n0 does not see the folder" in view.problem
     assert not file_of(folder, TaskId(0)).exists()

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from stretto.catchup import blocks
-from stretto.types import Offset
+from stretto.vocabulary.types import Offset
 from stretto.worker.environment import SPARE_BYTES, NoSpace
 from stretto.worker.images import make_image, task_folder
 from stretto.worker.staging import Abandoned, Staging

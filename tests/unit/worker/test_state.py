@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import StorageError, StrettoError, UsageError
-from stretto.invariants import InvariantViolation
-from stretto.records import DepotOffset, RecordBatch
 from stretto.replog.frame import Kind, decode
-from stretto.types import Offset, TaskId
+from stretto.vocabulary.invariants import InvariantViolation
+from stretto.vocabulary.records import DepotOffset, RecordBatch
+from stretto.vocabulary.types import Offset, TaskId
 from stretto.worker import environment as environment_of
 from stretto.worker.state import AppliedState, NoSpace
 from tests.unit.worker.entries import (

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Kind
 from stretto.replog.log import Replog
-from stretto.types import Offset, TaskId
+from stretto.vocabulary.types import Offset, TaskId
 from stretto.worker.state import AppliedState, LogTooShort
 from tests.unit.worker import applying_process
 from tests.unit.worker.entries import (

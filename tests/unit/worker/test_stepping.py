@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from stretto.loop import Loop
+from stretto.network.loop import Loop
 from stretto.worker.stepping import Stepping
 
 

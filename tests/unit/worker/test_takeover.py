@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, Offset, ProducerId, StorageId, TaskId, WorkerId
+from stretto.specs.assignments import GroupPlan
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, StorageId, TaskId, WorkerId
 from stretto.worker import takeover
-from stretto.worker.plan import GroupPlan
 from stretto.worker.state import AppliedState, Seal
 from stretto.worker.storage import ReplicaFolder, ReplicaStorage
 from stretto.worker.taskstate import TaskState
-from stretto.zk.paths import GroupKey
 from tests.unit.worker.entries import Log
 from tests.unit.worker.syncing import folders_synced
 

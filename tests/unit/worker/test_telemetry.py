@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from stretto.module.work import Timed
 from stretto.replog.core import effects
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Frame, Header, Kind, encode
 from stretto.telemetry.windows import FOLLOWED, LED, NO_LOOKS, GroupWindow
-from stretto.topology.work import Timed
-from stretto.types import Epoch, Offset, ProducerId, TaskId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker.telemetry import STORY_LINES, Meter
-from stretto.zk.paths import GroupKey
 
 
 def frame(offset: int, kind: Kind = Kind.DEPOT, count: int = 10) -> Frame:

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from stretto import wire
 from stretto.errors import StrettoError
-from stretto.types import Incarnation, WorkerId
-from stretto.worker import transport as transport_module
-from stretto.worker.transport import RECONNECT_MS, RECONNECT_MS_MAX, Transport
+from stretto.network import transport as transport_module
+from stretto.network.transport import RECONNECT_MS, RECONNECT_MS_MAX, Transport
+from stretto.vocabulary.types import Incarnation, WorkerId
+from stretto.wire import messages as wire
 from tests.unit.worker.turns import StillLoop
 
 ME, PEER = WorkerId("a"), WorkerId("b")

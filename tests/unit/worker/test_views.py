@@ -9,9 +9,10 @@ from stretto.replog.core.effects import Effect
 from stretto.replog.core.events import Event
 from stretto.replog.core.replica import Replica, RoleName
 from stretto.sim.simulation import run_seed
-from stretto.types import Millis, TaskId
+from stretto.specs.assignments import GroupPlan
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Millis, TaskId
 from stretto.worker.group import BUSY
-from stretto.worker.plan import GroupPlan
 from stretto.worker.views import (
     HANDING_OVER,
     NO_LEASE,
@@ -21,7 +22,6 @@ from stretto.worker.views import (
     condition_of,
     replica_view,
 )
-from stretto.zk.paths import GroupKey
 from tests.unit.core.group import (
     ALL,
     SETTINGS,

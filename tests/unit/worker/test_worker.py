@@ -10,17 +10,17 @@ from unittest.mock import MagicMock, call
 import msgspec
 import pytest
 
-from stretto import wire
-from stretto.admin import ModuleDescription
+from stretto.control import ModuleDescription
 from stretto.errors import PeerError
 from stretto.options import OptionSet
 from stretto.replog.core import effects, events
-from stretto.types import Incarnation, Millis, Offset, StorageId, TaskId
-from stretto.worker.plan import GroupPlan
+from stretto.specs.assignments import GroupPlan
+from stretto.specs.modules import DepotSpec, ModuleSpec, ModuleState, RestoredFrom
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Incarnation, Millis, Offset, StorageId, TaskId
+from stretto.wire import messages as wire
 from stretto.worker.process import LEASE_TICK_MS, Worker
 from stretto.worker.replicas import REOPEN_MS
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import DepotSpec, ModuleSpec, ModuleState, RestoredFrom
 from tests.unit.core.group import W0, W1, W2, record
 from tests.unit.replog.frames import make_frame, whole
 from tests.unit.worker.turns import StillLoop

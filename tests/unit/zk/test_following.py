@@ -6,9 +6,9 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError
 
 from stretto.replog.core.events import RecordRead, Resign
-from stretto.types import Epoch, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, WorkerId
 from stretto.zk.following import FollowedGroup
-from stretto.zk.paths import GroupKey
 from stretto.zk.records import ResignRequest, encode
 from tests.unit.core.group import W0, W1, W2, record
 from tests.unit.zk.znodes import Asker

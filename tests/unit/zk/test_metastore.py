@@ -8,13 +8,14 @@ import pytest
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
-from stretto.invariants import present
 from stretto.replog.core.effects import ReadRecord
 from stretto.replog.core.events import Event, ReadFailed
 from stretto.replog.core.record import Registration
-from stretto.types import Incarnation, Millis, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.invariants import present
+from stretto.vocabulary.types import Incarnation, Millis, WorkerId
 from stretto.zk.metastore import Metastore
-from stretto.zk.paths import GroupKey, Paths
+from stretto.zk.paths import Paths
 from stretto.zk.records import WorkerRegistration
 from tests.unit.zk.clients import FakeClient
 

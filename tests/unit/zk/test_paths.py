@@ -5,8 +5,9 @@ import pytest
 from stretto.errors import UsageError
 from stretto.options import CLUSTER, Level
 from stretto.replog.core.record import Registration
-from stretto.types import Incarnation, WorkerId
-from stretto.zk.paths import GroupKey, Paths
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Incarnation, WorkerId
+from stretto.zk.paths import Paths
 
 WORKER = WorkerId("worker-1")
 LIFE = Incarnation("0f1e")

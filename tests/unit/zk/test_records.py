@@ -6,14 +6,12 @@ import msgspec
 import pytest
 
 from stretto.replog.core.record import GroupRecord, Member
-from stretto.types import Epoch, Incarnation, StorageId, WorkerId
-from stretto.zk.paths import GroupKey
+from stretto.specs.assignments import Assignment, PlacedWorker
+from stretto.specs.modules import ModuleSpec, ModuleState
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.records import (
-    Assignment,
-    ModuleSpec,
-    ModuleState,
     NodeRegistration,
-    PlacedWorker,
     ResignRequest,
     WorkerRegistration,
     ZnodeDamaged,

@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 from kazoo.protocol.states import KazooState
 
-from stretto.invariants import InvariantViolation
+from stretto.vocabulary.invariants import InvariantViolation
 from stretto.zk.session import WINDOW, Session
 from tests.unit.zk.clients import FakeClient
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stretto.invariants import InvariantViolation
+from stretto.vocabulary.invariants import InvariantViolation
 from stretto.zk.session import Session
 from stretto.zk.succession import Succession
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError, SessionExpiredError
 
-from stretto.types import Incarnation
+from stretto.vocabulary.types import Incarnation
 from stretto.zk import view as view_module
 from stretto.zk.session import Done, MetastoreUnavailable, Send
 from stretto.zk.view import View

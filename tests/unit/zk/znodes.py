@@ -11,8 +11,9 @@ from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from stretto.replog.core.events import Event
 from stretto.replog.core.record import GroupRecord
-from stretto.types import WorkerId
-from stretto.zk.paths import GroupKey, Paths
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import WorkerId
+from stretto.zk.paths import Paths
 from stretto.zk.session import Done, Send
 
 Watch = Callable[[WatchedEvent], None]

@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from stretto.clock import boot_time_ms
-from stretto.loop import Loop
+from stretto.network.loop import Loop
 from stretto.pstate.changes import Changes, Packed, joined, parse
 from stretto.replog.frame import Kind
-from stretto.types import Epoch, TaskId, WorkerId
+from stretto.vocabulary.clock import boot_time_ms
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Code, Executors, Reply
 from stretto.worker.state import AppliedState
-from stretto.zk.paths import GroupKey
 from tests.unit.worker.entries import Log
 
 DEADLINE_SECONDS = 60.0

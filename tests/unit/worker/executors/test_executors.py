@@ -12,14 +12,14 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from stretto.clock import boot_time_ms
-from stretto.ordered import decode
+from stretto.module.work import StepCall
+from stretto.pstate.ordered import decode
 from stretto.pstate.tree import compile_type
 from stretto.pstate.types import describe
-from stretto.records import DepotOffset
 from stretto.replog.frame import Kind
-from stretto.topology.work import StepCall
-from stretto.types import Epoch
+from stretto.vocabulary.clock import boot_time_ms
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Epoch
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
 from stretto.worker.removal import Trim, encode

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from stretto.ordered import decode
 from stretto.pstate.changes import Packed, joined, parse
-from stretto.types import TaskId
+from stretto.pstate.ordered import decode
+from stretto.vocabulary.types import TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Why
 from stretto.worker.executors.protocol import SourcedCall

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from stretto.types import Millis, TaskId
+from stretto.vocabulary.types import Millis, TaskId
 from stretto.worker.microbatch import entries, machine, messages
 from stretto.worker.microbatch.coordinator import Coordinator, Phase
 from stretto.worker.microbatch.entries import Batch, Source, Span, Version

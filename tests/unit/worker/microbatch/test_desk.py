@@ -7,16 +7,17 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 
-from stretto import admin, wire
-from stretto.topology.work import Timed
-from stretto.types import TaskId
+from stretto import control
+from stretto.module.work import Timed
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Why
 from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.microbatch.entries import Span, Version
 from stretto.worker.topology import rows
-from stretto.zk.paths import GroupKey
 
 GROUP = GroupKey("m", 1, 0)
 
@@ -85,8 +86,8 @@ def test_an_append_that_nothing_takes_part_in_here_is_unknown_and_one_without_mi
     assert a_desk()[0].processed_of(where, 1) == {}
 
 
-def key(offset: int, task: int = 0) -> admin.FailureKey:
-    return admin.FailureKey(topology="book", depot="orders", task=TaskId(task), offset=offset)
+def key(offset: int, task: int = 0) -> control.FailureKey:
+    return control.FailureKey(topology="book", depot="orders", task=TaskId(task), offset=offset)
 
 
 @pytest.fixture

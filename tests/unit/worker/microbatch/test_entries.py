@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from stretto.errors import StorageError
-from stretto.ordered import EVERYTHING
 from stretto.pstate.changes import Changes, pack
+from stretto.pstate.ordered import EVERYTHING
 from stretto.replog.frame import Kind
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch import entries
 from stretto.worker.microbatch.entries import (
     Batch,

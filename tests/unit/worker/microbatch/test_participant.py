@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.types import TaskId
+from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch import entries, machine, messages, participant
 from stretto.worker.microbatch.entries import LeftOut, Returned, Source, Span, Version
 from stretto.worker.microbatch.messages import Speaker

@@ -11,16 +11,16 @@ from unittest.mock import MagicMock, call
 
 import pytest
 
-from stretto import admin
+from stretto import control
 from stretto.errors import RetriableError, StrettoError
 from stretto.replog.core import effects
 from stretto.replog.core.effects import Refusal
-from stretto.scans import PinnedGroup
-from stretto.types import Epoch, Millis, Offset, TaskId, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId, WorkerId
+from stretto.wire.scans import PinnedGroup
 from stretto.worker.scans import desk as desk_module
 from stretto.worker.scans.desk import ScanDesk
 from stretto.worker.scans.process import Gone
-from stretto.zk.paths import GroupKey
 from tests.unit.worker.turns import StillLoop
 
 KEY = GroupKey("M", 1, 0)
@@ -111,7 +111,7 @@ class World:
 
     def pin(self, stale_ms: int | None = None, key: GroupKey = KEY) -> PinnedGroup | StrettoError:
         answers: list[PinnedGroup | StrettoError] = []
-        call_ = admin.PinGroup(group=key, holder="spark", max_staleness_ms=stale_ms)
+        call_ = control.PinGroup(group=key, holder="spark", max_staleness_ms=stale_ms)
         self.desk.pin(call_, answers.append)
         [answer] = answers
         return answer

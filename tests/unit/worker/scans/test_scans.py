@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from stretto import ordered
 from stretto.client.scan import PinnedGroup, Scanner
 from stretto.errors import PinLost, RetriableError, StrettoError, UsageError
-from stretto.keys import ClusterKey
+from stretto.network.keys import ClusterKey
+from stretto.pstate import ordered
 from stretto.pstate.changes import Changes
-from stretto.records import RecordBatch
-from stretto.scans import Size
+from stretto.vocabulary.records import RecordBatch
+from stretto.wire.scans import Size
 from stretto.worker.scans.pins import PINS_MAX, READ_MS, NoPin, Pins
 from stretto.worker.scans.process import ScanProcess
 from stretto.worker.scans.protocol import Open

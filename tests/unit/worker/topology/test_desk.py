@@ -7,13 +7,13 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 
-from stretto.topology.work import StepCall, Timed
-from stretto.types import Epoch, TaskId
+from stretto.module.work import StepCall, Timed
+from stretto.specs.modules import TopologySpec
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId
 from stretto.worker.executors.pool import Lost, Why
 from stretto.worker.topology import rows, work
 from stretto.worker.topology.desk import StreamDesk
-from stretto.zk.paths import GroupKey
-from stretto.zk.records import TopologySpec
 
 HUNG = Lost(Why.TIME_OUT, "it took too long", ran_ms=7)
 

@@ -9,14 +9,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from stretto import wire
 from stretto.errors import PeerError
 from stretto.replog.core.effects import Refusal
-from stretto.types import Epoch, TaskId, WorkerId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
 from stretto.worker.topology import work
 from stretto.worker.topology.hops import Asked, Called, Failures, Hops, Told
 from stretto.worker.topology.inbox import ASKED_MAX
-from stretto.zk.paths import GroupKey
 
 GROUP = GroupKey("m", 1, 0)
 CODE = "1f"

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from stretto import wire
-from stretto.loop import Loop
-from stretto.types import Epoch, TaskId
+from stretto.network.loop import Loop
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Epoch, TaskId
+from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
 from stretto.worker.topology import queries
 from stretto.worker.topology.queries import QueryDesk
-from stretto.zk.paths import GroupKey
 
 GROUP = GroupKey("M", 1, 0)
 ASKER = b"asker"

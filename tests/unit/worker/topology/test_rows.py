@@ -6,10 +6,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import cast
 
-from stretto import admin
+from stretto import control
 from stretto.pstate.changes import Changes
-from stretto.testing.rows import MemoryRows
-from stretto.types import TaskId
+from stretto.pstate.memory import MemoryRows
+from stretto.vocabulary.types import TaskId
 from stretto.worker.state import AppliedState
 from stretto.worker.topology import rows
 
@@ -29,7 +29,7 @@ def test_parked_records_come_page_by_page_and_each_once() -> None:
         kept[task].apply(Changes(puts=tuple((key, note) for key in keys)))
     state = cast(AppliedState, SimpleNamespace(reading_pstate=lambda task, _: nullcontext(kept[task])))
     seen: list[tuple[int, str, int]] = []
-    after: admin.FailureKey | None = None
+    after: control.FailureKey | None = None
     pages = 0
     while True:
         page, more = rows.failures_page(state, tasks, LIMIT, after)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stretto.pstate.changes import Packed
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.types import Epoch, TaskId
 from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology import work

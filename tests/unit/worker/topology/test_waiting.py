@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stretto import wire
-from stretto.types import TaskId
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import TaskId
+from stretto.wire import messages as wire
 from stretto.worker.microbatch.machine import Processed
 from stretto.worker.topology import waiting
 from stretto.worker.topology.waiting import Waiters, Where
-from stretto.zk.paths import GroupKey
 
 GROUP, OTHER = GroupKey("m", 1, 0), GroupKey("m", 1, 1)
 TASK = TaskId(2)

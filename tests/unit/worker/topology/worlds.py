@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from stretto.pstate.changes import Packed
-from stretto.types import Epoch, TaskId
+from stretto.vocabulary.types import Epoch, TaskId
 from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology import work

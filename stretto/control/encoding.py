@@ -1,0 +1,129 @@
+"""Calls and results as bytes: the one place that knows all of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TypeAlias
+
+import msgspec
+
+from stretto.control.artifacts import GetArtifact, HasArtifact, HeldOfArtifact, PutArtifact
+from stretto.control.call import Call, Result, result_type
+from stretto.control.cluster import FindConductor, LocalWorkers, Nodes, Operations
+from stretto.control.leadership import AllowLeadership, Balance, DisallowLeadership, Leadership, ResignLeader
+from stretto.control.logs import Log
+from stretto.control.modules import (
+    AbandonScaling,
+    Describe,
+    Destroy,
+    Launch,
+    Modules,
+    Pause,
+    PossibleThreads,
+    Reassign,
+    Resume,
+    Scale,
+    ScaleThreads,
+    Specification,
+    Update,
+)
+from stretto.control.options import Options, SetOption, UnsetOption
+from stretto.control.pins import AnnounceMoment, DecideMoment, FindMoment, FindMoments, PinGroup, Pins
+from stretto.control.replicas import Digests, Epochs, Replicas, Story, Windows
+from stretto.control.snapshots import (
+    BeginSnapshot,
+    CopyCut,
+    Cut,
+    DropCut,
+    FinishSnapshot,
+    ForgetSnapshot,
+    HoldTopologies,
+    SeesSnapshot,
+    Snapshots,
+)
+from stretto.control.topologies import Failures, Microbatches, SettleFailures
+
+AnyCall: TypeAlias = (
+    FindConductor
+    | Log
+    | Launch
+    | Destroy
+    | Update
+    | Reassign
+    | Scale
+    | ScaleThreads
+    | AbandonScaling
+    | PossibleThreads
+    | Pause
+    | Resume
+    | Modules
+    | Nodes
+    | Leadership
+    | Balance
+    | AllowLeadership
+    | DisallowLeadership
+    | ResignLeader
+    | SetOption
+    | UnsetOption
+    | Options
+    | Operations
+    | Specification
+    | Snapshots
+    | BeginSnapshot
+    | FinishSnapshot
+    | ForgetSnapshot
+    | SeesSnapshot
+    | HasArtifact
+    | HeldOfArtifact
+    | PutArtifact
+    | GetArtifact
+    | Describe
+    | LocalWorkers
+    | Replicas
+    | Microbatches
+    | Digests
+    | HoldTopologies
+    | Cut
+    | CopyCut
+    | DropCut
+    | Windows
+    | Story
+    | Epochs
+    | Failures
+    | SettleFailures
+    | PinGroup
+    | Pins
+    | AnnounceMoment
+    | FindMoment
+    | FindMoments
+    | DecideMoment
+)
+_calls: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode(value: object) -> msgspec.Raw:
+    return msgspec.Raw(_encode(value))
+
+
+def decode_call(raw: msgspec.Raw) -> AnyCall:
+    """Raises one of MALFORMED for what is no call."""
+    return _calls.decode(raw)
+
+
+def decode_result(call: Call[Result], raw: msgspec.Raw) -> Result:
+    result: Result = _decoder(type(call)).decode(raw)
+    return result
+
+
+_decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {}
+_deciding = threading.Lock()
+
+
+def _decoder(call: type[Call[Any]]) -> msgspec.msgpack.Decoder[Any]:
+    """Made by one thread at a time: two that look into the same struct for the first time crash msgspec."""
+    found = _decoders.get(call)
+    if found is None:
+        with _deciding:
+            found = _decoders.setdefault(call, msgspec.msgpack.Decoder(result_type(call)))
+    return found

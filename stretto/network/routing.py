@@ -1,0 +1,395 @@
+"""What a client knows of the cluster: who leads what, and how it learns that somebody else does.
+
+Any worker is asked for the first view, several if the first is slow. From then on news are waited for where
+they arise: who cannot get through to a group's leader asks its replicas to answer as soon as the group has a
+newer epoch, and tries the leader it knows again meanwhile, at growing intervals. A refusal that names the
+new leader is as good as an answer.
+
+Everything here runs on the client's own thread, except what says otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from stretto.errors import UsageError
+from stretto.network.connections import Connections, OnReply
+from stretto.network.direct_channel import Lane
+from stretto.network.keys import ClusterKey, require_key
+from stretto.network.loop import Loop
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Buffer, Epoch, TaskId, WorkerId
+from stretto.wire import messages as wire
+from stretto.wire.messages import GroupView
+
+METADATA_TIMEOUT_MS = 1_000
+HEDGE_MS = 50
+HEDGE_MS_MAX = 1_000
+NEWS_MS = 2_000
+"""How long a worker may hold back an answer while there is none."""
+NEWS_AGAIN_MS = 50
+PATIENCE_MS = 5
+PATIENCE_MS_MAX = 200
+EAGER_ATTEMPTS = 8
+
+
+def patience_ms(attempt: int) -> int:
+    """Before the same leader is tried once more: often at first, since a new one is ready in a moment."""
+    return min(PATIENCE_MS << min(max(0, attempt - EAGER_ATTEMPTS), 10), PATIENCE_MS_MAX)
+
+
+@dataclass
+class ClusterView:
+    """Who leads what, as last heard.
+
+    The newest grouping of a module is the one that counts, and no two have the same generation, not even
+    those of a module that was destroyed and launched again. So epochs are compared within a grouping only.
+    """
+
+    addresses: dict[WorkerId, str] = field(default_factory=dict)
+    #: Those that a task is in.
+    groups: dict[GroupKey, GroupView] = field(default_factory=dict)
+    of_task: dict[tuple[str, TaskId], GroupKey] = field(default_factory=dict)
+    #: Those of each module whose group is known.
+    tasks: dict[str, list[TaskId]] = field(default_factory=dict)
+    #: How many there are, by the newest grouping.
+    task_counts: dict[str, int] = field(default_factory=dict)
+    _newest: dict[str, int] = field(default_factory=dict)
+
+    def take(self, metadata: wire.Metadata) -> list[GroupKey]:
+        """Returns the groups that are led anew."""
+        self.addresses.update(metadata.addresses)
+        unknown = {view.key.module for view in metadata.groups if view.key not in self.groups}
+        led_anew = [view.key for view in metadata.groups if self._take(view)]
+        for module in unknown:
+            self.tasks[module] = sorted(task for name, task in self.of_task if name == module)
+        return led_anew
+
+    def _take(self, view: GroupView) -> bool:
+        known = self.groups.get(view.key)
+        if known is None:
+            self._place(view)
+            return False
+        if known.epoch <= view.epoch:
+            self.groups[view.key] = view
+        return known.epoch < view.epoch
+
+    def _place(self, view: GroupView) -> None:
+        """A task stays in the group it was in until its new one is heard of, unless it is gone."""
+        key, module = view.key, view.key.module
+        left: set[GroupKey] = set()
+        if key.generation > self._newest.get(module, 0):
+            self._newest[module] = key.generation
+            self.task_counts[module] = view.module_tasks
+            for place in [
+                each for each in self.of_task if each[0] == module and each[1] >= view.module_tasks
+            ]:
+                left.add(self.of_task.pop(place))
+        taken = [task for task in view.tasks if self._belongs(task, key)]
+        left.update(self.of_task[module, task] for task in taken if (module, task) in self.of_task)
+        self.of_task.update({(module, task): key for task in taken})
+        if taken:
+            self.groups[key] = view
+        for group in left:
+            if all(self.of_task.get((module, task)) != group for task in self.groups[group].tasks):
+                del self.groups[group]
+
+    def _belongs(self, task: TaskId, key: GroupKey) -> bool:
+        """As far as is known: not to a newer group, nor to none any more."""
+        now = self.of_task.get((key.module, task))
+        is_newer = now is None or now.generation <= key.generation
+        return is_newer and task < self.task_counts[key.module]
+
+    def check_tasks(self, module: str, tasks: int) -> None:
+        """What was made when the module had so many must not go on when it has others: a key is at home on
+        another task then."""
+        now = self.task_counts.get(module, tasks)
+        if now != tasks:
+            raise UsageError(
+                f"{module} was launched anew with {now} tasks, where it had {tasks}; "
+                "begin anew with another producer or reader"
+            )
+
+    def learn(self, group: GroupKey, refused: wire.Refused) -> bool:
+        """From who was asked in vain. True if that is news."""
+        known = self.groups.get(group)
+        if known is None or known.epoch >= refused.epoch or refused.leader is None:
+            return False
+        self.groups[group] = msgspec.structs.replace(known, leader=refused.leader, epoch=refused.epoch)
+        return True
+
+    def leader_address(self, group: GroupKey) -> str | None:
+        view = self.groups.get(group)
+        return self.addresses.get(view.leader) if view is not None and view.leader else None
+
+    def epoch(self, group: GroupKey) -> Epoch:
+        view = self.groups.get(group)
+        return view.epoch if view is not None else Epoch(0)
+
+
+class _Once:
+    """Runs one time, whoever calls first."""
+
+    __slots__ = ("_function", "is_done")
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self.is_done = False
+
+    def __call__(self) -> None:
+        if not self.is_done:
+            self.is_done = True
+            self._function()
+
+
+@dataclass
+class _Awaited:
+    """Who waits for a group to be led anew, and which addresses have been asked to tell."""
+
+    waiting: list[_Once] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+
+    @property
+    def is_over(self) -> bool:
+        self.waiting = [each for each in self.waiting if not each.is_done]
+        return not self.waiting
+
+
+class Network:
+    """Its thread runs :attr:`loop`; :meth:`call` is the way in."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        key: ClusterKey | None,
+        *,
+        loop: Loop | None = None,
+        worker: WorkerId = WorkerId(""),
+    ) -> None:
+        """With a ``loop`` it runs on that one: a ``worker``'s, which talks to others."""
+        if not bootstrap:
+            raise UsageError("connect() needs the address of at least one worker, as host:port")
+        for address in bootstrap:
+            require_key(address, key)
+        self._bootstrap = list(bootstrap)
+        #: For connections that others make to the same cluster.
+        self.key = key
+        self.loop = Loop() if loop is None else loop
+        self.view = ClusterView()
+        self._connections = Connections(self.loop, key, self.suspect, worker)
+        self.lane = Lane(self, self._connections.context)
+        self.request = self._connections.request
+        self.cancel = self._connections.cancel
+        self._numbers = itertools.count(1)
+        self._turns = itertools.count()
+        self._refreshing: list[Callable[[], None]] = []
+        self._refreshes = 0
+        self._awaited: dict[GroupKey, _Awaited] = {}
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        if loop is None:
+            self._thread = threading.Thread(target=self._run, name="stretto-client", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        self.loop.run()
+        self._connections.close()
+        self.loop.close()
+
+    def call(self, function: Callable[..., None], *args: object) -> None:
+        """From any thread."""
+        self.loop.call_soon(function, *args)
+
+    def know(self, address: str) -> None:
+        """From any thread: somebody else who may tell who leads what."""
+        self.call(self._bootstrap.append, address)
+
+    def close(self) -> None:
+        """From any thread; on somebody else's loop, from that."""
+        if self._closed:
+            return
+        self._closed = True
+        self.lane.close()
+        if self._thread is None:
+            self._connections.close()
+        else:
+            self.call(self.loop.stop)
+            self._thread.join()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller runs on the thread of this network, and so must not wait for an answer."""
+        return self._thread is not None and threading.current_thread() is self._thread
+
+    @property
+    def refusal(self) -> str | None:
+        return self._connections.refusal
+
+    # Requests.
+
+    def next_request(self) -> int:
+        return next(self._numbers)
+
+    def to_leader(
+        self,
+        group: GroupKey,
+        number: int,
+        message: wire.ToWorker,
+        bodies: Sequence[Buffer],
+        on_reply: OnReply,
+        *,
+        timeout_ms: int,
+        wait_ms: int = 0,
+    ) -> bool:
+        """False, and nothing is sent, if nobody leads the group who could be reached."""
+        address = self.view.leader_address(group)
+        if address is None or self._connections.is_down(address):
+            return False
+
+        heard = self._learning(group, on_reply)
+        self.request(
+            address, number, message, bodies, heard, timeout_ms=timeout_ms, group=group, wait_ms=wait_ms
+        )
+        return True
+
+    def to_replica(
+        self,
+        address: str,
+        group: GroupKey,
+        number: int,
+        message: wire.ToWorker,
+        on_reply: OnReply,
+        *,
+        timeout_ms: int,
+    ) -> None:
+        """To one that may answer without leading."""
+        self.request(address, number, message, (), self._learning(group, on_reply), timeout_ms=timeout_ms)
+
+    def _learning(self, group: GroupKey, on_reply: OnReply) -> OnReply:
+        def replied(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
+            self.learn(group, reply)
+            on_reply(reply, bodies)
+
+        return replied
+
+    def learn(self, group: GroupKey, reply: wire.ToClient | None) -> None:
+        """Who leads, if the answer tells."""
+        if isinstance(reply, wire.Refused) and self.view.learn(group, reply):
+            self._led_anew(group)
+
+    # The first view.
+
+    def refresh(self, then: Callable[[], None]) -> None:
+        """Ask who leads what; ``then`` runs when a worker has answered, however long that takes."""
+        self._refreshing.append(then)
+        if len(self._refreshing) == 1:
+            self._ask_until_answered(self._refreshes, HEDGE_MS)
+
+    def _ask_until_answered(self, refresh: int, hedge_ms: int) -> None:
+        """One more is asked if those asked so far are slow to answer."""
+        if refresh == self._refreshes:
+            self._ask(refresh, len(self._addresses()))
+            again_ms = min(2 * hedge_ms, HEDGE_MS_MAX)
+            self.loop.call_after(hedge_ms, self._ask_until_answered, refresh, again_ms)
+
+    def _ask(self, refresh: int, tries: int) -> None:
+        addresses = self._addresses()
+        address = addresses[next(self._turns) % len(addresses)]
+
+        def heard(reply: wire.ToClient | None, _: list[memoryview]) -> None:
+            if isinstance(reply, wire.Metadata):
+                self._take(reply)
+                self._refreshed(refresh)
+            elif refresh == self._refreshes and tries > 1:
+                self._ask(refresh, tries - 1)
+
+        number = self.next_request()
+        self.request(address, number, wire.GetMetadata(number), (), heard, timeout_ms=METADATA_TIMEOUT_MS)
+
+    def _addresses(self) -> list[str]:
+        known = list(dict.fromkeys([*self.view.addresses.values(), *self._bootstrap]))
+        return [address for address in known if not self._connections.is_down(address)] or known
+
+    def _refreshed(self, refresh: int) -> None:
+        if refresh == self._refreshes:
+            self._refreshes += 1
+            waiting, self._refreshing = self._refreshing, []
+            for then in waiting:
+                then()
+
+    # News.
+
+    def when_led_anew(
+        self, group: GroupKey, then: Callable[[], None], *, above: Epoch, within_ms: int
+    ) -> None:
+        """Run ``then`` once the group has an epoch above that one, and after that time in any case."""
+        once = _Once(then)
+        if self.view.epoch(group) > above:
+            self.loop.call_soon(once)
+            return
+        self.loop.call_after(within_ms, once)
+        awaited = self._awaited.setdefault(group, _Awaited())
+        awaited.waiting.append(once)
+        address = self.view.leader_address(group)
+        if (address is None or self._connections.is_down(address)) and not self._refreshing:
+            # Perhaps all its replicas have moved: then none of those we know can tell.
+            self.refresh(lambda: None)
+        self._ask_for_news(group)
+
+    def suspect(self, group: GroupKey) -> None:
+        """It does not answer: does somebody else lead by now?"""
+        self.when_led_anew(group, lambda: None, above=self.view.epoch(group), within_ms=NEWS_MS)
+
+    def _ask_for_news(self, group: GroupKey) -> None:
+        awaited = self._awaited.get(group)
+        if awaited is None:
+            return
+        if awaited.is_over:
+            del self._awaited[group]
+            return
+        for address in self._tellers(group):
+            if address not in awaited.asked:
+                awaited.asked.add(address)
+                self._ask_one_for_news(group, awaited, address)
+
+    def _tellers(self, group: GroupKey) -> list[str]:
+        """Only who holds a replica hears of its leader by itself."""
+        view = self.view.groups.get(group)
+        replicas = view.replicas if view is not None else ()
+        return [self.view.addresses[each] for each in replicas if each in self.view.addresses]
+
+    def _ask_one_for_news(self, group: GroupKey, awaited: _Awaited, address: str) -> None:
+        asked_at = self.loop.now
+
+        def heard(reply: wire.ToClient | None, _: list[memoryview]) -> None:
+            if isinstance(reply, wire.Metadata):
+                self._take(reply)
+                if not reply.groups and not self._refreshing:
+                    # It holds the group no more. Who does, any worker can find out.
+                    self.refresh(lambda: None)
+            pause_ms = max(0, NEWS_AGAIN_MS - (self.loop.now - asked_at))
+            self.loop.call_after(pause_ms, again)
+
+        def again() -> None:
+            awaited.asked.discard(address)
+            self._ask_for_news(group)
+
+        number = self.next_request()
+        message = wire.GetMetadata(number, awaited=group, above=self.view.epoch(group), wait_ms=NEWS_MS)
+        timeout_ms = METADATA_TIMEOUT_MS
+        self.request(address, number, message, (), heard, timeout_ms=timeout_ms, wait_ms=NEWS_MS)
+
+    def _take(self, metadata: wire.Metadata) -> None:
+        for group in self.view.take(metadata):
+            self._led_anew(group)
+
+    def _led_anew(self, group: GroupKey) -> None:
+        self._connections.give_up(group, self.view.leader_address(group))
+        awaited = self._awaited.get(group)
+        for once in list(awaited.waiting) if awaited is not None else ():
+            once()

@@ -1,0 +1,15 @@
+"""The one clock of leases, deadlines and time-outs."""
+
+from __future__ import annotations
+
+import time
+
+from stretto.vocabulary.types import Millis
+
+
+def boot_time_ms() -> Millis:
+    """Counts while the machine sleeps, unlike the monotonic clock: a lease must not outlive a suspension.
+
+    Rounded down.
+    """
+    return Millis(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
