@@ -25,7 +25,7 @@ soak: setup ## Run the tests that take long
 	@$(PYTEST) -m soak --timeout 600 $(PYTEST_ARGS)
 
 # One edit at a time meets the tests that belong to its file, until SECONDS are over; SEED draws the same ones
-# again, FILES='zk/*,worker/reads.py' draws from some, ONLY=NAME tries one, QUICK=1 starts no cluster.
+# again, FILES='zk/*,worker/reads/reads.py' draws from some, ONLY=NAME tries one, QUICK=1 starts no cluster.
 SECONDS ?= 600
 
 mutants: setup ## Count which slips of the hand the tests notice, in a sample of edits

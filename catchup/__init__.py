@@ -6,9 +6,8 @@ writer, hashes it in fixed blocks, and the follower asks for the blocks that it 
 of different offsets; at the end the follower takes the entries between the lowest and the highest of them
 from the leader's log, and applies them as after a crash.
 
-:mod:`~stretto.catchup.fetch` is the follower's side and :mod:`~stretto.catchup.serve` the leader's, both
-without clock, files and sockets; a worker and the simulator drive them.
-"""
+:mod:`~stretto.catchup.machines.fetch` is the follower's side and :mod:`~stretto.catchup.machines.serve` the
+leader's, both without clock, files and sockets; a worker and the simulator drive them."""
 
 if __name__ == "catchup":
     raise ImportError("this folder installs as stretto.catchup; write 'import stretto.catchup'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from stretto import control
-from stretto.conductor.moving import follows
+from stretto.conductor.planning.moving import follows
 from stretto.conductor.scaling import regrouping_awaits
 from stretto.conductor.updating import going_by_other_code, trials
 from stretto.conductor.view import Module, View

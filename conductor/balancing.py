@@ -19,9 +19,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from stretto import control
-from stretto.conductor.leadership import LedGroup, Plan, plan
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
+from stretto.conductor.planning.leadership import LedGroup, Plan, plan
 from stretto.conductor.view import GroupState, Module, View, named
 from stretto.errors import StrettoError, UsageError
 from stretto.options import CLUSTER, Level, OptionSet

@@ -15,10 +15,9 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
-from stretto.conductor.assignment import assign
-from stretto.conductor.compatibility import writers_of
-from stretto.conductor.creation import first_record, next_generation
 from stretto.conductor.operations import Operations
+from stretto.conductor.planning.assignment import assign
+from stretto.conductor.planning.compatibility import writers_of
 from stretto.conductor.updating import Updating
 from stretto.conductor.view import Module, View
 from stretto.control import ModuleManifest, OptionsAt
@@ -27,6 +26,7 @@ from stretto.options import Level, parse
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.specs.modules import ModuleSpec, ModuleState, RestoredFrom
 from stretto.vocabulary.groups import GroupKey
+from stretto.zk.creation import first_record, next_generation
 from stretto.zk.options import begin_module, forget_module
 from stretto.zk.paths import Paths
 from stretto.zk.records import DestroyedModules, decode, encode

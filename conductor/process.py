@@ -35,7 +35,7 @@ from stretto.conductor import answers, view
 from stretto.conductor.balancing import Balancing
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
-from stretto.conductor.regrouping import possible_threads
+from stretto.conductor.planning.regrouping import possible_threads
 from stretto.conductor.scaling import Scaling
 from stretto.conductor.snapshots import SnapshotRegister
 from stretto.conductor.view import View, named

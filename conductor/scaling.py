@@ -1,5 +1,5 @@
-"""A module that runs gets other replicas, or other groups: what :mod:`stretto.conductor.moving` and
-:mod:`stretto.conductor.regrouping` plan, carried out.
+"""A module that runs gets other replicas, or other groups: what :mod:`stretto.conductor.planning.moving` and
+:mod:`stretto.conductor.planning.regrouping` plan, carried out.
 
 The whole state of a change is in the metastore: the assignment names the new replicas and the processes of
 the old ones, the module's spec says *scaling*, and each group's record tells how far its leader has followed.
@@ -20,16 +20,16 @@ import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoNodeError, NotEmptyError
 
-from stretto.conductor.creation import next_generation
-from stretto.conductor.moving import follows, moved, settled
 from stretto.conductor.operations import Operations
-from stretto.conductor.regrouping import record_of, regrouped, unclosed, unprepared
+from stretto.conductor.planning.moving import follows, moved, settled
+from stretto.conductor.planning.regrouping import record_of, regrouped, unclosed, unprepared
 from stretto.conductor.view import GroupState, Module, View
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.specs.assignments import Assignment, NextGrouping, plans_of
 from stretto.specs.modules import ModuleSpec, ModuleState
 from stretto.vocabulary.plurals import many, some
 from stretto.vocabulary.types import WorkerId
+from stretto.zk.creation import next_generation
 from stretto.zk.paths import Paths
 from stretto.zk.records import encode
 

@@ -22,8 +22,8 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from stretto.conductor.compatibility import check_update, depots_of, objects, writers_of
 from stretto.conductor.operations import Operations
+from stretto.conductor.planning.compatibility import check_update, depots_of, objects, writers_of
 from stretto.conductor.view import GroupState, Module, View
 from stretto.control import ModuleManifest
 from stretto.errors import RetriableError, UsageError

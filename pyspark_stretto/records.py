@@ -41,9 +41,9 @@ from pyspark.sql.types import (
 
 from pyspark_stretto.schema import APPLY_OFFSET, DEPOT_SCHEMA, OFFSET, TASK, TIMESTAMP, VALUE
 from stretto.errors import UsageError
+from stretto.state.depot import DepotBatch
 from stretto.vocabulary.decoding import MALFORMED
 from stretto.vocabulary.records import RecordBatch
-from stretto.worker.depot import DepotBatch
 
 ROWS_AT_ONCE = 50_000
 BYTES_AT_ONCE = 4 * 1024 * 1024

@@ -215,4 +215,4 @@ def _join(report: LogReport, segment: SegmentReport) -> None:
 
 
 def _corruption(error: StorageCorrupt) -> Corruption:
-    return Corruption(error.segment, error.offset, error.position, error.why)
+    return Corruption(error.segment, Offset(error.offset), error.position, error.why)

@@ -1,6 +1,6 @@
 """A worker's clients: their requests become events of a replica, its answers become replies.
 
-Reads go their own way: :mod:`stretto.worker.reads`.
+Reads go their own way: :mod:`stretto.worker.reads.reads`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.producers import NO_PRODUCER, ROUNDS_MAX, is_named, round_of
 from stretto.replog.frame import Kind
+from stretto.state.environment import DEPOTS_MAX
 from stretto.vocabulary.records import BATCH_BYTES_MAX, RecordBatch, head
 from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId
 from stretto.wire import messages as wire
-from stretto.worker.environment import DEPOTS_MAX
-from stretto.worker.reads import Reads
+from stretto.worker.reads.reads import Reads
 
 if TYPE_CHECKING:
     from stretto.network.transport import Connection
-    from stretto.worker.group import Group
     from stretto.worker.process import Worker
+    from stretto.worker.replica.group import Group
     from stretto.worker.telemetry import Meter
 
 MARKER_BYTES_MAX = 64

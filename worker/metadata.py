@@ -20,8 +20,8 @@ from stretto.zk.survey import GroupSeen
 
 if TYPE_CHECKING:
     from stretto.network.transport import Connection
-    from stretto.worker.group import Group
     from stretto.worker.process import Worker
+    from stretto.worker.replica.group import Group
 
 WAIT_MS_MAX = 5_000
 PARKED_MAX = 10_000

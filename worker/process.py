@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from stretto.catchup.desk import CatchupDesk
 from stretto.control import ModuleDescription, describe
 from stretto.errors import PeerError
 from stretto.network.endpoint import advertised
@@ -38,26 +39,25 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.wire import messages as wire
-from stretto.worker.applier import Applier
 from stretto.worker.calls import CallDesk
-from stretto.worker.catchup import CatchupDesk
 from stretto.worker.clients import Clients
-from stretto.worker.digests import Digests
-from stretto.worker.disk import DiskThreads
 from stretto.worker.executors.pool import Code, Executors
-from stretto.worker.group import Group
-from stretto.worker.holding import Holding
-from stretto.worker.hosting import Hosting
+from stretto.worker.hosting.hosting import Hosting
+from stretto.worker.hosting.regrouping import RegroupingDesk
+from stretto.worker.hosting.replicas import REOPEN_MS, Replicas
+from stretto.worker.hosting.retention import RetentionDesk
 from stretto.worker.metadata import MetadataDesk
 from stretto.worker.microbatch.desk import MicrobatchDesk
-from stretto.worker.regrouping import RegroupingDesk
-from stretto.worker.replicas import REOPEN_MS, Replicas
-from stretto.worker.retention import RetentionDesk
+from stretto.worker.replica.applier import Applier
+from stretto.worker.replica.digests import Digests
+from stretto.worker.replica.disk import DiskThreads
+from stretto.worker.replica.group import Group
 from stretto.worker.scans.desk import ScanDesk
 from stretto.worker.scans.moments import MomentDesk
 from stretto.worker.snapshots import SnapshotDesk, is_snapshot
 from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
+from stretto.worker.topology.hold import Holding
 from stretto.worker.topology.queries import QueryDesk
 from stretto.worker.topology.waiting import Waiters
 from stretto.zk.credentials import Credentials

@@ -26,15 +26,15 @@ from stretto.errors import StorageError, StrettoError, UsageError
 from stretto.replog.frame import payload
 from stretto.snapshot.cuts import microbatch_at
 from stretto.snapshot.manifest import file_of, sync_folder
+from stretto.state.held import CopiedFile, HeldState
+from stretto.state.microbatch_entries import DATABASE
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId
-from stretto.worker.held import CopiedFile, HeldState
-from stretto.worker.microbatch.entries import DATABASE
 
 if TYPE_CHECKING:
     from stretto.replog.frame import Frame
-    from stretto.worker.group import Group
     from stretto.worker.process import Worker
+    from stretto.worker.replica.group import Group
 
 log = structlog.get_logger()
 

@@ -8,7 +8,6 @@ import threading
 from stretto.process import lean  # noqa: F401 - before structlog is imported
 
 # isort: split
-from stretto.conductor.creation import await_module
 from stretto.control import ModuleDescription, describe
 from stretto.network.endpoint import advertised
 from stretto.network.keys import ClusterKey, require_key
@@ -17,10 +16,11 @@ from stretto.process.exit_codes import run_daemon
 from stretto.process.logs import configure
 from stretto.process.private_files import create_private_files
 from stretto.specs.assignments import plans_of
-from stretto.worker.hosting import hosted
+from stretto.worker.hosting.hosting import hosted
 from stretto.worker.process import Worker, WorkerConfig
 from stretto.worker.settings import WorkerSettings
 from stretto.zk.client import await_connection, close, new_client
+from stretto.zk.creation import await_module
 from stretto.zk.credentials import Credentials
 from stretto.zk.paths import Paths
 

@@ -34,14 +34,14 @@ from stretto.telemetry.windows import (
     Window,
 )
 from stretto.vocabulary.types import Epoch, Millis, Offset, WorkerId
-from stretto.worker.views import is_stalled
+from stretto.worker.replica.views import is_stalled
 
 if TYPE_CHECKING:
     from stretto.network.loop import Loop
     from stretto.replog.core.leader import Leader
     from stretto.vocabulary.groups import GroupKey
-    from stretto.worker.group import Group
     from stretto.worker.microbatch.desk import MicrobatchDesk
+    from stretto.worker.replica.group import Group
     from stretto.worker.topology.desk import StreamDesk
 
 WINDOWS_KEPT = 30

@@ -15,9 +15,8 @@ whatever the one before ended with (:func:`sequence_in`), so that nobody has to 
 What a round will write is *claimed* first, by a digest: two who work at the same round at once, or one after
 the other, write the same or the later one is refused.
 
-A log is sealed for a grouping that is to follow (:mod:`stretto.conductor.regrouping`), by an entry; so
-whoever leads has it, and takes no append, whatever else it has heard.
-"""
+A log is sealed for a grouping that is to follow (:mod:`stretto.conductor.planning.regrouping`), by an entry;
+so whoever leads has it, and takes no append, whatever else it has heard."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from stretto.bench.loads import busy, command_of_load, pipeline
 from stretto.bench.replicas import DEPOT, RECORD_BYTES, RECORDS, Cost, Replicas, moment
 from stretto.bench.state import RECORDS as STATE_RECORDS
 from stretto.bench.state import _frame, _life
-from stretto.catchup import blocks
+from stretto.catchup.images import SpooledImage, make_image
+from stretto.catchup.machines import blocks
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.records import pack
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId
 from stretto.wire import catchup
-from stretto.worker.images import SpooledImage, make_image
-from stretto.worker.state import AppliedState
 
 PAGE_BYTES = 4_096
 TRANSFER_BYTES = 2_000_000_000

@@ -29,8 +29,8 @@ from stretto.client.upload import upload
 from stretto.errors import StrettoError
 from stretto.local.cluster import LocalCluster
 from stretto.network.routing import Network
+from stretto.supervisor.children import RunFile
 from stretto.wire.messages import GroupView
-from stretto.worker.children import RunFile
 
 MODULE = "Bench"
 SOURCE = "from stretto import Depot, Module\n\n\nclass Bench(Module):\n    events = Depot()\n"

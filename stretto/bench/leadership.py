@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stretto.bench import Result
-from stretto.conductor.leadership import LedGroup, plan
+from stretto.conductor.planning.leadership import LedGroup, plan
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import WorkerId
 

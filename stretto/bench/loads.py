@@ -23,14 +23,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from stretto.bench.waiting import until
-from stretto.catchup import blocks
-from stretto.catchup.fetch import PART_BYTES, WINDOW
+from stretto.catchup.hasher import be_nice, hashes_in, open_direct, write
+from stretto.catchup.hashing import copy_and_hash
+from stretto.catchup.machines import blocks
+from stretto.catchup.machines.fetch import PART_BYTES, WINDOW
+from stretto.catchup.staging import AlignedParts
 from stretto.errors import StrettoError
+from stretto.state.environment import StandingFile
 from stretto.vocabulary.invariants import present
-from stretto.worker.environment import StandingFile
-from stretto.worker.hasher import be_nice, hashes_in, open_direct, write
-from stretto.worker.hashing import copy_and_hash
-from stretto.worker.staging import AlignedParts
 
 HOST = "127.0.0.1"
 CHUNK_BYTES = 1 << 20

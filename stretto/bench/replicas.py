@@ -24,11 +24,11 @@ from kazoo.client import KazooClient
 from stretto.bench.loads import PATIENCE_SECONDS
 from stretto.bench.waiting import until
 from stretto.client import Client, connect
-from stretto.conductor.creation import create_groups, evenly, write_assignment
 from stretto.options import Level
 from stretto.replog.core.record import GroupRecord
 from stretto.specs.assignments import plans_of
 from stretto.vocabulary.types import WorkerId
+from stretto.zk.creation import create_groups, evenly, write_assignment
 from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
 from stretto.zk.options import set_options
 from stretto.zk.paths import Paths

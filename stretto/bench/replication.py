@@ -26,12 +26,12 @@ from kazoo.client import KazooClient
 from stretto.bench import Result
 from stretto.bench.floor import HOST, FloorClient
 from stretto.client import connect
-from stretto.conductor.creation import create_groups, evenly, write_assignment
 from stretto.errors import StrettoError
 from stretto.specs.modules import ModuleSpec
 from stretto.vocabulary.records import pack
 from stretto.vocabulary.types import WorkerId
 from stretto.zk import guardian
+from stretto.zk.creation import create_groups, evenly, write_assignment
 from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
 from stretto.zk.paths import Paths
 from stretto.zk.records import encode

@@ -12,9 +12,9 @@ import lmdb
 
 from stretto.bench import Result
 from stretto.replog.frame import Frame, Header, Kind, encode
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.records import pack
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
-from stretto.worker.state import AppliedState
 
 RECORDS = 1000
 RECORD_BYTES = 100

@@ -25,7 +25,7 @@ from stretto.cli.cluster import DEFAULT_BOOTSTRAP, Bootstrap, Key, ModuleName, r
 from stretto.cli.sizing import Shape, shape_for
 from stretto.client.cluster import Cluster
 from stretto.client.upload import upload
-from stretto.conductor.assignment import assign
+from stretto.conductor.planning.assignment import assign
 from stretto.errors import RetriableError, StrettoError, UpdateFailed, UsageError
 from stretto.module.module import check_module_name
 from stretto.options import Level, parse

@@ -1,10 +1,10 @@
 """Which changes, one after the other, give a module another shape.
 
 Threads change on the workers that are there, and only if no new group needs tasks of two of them
-(:mod:`stretto.conductor.regrouping`); workers and replicas change under the groups that are there. Each of
-these is one step. If the threads that are wanted do not fit the workers, the workers become others first: as
-many as are wanted, if that will do, or one for each replica, with which everything fits. In between there are
-never more workers than threads.
+(:mod:`stretto.conductor.planning.regrouping`); workers and replicas change under the groups that are there.
+Each of these is one step. If the threads that are wanted do not fit the workers, the workers become others
+first: as many as are wanted, if that will do, or one for each replica, with which everything fits. In between
+there are never more workers than threads.
 
 It is a function of its arguments. What was begun and not finished is begun anew from where it is: the whole
 shape that is wanted is one command (:func:`command`).
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from stretto import control
-from stretto.conductor.regrouping import possible_threads
+from stretto.conductor.planning.regrouping import possible_threads
 from stretto.errors import UsageError
 from stretto.specs.assignments import Assignment, PlacedWorker, run_of
 from stretto.vocabulary.plurals import many

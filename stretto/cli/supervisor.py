@@ -14,7 +14,7 @@ from stretto.network.endpoint import advertised
 from stretto.process.exit_codes import run_daemon
 from stretto.process.logs import configure
 from stretto.process.private_files import create_private_files
-from stretto.worker.supervisor import Supervisor, SupervisorConfig
+from stretto.supervisor.process import Supervisor, SupervisorConfig
 
 
 def supervisor(

@@ -15,11 +15,11 @@ from stretto.client.followers import Followers, Seen
 from stretto.errors import OffsetTrimmed, RetriableError, UsageError
 from stretto.network.routing import Network, patience_ms
 from stretto.replog.core.effects import Refusal
+from stretto.state.depot import DepotBatch
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.records import DepotOffset, RecordBatch
 from stretto.vocabulary.types import Buffer, TaskId
 from stretto.wire import messages as wire
-from stretto.worker.depot import DepotBatch
 
 READ_BYTES = 1 << 20
 REQUEST_TIMEOUT_MS = 3_000

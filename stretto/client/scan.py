@@ -29,13 +29,13 @@ from stretto.network.keys import ClusterKey, require_key
 from stretto.network.listener import configure
 from stretto.pstate.ordered import EVERYTHING
 from stretto.pstate.pages import PAGE_BYTES, Page
+from stretto.state.depot import DepotBatch
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import WorkerId
 from stretto.wire import messages as wire
 from stretto.wire import scans
 from stretto.wire.scans import OFFSET_END, PinnedGroup, Size, TaskSizes
-from stretto.worker.depot import DepotBatch
 
 __all__ = [
     "DepotBatch",

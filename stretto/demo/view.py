@@ -13,8 +13,8 @@ from rich.text import Text
 from stretto import control
 from stretto.cli.output import sentences, table
 from stretto.demo.load import Account
+from stretto.supervisor.children import RunFile
 from stretto.wire.messages import GroupView
-from stretto.worker.children import RunFile
 
 
 def worker_pids(folder: Path) -> dict[str, int]:

@@ -31,9 +31,9 @@ from stretto.process.folder_lock import lock_folder
 from stretto.process.java import require_java
 from stretto.process.private_files import open_private
 from stretto.specs.modules import ModuleState
+from stretto.supervisor.children import Child, Children
 from stretto.vocabulary.decoding import MALFORMED
 from stretto.vocabulary.types import WorkerId
-from stretto.worker.children import Child, Children
 from stretto.zk.embedded import free_ports, is_free
 
 log = structlog.get_logger()

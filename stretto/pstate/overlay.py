@@ -1,7 +1,7 @@
 """Rows, and rows with changes on top of them.
 
 A batch of a topology sees what earlier batches did, whether that is applied or not. What is applied is rows
-in LMDB (:class:`stretto.worker.pstate.StoredRows`); what is not is changes, laid over them in the order of
+in LMDB (:class:`stretto.state.pstate.StoredRows`); what is not is changes, laid over them in the order of
 their entries; and what the batch itself does so far is one more layer. An :class:`Overlay` is rows itself, so
 it can lie on another one.
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, assert_never
 
-from stretto.catchup import blocks, fetch, serve
+from stretto.catchup.machines import blocks, fetch, serve
 from stretto.errors import PeerError
 from stretto.replog.core import effects, events
 from stretto.replog.core.leader import Leader

@@ -14,8 +14,8 @@ from stretto.errors import StrettoError
 from stretto.snapshot.cuts import microbatch_at, why_torn
 from stretto.snapshot.manifest import ARTIFACT, Manifest, StoredTask, file_of, read_manifest
 from stretto.snapshot.taskfile import TaskFile
+from stretto.state.microbatch_entries import DATABASE
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch.entries import DATABASE
 
 
 class TaskVerdict(msgspec.Struct, frozen=True, kw_only=True):

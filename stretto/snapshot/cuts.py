@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from stretto.control import MicrobatchCut
+from stretto.state import microbatch_entries
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import entries
 
 COORDINATOR = TaskId(0)
 
 
 def microbatch_at(topology: str, get: Callable[[bytes], bytes | None]) -> MicrobatchCut:
     """What the rows of a task say of one topology."""
-    batch = entries.batch_of(topology, get)
+    batch = microbatch_entries.batch_of(topology, get)
     return MicrobatchCut(
         id=0 if batch is None else batch.version.id,
         tasks=None if batch is None else batch.tasks,
-        rolled=entries.rolled_of(topology, get),
+        rolled=microbatch_entries.rolled_of(topology, get),
     )
 
 

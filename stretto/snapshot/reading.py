@@ -18,12 +18,12 @@ from stretto.pstate.ordered import EVERYTHING, KEY_BYTES_MAX
 from stretto.pstate.pages import Page, read_page
 from stretto.snapshot.manifest import Manifest, StoredTask, file_of, read_manifest
 from stretto.snapshot.taskfile import TaskFile
+from stretto.state import depot as depots
+from stretto.state import pstate as pstates
+from stretto.state.depot import DepotBatch
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import TaskId
 from stretto.wire.scans import OFFSET_END, Size, TaskSizes
-from stretto.worker import depot as depots
-from stretto.worker import pstate as pstates
-from stretto.worker.depot import DepotBatch
 
 BATCHES_BYTES = 4 << 20
 

@@ -22,8 +22,8 @@ from stretto.snapshot.manifest import (
     sync_folder,
 )
 from stretto.specs.modules import RestoredFrom
+from stretto.state.task_seed import make_seed
 from stretto.vocabulary.types import Offset, TaskId
-from stretto.worker.taskseed import make_seed
 
 _PIECE_BYTES = 1 << 20
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from stretto.snapshot.manifest import SnapshotDamaged
+from stretto.state import depot as depots
+from stretto.state import pstate as pstates
+from stretto.state.environment import MAX_DBS, Database, ReadTransaction, StateCorrupt
+from stretto.state.task_digest import digest_of
+from stretto.state.task_meta import offset_in
 from stretto.vocabulary.types import Offset, TaskId
-from stretto.worker import depot as depots
-from stretto.worker import pstate as pstates
-from stretto.worker.environment import MAX_DBS, Database, ReadTransaction, StateCorrupt
-from stretto.worker.taskdigest import digest_of
-from stretto.worker.taskmeta import offset_in
 
 if TYPE_CHECKING:
     from stretto.pstate.btree import Pages

@@ -18,7 +18,8 @@ class PlacedWorker(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NextGrouping(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups that the tasks are to make, on the same workers; see :mod:`stretto.conductor.regrouping`."""
+    """The groups that the tasks are to make, on the same workers; see
+    :mod:`stretto.conductor.planning.regrouping`."""
 
     generation: int
     groups: tuple[tuple[int, ...], ...]

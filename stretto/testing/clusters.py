@@ -35,10 +35,10 @@ from stretto.module.module import Depot, Module, declarations
 from stretto.module.partition import owner_of
 from stretto.network.routing import Network
 from stretto.specs.modules import ModuleState
+from stretto.supervisor.children import RunFile, read_run_files, signal_process
 from stretto.testing.roads import Roads
 from stretto.vocabulary.suggest import did_you_mean
 from stretto.vocabulary.types import TaskId, WorkerId
-from stretto.worker.children import RunFile, read_run_files, signal_process
 from stretto.worker.microbatch.coordinator import Phase
 
 T = TypeVar("T")

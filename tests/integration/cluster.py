@@ -33,7 +33,6 @@ from stretto import control
 from stretto.artifact.importing import manifest
 from stretto.client import Client, connect
 from stretto.client.status import judge
-from stretto.conductor.creation import create_groups, evenly, write_assignment
 from stretto.errors import StrettoError
 from stretto.network.asking import ask
 from stretto.network.keys import ClusterKey
@@ -44,10 +43,11 @@ from stretto.replog.frame import decode
 from stretto.replog.log import Replog
 from stretto.specs.assignments import GroupPlan, plans_of
 from stretto.specs.modules import DepotSpec, ModuleSpec, ModuleState, PStateSpec
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Offset, WorkerId
 from stretto.wire import messages as wire
-from stretto.worker.state import AppliedState
+from stretto.zk.creation import create_groups, evenly, write_assignment
 from stretto.zk.options import set_options
 from stretto.zk.paths import Paths
 from stretto.zk.records import decode as decode_record

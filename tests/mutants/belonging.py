@@ -85,7 +85,7 @@ ALSO = {
     "worker/topology/*.py": ("integration/worker/test_streams.py", "integration/worker/test_queries.py"),
     "worker/executors/*.py": ("integration/worker/test_streams.py", "integration/worker/test_queries.py"),
     "worker/sna*.py": ("integration/snapshot/test_faults.py",),
-    "worker/held.py": ("integration/snapshot/test_faults.py",),
+    "state/held.py": ("integration/snapshot/test_faults.py",),
     "stretto/snapshot/*.py": ("integration/snapshot/test_faults.py", "integration/cli/test_snapshots.py"),
     **dict.fromkeys(
         (
@@ -170,7 +170,7 @@ NEVER = (
 STARTS = {
     "worker/executors/process.py": "worker/executors/child.py",
     "worker/scans/process.py": "worker/scans/child.py",
-    "worker/hashing.py": "worker/hasher.py",
+    "catchup/hashing.py": "catchup/hasher.py",
 }
 
 STEPS_MAX = 4

@@ -1,8 +1,8 @@
 """Regrouping as a model: how tasks come to be in other groups, while records are appended and read.
 
-The protocol is that of :mod:`stretto.conductor.regrouping`, over several groups, with conductors that compete
-and workers that crash; what one group does of it runs in the simulator, on the real core. A *grouping* is
-numbered; its number is never used again.
+The protocol is that of :mod:`stretto.conductor.planning.regrouping`, over several groups, with conductors
+that compete and workers that crash; what one group does of it runs in the simulator, on the real core. A
+*grouping* is numbered; its number is never used again.
 
 1. The conductor writes the next grouping into the assignment. The leader of each group appends SEAL(next), an
    *entry*: whoever leads from then on has it, and takes no append. So the log ends for everybody, whether or

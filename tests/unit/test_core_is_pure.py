@@ -37,11 +37,11 @@ BANNED_MODULES = [
 BANNED_CALLS = ["open('x')", "print('x')", "exec('x')", "eval('x')", "breakpoint()"]
 
 PLANNERS = [
-    "conductor/assignment.py",
-    "conductor/leadership.py",
-    "conductor/spread.py",
+    "conductor/planning/assignment.py",
+    "conductor/planning/leadership.py",
+    "conductor/planning/spread.py",
     "worker/microbatch/coordinator.py",
-    "worker/microbatch/entries.py",
+    "state/microbatch_entries.py",
     "worker/microbatch/guards.py",
     "worker/microbatch/machine.py",
     "worker/microbatch/messages.py",
@@ -85,7 +85,7 @@ def flagged_lines(source: str, path: str) -> set[int]:
     ],
     ids=["import", "import-as", "from-import", "submodules", "builtins"],
 )
-@pytest.mark.parametrize("path", ["replog/core/x.py", "conductor/assignment.py"])
+@pytest.mark.parametrize("path", ["replog/core/x.py", "conductor/planning/assignment.py"])
 def test_every_impure_statement_is_flagged_in_the_core(statements: list[str], path: str) -> None:
     flagged = flagged_lines("\n".join(statements), path)
 

@@ -13,8 +13,8 @@ import pytest
 from stretto.errors import UsageError
 from stretto.local import cluster as local
 from stretto.local.cluster import LocalCluster
+from stretto.supervisor.children import Child, Children
 from stretto.vocabulary.types import Millis, WorkerId
-from stretto.worker.children import Child, Children
 from stretto.zk.embedded import free_ports
 
 

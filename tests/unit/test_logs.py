@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from stretto.process.logs import Sparing
-from stretto.worker import children
-from stretto.worker.children import bound_logs
+from stretto.supervisor import children
+from stretto.supervisor.children import bound_logs
 
 _SAYS_SOMETHING = """
 import structlog

@@ -27,9 +27,9 @@ from stretto.module.module import Module, declarations
 from stretto.module.runner import TaskRunner
 from stretto.module.work import Answer, Calls, Failure, Outcome, Records, RowsFailed, StepCall
 from stretto.pstate.changes import PART_BYTES_MAX, TooMuch, pack_part
+from stretto.state import depot as depots
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Buffer, TaskId
-from stretto.worker import depot as depots
 from stretto.worker.executors import protocol
 from stretto.worker.executors.lanes import Lanes, TaskFile
 from stretto.worker.executors.rounds import Rounds

@@ -22,13 +22,13 @@ from stretto.module.work import RowsFailed
 from stretto.pstate.changes import Changes
 from stretto.pstate.overlay import NoRows, Overlay, Rows
 from stretto.pstate.tree import Row
-from stretto.worker.environment import MAP_BYTES, MAX_DBS, map_size_for
+from stretto.state.environment import MAP_BYTES, MAX_DBS, map_size_for
+from stretto.state.pstate import PREFIX, StoredRows
 from stretto.worker.executors.protocol import Lane
-from stretto.worker.pstate import PREFIX, StoredRows
 
 if TYPE_CHECKING:
+    from stretto.state.environment import Database
     from stretto.vocabulary.types import Epoch, TaskId
-    from stretto.worker.environment import Database
 
 KEPT_ROWS_MAX = 200_000
 """Of one PState of one lane; beyond it, only what is not applied is kept."""

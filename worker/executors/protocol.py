@@ -18,8 +18,8 @@ from typing import TypeAlias
 import msgspec
 
 from stretto.module.work import Timed
+from stretto.state.microbatch_entries import Result
 from stretto.vocabulary.types import Buffer, Epoch, TaskId
-from stretto.worker.microbatch.entries import Result
 
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 PARTS_MAX = 1 << 20

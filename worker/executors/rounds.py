@@ -20,13 +20,13 @@ from stretto.errors import StrettoError
 from stretto.module.work import Calls, Outcome, Records, StepCall, Timed, Work, rest
 from stretto.pstate.changes import TooMuch, pack_part
 from stretto.pstate.overlay import NoRows, Overlay, Rows
+from stretto.state import depot as depots
+from stretto.state.microbatch_entries import Result
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Buffer, TaskId
-from stretto.worker import depot as depots
 from stretto.worker.executors import protocol
 from stretto.worker.executors.lanes import Lanes, TaskFile
 from stretto.worker.executors.protocol import SourcedCall
-from stretto.worker.microbatch.entries import Result
 
 if TYPE_CHECKING:
     from stretto.module.runner import TaskRunner

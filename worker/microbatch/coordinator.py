@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
+from stretto.state import microbatch_entries
+from stretto.state.microbatch_entries import Batch, LeftOut, Source, Span, Version
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import entries, machine, messages
-from stretto.worker.microbatch.entries import Batch, LeftOut, Source, Span, Version
+from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.guards import GUARDS, Guards
 from stretto.worker.microbatch.machine import Effect, Event, Settings
 from stretto.worker.microbatch.messages import Speaker
@@ -172,7 +173,7 @@ class Coordinator:
         self._token += 1
         self._out.append(machine.Load(token=self._token))
 
-    def _append(self, entry: entries.Entry) -> None:
+    def _append(self, entry: microbatch_entries.Entry) -> None:
         self._token += 1
         self._out.append(machine.Append(token=self._token, entry=entry))
 
@@ -299,7 +300,7 @@ class Coordinator:
         self._next = batch
         self._mine = batch.version
         self._begun = self._staged = False
-        self._append(entries.Prime(self.topology, batch))
+        self._append(microbatch_entries.Prime(self.topology, batch))
 
     # A version: rounds, staging, commit.
 
@@ -432,7 +433,7 @@ class Coordinator:
         self._awaited = {}
         self._resend_at = None
         tasks = tuple(sorted(self._speakers))
-        self._append(entries.Commit(self.topology, batch.version, tasks))
+        self._append(microbatch_entries.Commit(self.topology, batch.version, tasks))
         if self._guards.is_committed(None, batch.version):
             self._batch = msgspec.structs.replace(batch, tasks=tasks)
             self._roll(self._batch)

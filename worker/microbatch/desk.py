@@ -21,11 +21,14 @@ import structlog
 from stretto import control
 from stretto.errors import PeerError, RetriableError
 from stretto.module.work import Timed
+from stretto.network.stepping import Stepping
 from stretto.options import Level
 from stretto.pstate.changes import Packed, joined
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
 from stretto.specs.modules import TopologySpec
+from stretto.state import microbatch_entries
+from stretto.state.microbatch_entries import LeftOut, Source, Span
 from stretto.vocabulary.decoding import MALFORMED
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.records import DepotOffset
@@ -33,12 +36,10 @@ from stretto.vocabulary.types import Epoch, Millis, TaskId
 from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
-from stretto.worker.microbatch import entries, machine, messages
+from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.coordinator import Coordinator, Phase
-from stretto.worker.microbatch.entries import LeftOut, Source, Span
 from stretto.worker.microbatch.messages import Speaker
 from stretto.worker.microbatch.participant import COORDINATOR, Participant
-from stretto.worker.stepping import Stepping
 from stretto.worker.topology import rows, work
 from stretto.worker.topology.settling import Settled, Tally, led_no_more
 from stretto.worker.topology.waiting import Where
@@ -46,9 +47,9 @@ from stretto.worker.topology.waiting import Where
 if TYPE_CHECKING:
     from stretto.network.routing import Network
     from stretto.network.transport import Connection
-    from stretto.worker.group import Group
+    from stretto.state.applied import AppliedState
     from stretto.worker.process import Worker
-    from stretto.worker.state import AppliedState
+    from stretto.worker.replica.group import Group
 
 DELIVERY_MS = 2_000
 RETRY_MS = 1_000
@@ -298,12 +299,12 @@ class MicrobatchDesk:
         def read() -> machine.Loaded:
             # Before what was rolled is read: it must not be beyond that.
             progress = rows.progress(led.group.state, led.task, led.spec.name) if load.with_progress else None
-            with led.group.state.reading_pstate(led.task, entries.DATABASE) as found:
+            with led.group.state.reading_pstate(led.task, microbatch_entries.DATABASE) as found:
                 return machine.Loaded(
                     token=load.token,
-                    batch=entries.batch_of(led.spec.name, found.get),
-                    rolled=entries.rolled_of(led.spec.name, found.get),
-                    returned=entries.returned_of(led.spec.name, found.get),
+                    batch=microbatch_entries.batch_of(led.spec.name, found.get),
+                    rolled=microbatch_entries.rolled_of(led.spec.name, found.get),
+                    returned=microbatch_entries.returned_of(led.spec.name, found.get),
                     progress=progress,
                 )
 
@@ -318,11 +319,11 @@ class MicrobatchDesk:
         if not (led.is_over or led.group.closed):
             self._worker.applier.read(read, then)
 
-    def _append(self, led: _Led, token: int, entry: entries.Entry) -> None:
+    def _append(self, led: _Led, token: int, entry: microbatch_entries.Entry) -> None:
         is_in = self._worker.streams.entries.append(
             led.group,
             led.task,
-            entries.encode(entry),
+            microbatch_entries.encode(entry),
             lambda: self._put(led, machine.Appended(token=token, applied=True)),
             kind=Kind.MICROBATCH,
         )
@@ -344,7 +345,7 @@ class MicrobatchDesk:
             parked=[work.Parked((first.depot, first.start), 1, note)],
         )
         packed = joined(rows.packed(led.spec.name, entry, time.time_ns() // 1_000_000))
-        self._append(led, miss.token, entries.Missed(led.spec.name, miss.version, packed))
+        self._append(led, miss.token, microbatch_entries.Missed(led.spec.name, miss.version, packed))
 
     # The executor.
 

@@ -2,7 +2,7 @@
 
 Only the simulator replaces an entry, to show that without it something goes wrong. Clauses that follow from
 these and from the order of a log have no guard: a version is committed, and takes effect, only as long as it
-is the one that is stored (:mod:`~stretto.worker.microbatch.entries`).
+is the one that is stored (:mod:`~stretto.state.microbatch_entries`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from stretto.vocabulary.types import TaskId
 
 if TYPE_CHECKING:
-    from stretto.worker.microbatch.entries import Batch, Version
+    from stretto.state.microbatch_entries import Batch, Version
     from stretto.worker.microbatch.messages import Speaker
 
 

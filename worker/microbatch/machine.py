@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from stretto.state.microbatch_entries import Batch, Entry, LeftOut, Result, Returned, Span, Version
 from stretto.vocabulary.types import Millis, TaskId
-from stretto.worker.microbatch.entries import Batch, Entry, LeftOut, Result, Returned, Span, Version
 from stretto.worker.microbatch.messages import AnyMessage, Failure
 
 

@@ -11,8 +11,8 @@ from typing import NewType, TypeAlias
 
 import msgspec
 
+from stretto.state.microbatch_entries import LeftOut, Source, Span, Version
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch.entries import LeftOut, Source, Span, Version
 
 Speaker = NewType("Speaker", int)
 """A participant of a task, as long as it remembers: no other ever has that number, not in the same epoch."""

@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.state import microbatch_entries
+from stretto.state.microbatch_entries import LeftOut, Returned, Span, Version
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import entries, machine, messages
-from stretto.worker.microbatch.entries import LeftOut, Returned, Span, Version
+from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.guards import GUARDS, Guards
 from stretto.worker.microbatch.machine import Effect, Event, Settings
 from stretto.worker.microbatch.messages import Speaker
@@ -45,7 +46,7 @@ class _Run:
     #: The round that was run last, and what it sent: not told before all of it is held.
     ran: messages.Ran | None = None
     unheld: dict[TaskId, tuple[messages.Calls, bytes]] = field(default_factory=dict)
-    results: tuple[entries.Result, ...] = ()
+    results: tuple[microbatch_entries.Result, ...] = ()
     #: Between a Stage and its answer.
     staging: bool = False
     staged: bool = False
@@ -346,12 +347,14 @@ class Participant:
     def _collected(self, event: machine.Collected) -> None:
         run = self._run
         if run is not None and run.version == event.version and run.staging:
-            stage = entries.Stage(self.topology, event.version, event.changes, self._handed_on(run))
+            stage = microbatch_entries.Stage(
+                self.topology, event.version, event.changes, self._handed_on(run)
+            )
             self._append(stage, event.version)
             if self._guards.is_staged(False):
                 self._answer(messages.Staged(run.version, self.task, self.speaker))
 
-    def _append(self, entry: entries.Stage | entries.Roll, version: Version) -> None:
+    def _append(self, entry: microbatch_entries.Stage | microbatch_entries.Roll, version: Version) -> None:
         self._token += 1
         self._pending[self._token] = version
         self._out.append(machine.Append(token=self._token, entry=entry))
@@ -379,7 +382,7 @@ class Participant:
             self._tell_rolled()
         elif self._rolling is None:
             self._rolling, self._rolling_spans = version, spans
-            self._append(entries.Roll(self.topology, version), version)
+            self._append(microbatch_entries.Roll(self.topology, version), version)
 
     def _roll_appended(self, *, applied: bool) -> None:
         if applied:
@@ -447,7 +450,7 @@ class Participant:
         """What the run returned, for the next leader; nothing if nobody waits for it, or if it is much."""
         if not any(self._awaited.get(span.depot, 0) > span.start for span in run.spans):
             return b""
-        returned = entries.encode(run.returned())
+        returned = microbatch_entries.encode(run.returned())
         return returned if len(returned) <= RETURNED_BYTES_MAX else b""
 
     def _tell_processed(self) -> None:

@@ -28,12 +28,12 @@ from stretto.process import logs
 from stretto.process.logs import Sparing
 from stretto.pstate.ordered import KEY_BYTES_MAX
 from stretto.pstate.pages import PAGE_BYTES, read_page
+from stretto.state import depot as depots
+from stretto.state import pstate as pstates
 from stretto.vocabulary.clock import boot_time_ms
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Buffer
 from stretto.wire import scans
-from stretto.worker import depot as depots
-from stretto.worker import pstate as pstates
 from stretto.worker.scans import protocol
 from stretto.worker.scans.pins import NoPin, Pin, Pins
 

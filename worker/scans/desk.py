@@ -29,8 +29,8 @@ from stretto.worker.scans.process import Gone, ScanProcess
 
 if TYPE_CHECKING:
     from stretto.vocabulary.groups import GroupKey
-    from stretto.worker.group import Group
     from stretto.worker.process import Worker
+    from stretto.worker.replica.group import Group
 
 HOLD_SECONDS = 2.0
 ASK_SECONDS = 5.0

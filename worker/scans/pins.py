@@ -21,11 +21,11 @@ import lmdb
 
 from stretto.errors import StorageError, StrettoError, UsageError
 from stretto.pstate.btree import Pages, Tree, map_pages
-from stretto.worker.environment import MAX_DBS, map_size_for
+from stretto.state.environment import MAX_DBS, map_size_for
 from stretto.worker.scans.protocol import LISTED_MAX, Kept, Open
 
 if TYPE_CHECKING:
-    from stretto.worker.environment import Database
+    from stretto.state.environment import Database
 
 MAP_BYTES = 64 << 30
 GROWTH = 16

@@ -16,6 +16,7 @@ import structlog
 
 from stretto import control
 from stretto.module.work import Timed
+from stretto.network.stepping import Stepping
 from stretto.options import Level
 from stretto.pstate.changes import NO_CHANGES, Packed, joined
 from stretto.replog.core.effects import Refusal
@@ -26,7 +27,6 @@ from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Buffer, Epoch, Offset, TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
-from stretto.worker.stepping import Stepping
 from stretto.worker.topology import rows, work
 from stretto.worker.topology.entries import Entries
 from stretto.worker.topology.hops import Asked, Called, Failures, Hops, Route, Told, only_step
@@ -35,8 +35,8 @@ from stretto.worker.topology.stream import Stream
 from stretto.worker.topology.waiting import Where
 
 if TYPE_CHECKING:
-    from stretto.worker.group import Group
     from stretto.worker.process import Worker
+    from stretto.worker.replica.group import Group
 
 log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Buffer, Epoch, Offset, TaskId
 
 if TYPE_CHECKING:
-    from stretto.worker.group import Group
+    from stretto.worker.replica.group import Group
     from stretto.worker.telemetry import Meter
 
 

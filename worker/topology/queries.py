@@ -32,8 +32,8 @@ from stretto.worker.executors.pool import Lost, Reply, Why
 if TYPE_CHECKING:
     from stretto.network.transport import Connection
     from stretto.vocabulary.groups import GroupKey
-    from stretto.worker.group import Group
     from stretto.worker.process import Worker
+    from stretto.worker.replica.group import Group
 
 GIVEN_BYTES_MAX = 1024 * 1024
 PARTS_BYTES_MAX = 64 * 1024 * 1024

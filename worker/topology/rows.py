@@ -22,10 +22,10 @@ import msgspec
 from stretto import control
 from stretto.pstate.changes import CHANGES_BYTES_MAX, Changes, Packed, pack_part
 from stretto.pstate.ordered import EVERYTHING, decode_at, encode, subtree
+from stretto.state.task_seed import HOPS
 from stretto.vocabulary.records import DepotOffset, RecordBatch
 from stretto.vocabulary.types import TaskId
 from stretto.worker.executors.protocol import FailureNote
-from stretto.worker.taskseed import HOPS
 from stretto.worker.topology.work import (
     Entry,
     HopKey,
@@ -38,7 +38,7 @@ from stretto.worker.topology.work import (
 )
 
 if TYPE_CHECKING:
-    from stretto.worker.state import AppliedState
+    from stretto.state.applied import AppliedState
 
 PROGRESS = "$progress"
 RETRIES = "$retries"

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stretto.sim.microbatch.plan import State
+from stretto.state import microbatch_entries
+from stretto.state.microbatch_entries import Source
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import entries, messages
-from stretto.worker.microbatch.entries import Source
+from stretto.worker.microbatch import messages
 
 if TYPE_CHECKING:
     from stretto.sim.microbatch.simulation import MicrobatchSimulation
@@ -45,7 +46,7 @@ class Run:
         self._kept = kept
         self.calls: dict[TaskId, list[Call]] = {}
         self.failures: list[messages.Failure] = []
-        self.results: list[entries.Result] = []
+        self.results: list[microbatch_entries.Result] = []
 
     def get(self, name: str, key: str, default: str = "") -> str:
         for rows in (self._kept.rows, self._state):
@@ -64,7 +65,7 @@ class Run:
             return
         word = f"{self.sim.world.random.getrandbits(48):x}"
         self.put("words", f"{source.task}.{source.offset}", word)
-        self.results.append(entries.Result(source.depot, source.offset, word.encode()))
+        self.results.append(microbatch_entries.Result(source.depot, source.offset, word.encode()))
         self.put("done", "list", self.get("done", "list") + f"{source.offset} ")
         # What is read here decides what happens elsewhere: it must be the truth.
         count = int(self.get("done", "count", "0")) + 1

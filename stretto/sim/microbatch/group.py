@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.sim.microbatch.leader import Leader
 from stretto.sim.microbatch.plan import State
+from stretto.state import microbatch_entries
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.microbatch import entries
 
 if TYPE_CHECKING:
     from stretto.sim.microbatch.simulation import MicrobatchSimulation
@@ -25,7 +25,7 @@ class Group:
         self.epoch = Epoch(0)
         self.stalled = False
         #: In the log and not applied: entry, and how to tell.
-        self.pending: list[tuple[entries.Entry, Any]] = []
+        self.pending: list[tuple[microbatch_entries.Entry, Any]] = []
         self.leader: Leader | None = None
 
     def elect(self) -> None:
@@ -59,7 +59,7 @@ class Group:
             self.leader = Leader(self.sim, self, epoch)
             self.sim.led_anew(self.task)
 
-    def append(self, leader: Leader, entry: entries.Entry, tell: Any) -> None:
+    def append(self, leader: Leader, entry: microbatch_entries.Entry, tell: Any) -> None:
         sim = self.sim
         if leader is not self.leader:
             sim.world.after(sim.draw(300), partial(tell, applied=False, why="outcome unknown"))
@@ -77,7 +77,7 @@ class Group:
             else:
                 sim.world.after(1 + sim.draw(sim.plan.append_ms), self._decide, self.epoch, slot)
 
-    def _decide(self, epoch: Epoch, slot: tuple[entries.Entry, Any]) -> None:
+    def _decide(self, epoch: Epoch, slot: tuple[microbatch_entries.Entry, Any]) -> None:
         """In the order of the log: what lies before it is decided too."""
         if epoch != self.epoch or slot not in self.pending:
             return
@@ -89,9 +89,9 @@ class Group:
             self._apply(entry)
             tell(applied=True)
 
-    def _apply(self, entry: entries.Entry) -> None:
-        rows = self.state.setdefault(entries.DATABASE, {})
-        effect = entries.resolve(entry, rows.get, self.sim.guards)
+    def _apply(self, entry: microbatch_entries.Entry) -> None:
+        rows = self.state.setdefault(microbatch_entries.DATABASE, {})
+        effect = microbatch_entries.resolve(entry, rows.get, self.sim.guards)
         self.sim.applied(self, entry, effect)
         for name, changes in effect.items():
             target = self.state.setdefault(name, {})

@@ -12,10 +12,11 @@ from stretto.pstate.changes import Changes
 from stretto.sim.microbatch.functions import Call, Kept, Run
 from stretto.sim.microbatch.plan import DEPOT, SETTINGS, TOPOLOGY
 from stretto.sim.world import Violation
+from stretto.state import microbatch_entries
+from stretto.state.microbatch_entries import Source, Version
 from stretto.vocabulary.types import Epoch
-from stretto.worker.microbatch import entries, machine, messages
+from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.coordinator import Coordinator
-from stretto.worker.microbatch.entries import Source, Version
 from stretto.worker.microbatch.participant import Participant
 
 if TYPE_CHECKING:
@@ -109,7 +110,10 @@ class Leader:
 
     def load(self, each: Coordinator | Participant, load: machine.Load) -> None:
         get = self.get
-        batch, rolled = entries.batch_of(TOPOLOGY, get), entries.rolled_of(TOPOLOGY, get)
+        batch, rolled = (
+            microbatch_entries.batch_of(TOPOLOGY, get),
+            microbatch_entries.rolled_of(TOPOLOGY, get),
+        )
         progress = {depot.decode(): int(end) for depot, end in self.state.get("$progress", {}).items()}
         self.step(
             each,
@@ -117,13 +121,13 @@ class Leader:
                 token=load.token,
                 batch=batch,
                 rolled=rolled,
-                returned=entries.returned_of(TOPOLOGY, get),
+                returned=microbatch_entries.returned_of(TOPOLOGY, get),
                 progress=progress if load.with_progress else None,
             ),
         )
 
     def get(self, key: bytes) -> bytes | None:
-        return self.state.get(entries.DATABASE, {}).get(key)
+        return self.state.get(microbatch_entries.DATABASE, {}).get(key)
 
     def appended(self, each: Coordinator | Participant, token: int, *, applied: bool, why: str = "") -> None:
         self.step(each, machine.Appended(token=token, applied=applied, why=why))

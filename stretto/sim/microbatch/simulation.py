@@ -1,7 +1,7 @@
 """A world for microbatches: the real coordinator and participants, on groups that are only a model.
 
 A group here is a log of entries that are applied one after the other, by the real
-:func:`stretto.worker.microbatch.entries.resolve`. What the replication core promises is taken for granted:
+:func:`stretto.state.microbatch_entries.resolve`. What the replication core promises is taken for granted:
 an entry is applied only if its leader's epoch lasts until it is decided, and a new leader begins with all
 that was applied. Everything else goes wrong: messages are lost, doubled, late and out of order; leaders
 change and forget, and the old ones go on for a while without knowing; outcomes of entries are not known;
@@ -24,9 +24,10 @@ from stretto.sim.microbatch.leader import Leader
 from stretto.sim.microbatch.plan import DEPOT, TOPOLOGY, Behaviour, Plan
 from stretto.sim.simulation import Verdict
 from stretto.sim.world import Trace, Violation, World
+from stretto.state import microbatch_entries
+from stretto.state.microbatch_entries import Source, Version
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import entries, machine, messages
-from stretto.worker.microbatch.entries import Source, Version
+from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.guards import GUARDS, Guards
 from stretto.worker.microbatch.messages import Speaker
 
@@ -174,7 +175,9 @@ class MicrobatchSimulation:
         """All input is committed, has taken effect everywhere, and appenders have been told."""
         if any(group.leader is None or group.leader.told_end < group.depot_end for group in self.groups):
             return False
-        batch = entries.batch_of(TOPOLOGY, self.groups[0].state.get(entries.DATABASE, {}).get)
+        batch = microbatch_entries.batch_of(
+            TOPOLOGY, self.groups[0].state.get(microbatch_entries.DATABASE, {}).get
+        )
         if batch is None or not batch.committed:
             return not any(group.depot_end for group in self.groups)
         done = batch.progress_after().get(DEPOT, {})
@@ -186,17 +189,17 @@ class MicrobatchSimulation:
 
     # What must be true.
 
-    def applied(self, group: Group, entry: entries.Entry, effect: dict[str, Changes]) -> None:
+    def applied(self, group: Group, entry: microbatch_entries.Entry, effect: dict[str, Changes]) -> None:
         if not effect:
             return
-        if isinstance(entry, entries.Commit):
+        if isinstance(entry, microbatch_entries.Commit):
             self.totals["commits"] += 1
             if entry.version.id in self.committed:
                 raise Violation(f"{entry.version.id} was committed twice")
             self.committed[entry.version.id] = (entry.version, entry.tasks)
-        elif isinstance(entry, entries.Roll):
+        elif isinstance(entry, microbatch_entries.Roll):
             self._rolls(group.task, entry.version)
-        elif set(effect) - {entries.DATABASE}:
+        elif set(effect) - {microbatch_entries.DATABASE}:
             raise Violation(f"{entry} changed what is visible")
 
     def _rolls(self, task: TaskId, version: Version) -> None:

@@ -18,7 +18,7 @@ from stretto.worker.topology import rows, work
 
 if TYPE_CHECKING:
     from stretto.sim.stream.simulation import StreamSimulation
-    from stretto.worker.state import AppliedState
+    from stretto.state.applied import AppliedState
 
 DONE = "done"
 """The PState of the module: names of what was run, by when."""

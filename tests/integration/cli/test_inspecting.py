@@ -18,7 +18,7 @@ from stretto.artifact import load as load_artifact
 from stretto.cli.cluster import reach
 from stretto.client.upload import upload
 from stretto.local.cluster import LocalCluster
-from stretto.worker.children import RunFile
+from stretto.supervisor.children import RunFile
 from tests.integration.cli.running import Done, start
 from tests.integration.zk.waiting import wait_until
 

@@ -25,7 +25,7 @@ from stretto.errors import PinLost
 from stretto.local.cluster import LocalCluster
 from stretto.module.partition import owner_of
 from stretto.network.routing import Network
-from stretto.worker.children import RunFile
+from stretto.supervisor.children import RunFile
 from tests.integration.cli.running import Done, stretto
 from tests.integration.clusters import READY_SECONDS
 from tests.integration.load import Load, check_records

@@ -11,12 +11,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from stretto.conductor import life as subject
-from stretto.conductor.creation import next_generation
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
 from stretto.conductor.view import Module, View, read
 from stretto.errors import RetriableError
 from stretto.vocabulary.types import Incarnation
+from stretto.zk.creation import next_generation
 from stretto.zk.mirror import Mirror
 from stretto.zk.paths import Paths
 from stretto.zk.records import DestroyedModules, NodeRegistration, decode, encode

@@ -23,7 +23,7 @@ from stretto.client.upload import upload
 from stretto.errors import RetriableError
 from stretto.network.asking import ask
 from stretto.network.routing import Network
-from stretto.worker.children import RunFile
+from stretto.supervisor.children import RunFile
 from tests.integration.zk.waiting import wait_until
 
 SOURCE = "from stretto import Depot, Module\n\n\nclass Counts(Module):\n    events = Depot()\n"

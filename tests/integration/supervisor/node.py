@@ -17,11 +17,11 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from stretto.conductor.creation import write_assignment
 from stretto.specs.assignments import Assignment, PlacedWorker
 from stretto.specs.modules import ModuleSpec, ModuleState
+from stretto.supervisor.children import RunFile
 from stretto.vocabulary.types import Incarnation, WorkerId
-from stretto.worker.children import RunFile
+from stretto.zk.creation import write_assignment
 from stretto.zk.paths import Paths
 from stretto.zk.records import NodeRegistration, WorkerRegistration, decode, encode
 from tests.integration.zk.waiting import wait_until

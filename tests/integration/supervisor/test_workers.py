@@ -15,8 +15,8 @@ from kazoo.client import KazooClient
 
 from stretto.process.folder_lock import boot_id
 from stretto.specs.modules import ModuleState
+from stretto.supervisor.children import RunFile
 from stretto.vocabulary.types import Incarnation, WorkerId
-from stretto.worker.children import RunFile
 from stretto.zk.paths import Paths
 from stretto.zk.records import DestroyedModules, WorkerRegistration, encode
 from tests.integration.supervisor.node import MODULE, Node, Start, is_alive, new_launch

@@ -19,7 +19,7 @@ from stretto.pstate.types import describe
 from stretto.specs.modules import DepotSpec, PStateSpec
 from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
-from stretto.worker.residence import ENOUGH_KEYS
+from stretto.worker.reads.page_residency import ENOUGH_KEYS
 from stretto.zk.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import MODULE, Cluster
 from tests.integration.states import append_changes, change, put

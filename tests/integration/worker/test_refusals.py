@@ -15,18 +15,18 @@ import pytest
 from kazoo.client import KazooClient
 
 from stretto import connect, control
-from stretto.conductor.creation import evenly, write_assignment
 from stretto.errors import StrettoError, UsageError
 from stretto.network.keys import ClusterKey
 from stretto.replog.core import messages
 from stretto.replog.core.producers import named_producer_id, new_producer_id
 from stretto.replog.frame import Header, Kind, encode
 from stretto.specs.modules import DepotSpec
+from stretto.state.environment import DEPOTS_MAX
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.records import BATCH_BYTES_MAX, pack
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
 from stretto.wire import messages as wire
-from stretto.worker.environment import DEPOTS_MAX
+from stretto.zk.creation import evenly, write_assignment
 from stretto.zk.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import MODULE, Cluster, free_port
 from tests.integration.hostile_messages import Hostile

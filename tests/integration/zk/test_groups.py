@@ -6,7 +6,6 @@ from functools import partial
 
 from kazoo.client import KazooClient
 
-from stretto.conductor.creation import evenly
 from stretto.replog.core.effects import CompareAndSet, ReadRecord
 from stretto.replog.core.events import (
     CasOutcome,
@@ -20,6 +19,7 @@ from stretto.replog.core.events import (
 from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
+from stretto.zk.creation import evenly
 from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.metastore import Metastore
 from stretto.zk.options import read_all

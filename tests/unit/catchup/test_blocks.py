@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from stretto.catchup import blocks
+from stretto.catchup.machines import blocks
 from stretto.errors import PeerError
 
 

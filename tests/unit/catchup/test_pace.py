@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.catchup.fetch.pace import Pace
+from stretto.catchup.machines.fetch.pace import Pace
 from stretto.vocabulary.types import Millis
 
 

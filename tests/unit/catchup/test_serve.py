@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.catchup import serve
-from stretto.catchup.serve import Serve
+from stretto.catchup.machines import serve
+from stretto.catchup.machines.serve import Serve
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.wire import catchup

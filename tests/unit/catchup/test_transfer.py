@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from stretto.catchup import fetch, serve
+from stretto.catchup.machines import fetch, serve
 from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.wire import catchup
 from tests.unit.catchup.transfer import (

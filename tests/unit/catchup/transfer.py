@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from stretto.catchup import blocks, fetch, serve
+from stretto.catchup.machines import blocks, fetch, serve
 from stretto.replog.storage import EpochStart
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId

@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from stretto.cli.scaling import Move, Regroup, Shape, Step, command, plan
-from stretto.conductor.assignment import assign
-from stretto.conductor.moving import moved, settled
-from stretto.conductor.regrouping import possible_threads, regrouped
+from stretto.conductor.planning.assignment import assign
+from stretto.conductor.planning.moving import moved, settled
+from stretto.conductor.planning.regrouping import possible_threads, regrouped
 from stretto.errors import UsageError
 from stretto.specs.assignments import Assignment
 

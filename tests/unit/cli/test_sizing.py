@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stretto.cli.deploy import next_steps
 from stretto.cli.sizing import Shape, shape_for
-from stretto.conductor.assignment import assign
+from stretto.conductor.planning.assignment import assign
 from stretto.control import ModuleView
 from stretto.errors import UsageError
 from stretto.specs.modules import DepotSpec

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.conductor.assignment import assign
-from stretto.conductor.leadership import LedGroup, plan
+from stretto.conductor.planning.assignment import assign
+from stretto.conductor.planning.leadership import LedGroup, plan
 from stretto.errors import UsageError
 from stretto.specs.assignments import Assignment, plans_of
 from stretto.zk.records import encode

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import MagicMock
 
-from stretto.conductor.assignment import assign
 from stretto.conductor.balancing import SETTLE_SECONDS, Balancing
 from stretto.conductor.life import Life
 from stretto.conductor.operations import Operations
+from stretto.conductor.planning.assignment import assign
 from stretto.conductor.view import GroupState, Module, View
 from stretto.options import OptionSet
 from stretto.replog.core.record import GroupRecord, Member

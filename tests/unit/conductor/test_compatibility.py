@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from stretto.conductor.compatibility import check_update, depots_of, writers_of
+from stretto.conductor.planning.compatibility import check_update, depots_of, writers_of
 from stretto.control import ModuleDescription, ModuleManifest
 from stretto.errors import UsageError
 from stretto.pstate.types import describe

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.conductor.leadership import Balance, LedGroup, Plan, Switch, plan
+from stretto.conductor.planning.leadership import Balance, LedGroup, Plan, Switch, plan
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import WorkerId
 

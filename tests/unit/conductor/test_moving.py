@@ -7,8 +7,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from stretto.conductor.assignment import assign
-from stretto.conductor.moving import follows, moved, next_name, settled
+from stretto.conductor.planning.assignment import assign
+from stretto.conductor.planning.moving import follows, moved, next_name, settled
 from stretto.errors import UsageError
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.specs.assignments import Assignment

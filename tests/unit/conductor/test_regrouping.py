@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stretto.conductor.assignment import assign
-from stretto.conductor.regrouping import record_of, regrouped, unclosed, unprepared
+from stretto.conductor.planning.assignment import assign
+from stretto.conductor.planning.regrouping import record_of, regrouped, unclosed, unprepared
 from stretto.errors import UsageError
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.specs.assignments import Assignment, plans_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.conductor.spread import spread
+from stretto.conductor.planning.spread import spread
 
 Homes = Sequence[int | None]
 Choices = Sequence[Sequence[int]]

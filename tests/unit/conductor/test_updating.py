@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stretto.conductor.assignment import assign
+from stretto.conductor.planning.assignment import assign
 from stretto.conductor.updating import TRIAL_SECONDS, carried_out, going_by_other_code, trials
 from stretto.conductor.view import GroupState, Module, View
 from stretto.specs.assignments import plans_of

@@ -24,7 +24,7 @@ def known() -> Suite:
 
 def test_the_tests_of_a_module_are_asked_first(known: Suite) -> None:
     assert known.of("replog/commit.py").quick[0] == "tests/unit/replog/test_commit.py"
-    assert known.of("worker/parking.py").quick[0] == "tests/unit/worker/test_waiting_reads.py"
+    assert known.of("worker/reads/parked_reads.py").quick[0] == "tests/unit/worker/test_waiting_reads.py"
 
 
 def test_the_tests_of_a_modules_own_room_are_asked_before_others_and_all_of_them(known: Suite) -> None:

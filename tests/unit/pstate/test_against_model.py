@@ -24,8 +24,8 @@ from stretto.pstate.overlay import Overlay
 from stretto.pstate.tree import compile_type
 from stretto.pstate.types import Type, describe
 from stretto.replog.frame import Frame, Kind, payload
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.types import TaskId
-from stretto.worker.state import AppliedState
 from tests.unit.worker.entries import Log, digests, open_state, quick_folder
 
 T0 = TaskId(0)

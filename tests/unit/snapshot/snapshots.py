@@ -11,8 +11,8 @@ from stretto.pstate.ordered import encode
 from stretto.replog.frame import Kind
 from stretto.snapshot.manifest import ARTIFACT, GroupCut, Manifest, StoredTask, file_of, write_manifest
 from stretto.specs.modules import DepotSpec
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
-from stretto.worker.state import AppliedState
 from tests.unit.worker.entries import Log
 
 TASKS = (TaskId(0), TaskId(1))

@@ -12,9 +12,9 @@ from stretto.snapshot.creating import check_name, default_name
 from stretto.snapshot.cuts import microbatch_at, why_torn
 from stretto.snapshot.keeping import delete_files, too_many
 from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, file_of, read_manifest
+from stretto.state import microbatch_entries
+from stretto.state.microbatch_entries import Batch, Span, Version
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import entries
-from stretto.worker.microbatch.entries import Batch, Span, Version
 from stretto.worker.snapshots import CREATING, noted
 from tests.unit.snapshot.snapshots import made
 
@@ -41,20 +41,20 @@ def test_cuts_are_whole_only_between_the_same_two_microbatches(cuts: list[Microb
 def test_the_rows_of_a_task_tell_how_far_its_microbatches_are() -> None:
     rows: dict[bytes, bytes] = {}
 
-    def apply(entry: entries.Entry) -> None:
-        changes = entries.resolve(entry, rows.get)[entries.DATABASE]
+    def apply(entry: microbatch_entries.Entry) -> None:
+        changes = microbatch_entries.resolve(entry, rows.get)[microbatch_entries.DATABASE]
         for key in changes.deletes:
             rows.pop(key, None)
         rows.update(changes.puts)
 
     assert microbatch_at("book", rows.get) == cut(0)
     version = Version(1, 0)
-    apply(entries.Prime("book", Batch(version, {}, (Span("orders", TaskId(0), 0, 1),))))
+    apply(microbatch_entries.Prime("book", Batch(version, {}, (Span("orders", TaskId(0), 0, 1),))))
     assert microbatch_at("book", rows.get) == cut(0, 1, None)
-    apply(entries.Stage("book", version, pack({})))
-    apply(entries.Commit("book", version, (TaskId(0), TaskId(1))))
+    apply(microbatch_entries.Stage("book", version, pack({})))
+    apply(microbatch_entries.Commit("book", version, (TaskId(0), TaskId(1))))
     assert microbatch_at("book", rows.get) == cut(0, 1, (0, 1))
-    apply(entries.Roll("book", version))
+    apply(microbatch_entries.Roll("book", version))
     assert microbatch_at("book", rows.get) == cut(1, 1, (0, 1))
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from stretto.errors import StorageError
 from stretto.snapshot.taskfile import TaskFile
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.types import TaskId
-from stretto.worker.state import AppliedState
 from tests.unit.snapshot.snapshots import TASKS, a_log
 from tests.unit.syncs import RecordedSyncs
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stretto.catchup.install import Install, steps
 from stretto.errors import StrettoError
 from stretto.pstate.changes import Changes
 from stretto.replog.core.lineage import divergence
@@ -17,13 +18,12 @@ from stretto.snapshot import seeding
 from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, file_of, write_manifest
 from stretto.specs.assignments import GroupPlan
 from stretto.specs.modules import RestoredFrom
+from stretto.state.applied import AppliedState
+from stretto.state.task_seed import HOPS
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
-from stretto.worker import storage as storages
-from stretto.worker.install import Install, steps
-from stretto.worker.state import AppliedState
-from stretto.worker.storage import ReplicaFolder, ReplicaStorage
-from stretto.worker.taskseed import HOPS
+from stretto.worker.replica import storage as storages
+from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
 from stretto.worker.topology import rows
 from stretto.worker.topology.work import Incoming
 from tests.unit.snapshot.snapshots import TASKS, a_log, copied, made

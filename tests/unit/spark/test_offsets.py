@@ -24,7 +24,7 @@ from pyspark_stretto.streaming import (
 from stretto.control import ModuleDescription
 from stretto.errors import StrettoError, UsageError
 from stretto.specs.modules import DepotSpec
-from stretto.worker.depot import DepotBatch
+from stretto.state.depot import DepotBatch
 
 OPTIONS = Options(module="Counts", depot="events")
 BOUNDS = {0: (0, 10), 1: (5, 20)}

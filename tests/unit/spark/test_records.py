@@ -33,8 +33,8 @@ from pyspark_stretto.sink import Target
 from stretto.errors import UsageError
 from stretto.module.partition import task_of
 from stretto.specs.modules import DepotSpec
+from stretto.state.depot import DepotBatch
 from stretto.vocabulary.records import DepotOffset, pack
-from stretto.worker.depot import DepotBatch
 
 INT, TEXT, BINARY = IntegerType(), StringType(), BinaryType()
 

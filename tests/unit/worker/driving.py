@@ -15,12 +15,12 @@ from stretto.replog.frame import Frame, Kind
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
 from stretto.specs.assignments import GroupPlan
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.records import DepotOffset, pack
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, StorageId, TaskId, WorkerId
 from stretto.wire import messages as wire
-from stretto.worker.group import Group
-from stretto.worker.state import AppliedState
+from stretto.worker.replica.group import Group
 from stretto.worker.telemetry import Meter
 from tests.unit.core.group import ALL, W0, incarnation_of, member, record
 

@@ -17,13 +17,13 @@ from stretto.replog.core.producers import ProducerTable
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Frame, Header, Kind, encode
 from stretto.replog.log import Replog
+from stretto.state import microbatch_entries as microbatches
+from stretto.state import removal as removals
+from stretto.state.applied import AppliedState
+from stretto.state.microbatch_entries import Batch, Span, Version
+from stretto.state.removal import Drop, Removal, Trim
 from stretto.vocabulary.records import pack
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
-from stretto.worker import removal as removals
-from stretto.worker.microbatch import entries as microbatches
-from stretto.worker.microbatch.entries import Batch, Span, Version
-from stretto.worker.removal import Drop, Removal, Trim
-from stretto.worker.state import AppliedState
 
 TASKS = (TaskId(0), TaskId(1), TaskId(2))
 MAP_BYTES = 256 * 1024

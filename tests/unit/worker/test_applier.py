@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stretto.catchup.desk import CatchupDesk
 from stretto.errors import StorageError
 from stretto.network.loop import Loop
 from stretto.replog.core import events
 from stretto.replog.core.producers import NO_PRODUCER
 from stretto.replog.frame import Frame, Header, Kind, encode
+from stretto.state.environment import NoSpace, StateCorrupt
 from stretto.vocabulary.invariants import InvariantViolation, check
 from stretto.vocabulary.types import Epoch, Offset, TaskId
-from stretto.worker.applier import Applier, _up_to_markers
-from stretto.worker.catchup import CatchupDesk
-from stretto.worker.environment import NoSpace, StateCorrupt
+from stretto.worker.replica.applier import Applier, _up_to_markers
 
 
 def frames(kinds: list[Kind]) -> list[Frame]:

@@ -23,8 +23,8 @@ from stretto.artifact.archive import ARTIFACT_BYTES_MAX, PIECE_BYTES, Artifact, 
 from stretto.client.upload import upload
 from stretto.errors import PeerError, StrettoError, UsageError
 from stretto.network.asking import ask, ask_with_body
-from stretto.worker import artifacts
-from stretto.worker.artifacts import ArtifactStore
+from stretto.supervisor import artifacts
+from stretto.supervisor.artifacts import ArtifactStore
 from tests.unit.serving import serving
 from tests.unit.syncs import RecordedSyncs
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from stretto.supervisor import dead_registrations as burials_module
+from stretto.supervisor.dead_registrations import Burials
+from stretto.supervisor.duplicates import Namesakes
 from stretto.vocabulary.types import Incarnation, WorkerId
-from stretto.worker import burials as burials_module
-from stretto.worker.burials import Burials
-from stretto.worker.namesakes import Namesakes
 from stretto.zk.paths import Paths
 from stretto.zk.records import NodeRegistration, WorkerRegistration, encode
 from tests.unit.worker.followed import ToldView

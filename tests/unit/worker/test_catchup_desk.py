@@ -9,12 +9,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from stretto.catchup import desk as catchup_module
+from stretto.catchup.desk import CatchupDesk
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Offset
 from stretto.wire import catchup
 from stretto.wire import messages as wire
-from stretto.worker import catchup as catchup_module
-from stretto.worker.catchup import CatchupDesk
 from tests.unit.core.group import W1
 from tests.unit.worker.whatever import some
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from stretto.network.loop import Loop
+from stretto.supervisor import children as subject
+from stretto.supervisor.children import Child, Children
 from stretto.vocabulary.types import WorkerId
-from stretto.worker import children as subject
-from stretto.worker.children import Child, Children
 from tests.unit.worker.deaf import command
 
 DEADLINE_MS = 30_000

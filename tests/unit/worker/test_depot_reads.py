@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import UsageError
+from stretto.state.applied import AppliedState, DepotSlice
 from stretto.vocabulary.records import DepotOffset, RecordBatch
 from stretto.vocabulary.types import TaskId
-from stretto.worker.state import AppliedState, DepotSlice
 from tests.unit.worker.entries import TASKS, Log, open_state, quick_folder
 
 TASK = TASKS[1]

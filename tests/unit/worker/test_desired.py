@@ -9,8 +9,8 @@ import pytest
 
 from stretto.specs.assignments import Assignment, PlacedWorker
 from stretto.specs.modules import ModuleSpec, ModuleState, Update
+from stretto.supervisor.desired import Desired, Fate
 from stretto.vocabulary.types import WorkerId
-from stretto.worker.desired import Desired, Fate
 from stretto.zk.paths import Paths
 from stretto.zk.records import DestroyedModules, encode
 from tests.unit.worker.followed import ToldView

@@ -18,15 +18,15 @@ import lmdb
 import pytest
 
 from stretto.errors import StorageError
+from stretto.state import environment as environment_module
+from stretto.state.applied import AppliedState
+from stretto.state.environment import Environment, NoSpace, StateCorrupt, WouldWait
 from stretto.vocabulary.records import DepotOffset, RecordBatch
 from stretto.vocabulary.types import TaskId
-from stretto.worker import environment as environment_module
-from stretto.worker.environment import Environment, NoSpace, StateCorrupt, WouldWait
-from stretto.worker.state import AppliedState
 from tests.unit.worker.entries import Log
 
 if TYPE_CHECKING:
-    from stretto.worker.environment import Database
+    from stretto.state.environment import Database
 
 MAP_BYTES = 128 * 1024
 DEADLINE_S = 30

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stretto.replog.identity import Fsync, Identity
 from stretto.vocabulary.groups import GroupKey
-from stretto.worker.fsync import FsyncSwitch, Host, Replica
+from stretto.worker.replica.fsync import FsyncSwitch, Host, Replica
 
 
 class World:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from stretto.vocabulary.types import Offset
-from stretto.worker.gathering import GATHERED_MAX, GATHERED_MS, Gathering
+from stretto.worker.replica.apply_batching import GATHERED_MAX, GATHERED_MS, Gathering
 
 
 class Timed:

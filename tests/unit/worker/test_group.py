@@ -11,20 +11,20 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from stretto.catchup.desk import CatchupDesk
 from stretto.replog.core import effects, events, messages
 from stretto.replog.folder import OsFile, OsFolder
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.invariants import InvariantViolation
 from stretto.vocabulary.records import RecordBatch, pack
 from stretto.vocabulary.types import Epoch, Millis, Offset, WorkerId
 from stretto.wire import catchup as transfers
 from stretto.wire import messages as wire
-from stretto.worker.catchup import CatchupDesk
-from stretto.worker.reads import _slice, _with_uncommitted
-from stretto.worker.replicas import Replicas
-from stretto.worker.state import AppliedState
-from stretto.worker.storage import ReplicaStorage
+from stretto.worker.hosting.replicas import Replicas
+from stretto.worker.reads.reads import _slice, _with_uncommitted
+from stretto.worker.replica.storage import ReplicaStorage
 from tests.unit.core.group import ALL, W0, W1, W2, entry, incarnation_of, record, settings
 from tests.unit.worker.driving import KEY, TASK, Driven
 
@@ -369,7 +369,7 @@ def test_where_records_lie_is_known_for_a_while_after_they_are_applied(
     driven: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An append that is sent again is told of the same records."""
-    monkeypatch.setattr("stretto.worker.group.BASES_KEPT", 3)
+    monkeypatch.setattr("stretto.worker.replica.group.BASES_KEPT", 3)
     append(driven, 5)
     assert list(driven.group.bases.values()) == [2, 3, 4]
 

@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from stretto.catchup.blocks import HASH_BYTES, hash_of
+from stretto.catchup.hasher import READ_BYTES, is_direct, open_direct, write
+from stretto.catchup.hashing import SMALL_BYTES, copy_and_hash, hashes_of
+from stretto.catchup.machines.blocks import HASH_BYTES, hash_of
 from stretto.errors import StorageError
-from stretto.worker.environment import StandingFile
-from stretto.worker.hasher import READ_BYTES, is_direct, open_direct, write
-from stretto.worker.hashing import SMALL_BYTES, copy_and_hash, hashes_of
+from stretto.state.environment import StandingFile
 from tests.unit.worker.offspring import children
 
 BLOCK_BYTES = 8_192

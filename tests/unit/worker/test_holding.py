@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from stretto import control
-from stretto.worker.holding import Holding
+from stretto.worker.topology.hold import Holding
 
 
 class Topologies:

@@ -12,8 +12,8 @@ from stretto.replog.core import events
 from stretto.replog.core.settings import Settings
 from stretto.specs.assignments import Assignment, GroupPlan, NextGrouping, PlacedWorker, plans_of
 from stretto.vocabulary.types import WorkerId
-from stretto.worker.hosting import Hosting
-from stretto.worker.retention import RetentionDesk
+from stretto.worker.hosting.hosting import Hosting
+from stretto.worker.hosting.retention import RetentionDesk
 
 ASSIGNMENT = Assignment(
     generation=1,

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from stretto.catchup import blocks
+from stretto.catchup import images
+from stretto.catchup.images import GrowingImage, Spool, SpooledImage, remove_spools
+from stretto.catchup.machines import blocks
 from stretto.errors import StorageError
-from stretto.worker import images
-from stretto.worker.environment import NoSpace
-from stretto.worker.images import GrowingImage, Spool, SpooledImage, remove_spools
+from stretto.state.environment import NoSpace
 
 BLOCK = 4_096
 

@@ -13,23 +13,23 @@ from random import Random
 
 import pytest
 
-from stretto.catchup import blocks
+from stretto.catchup import images as images_of
+from stretto.catchup import staging as staging_of
+from stretto.catchup.hasher import open_direct
+from stretto.catchup.images import SpooledImage, make_image, task_folder
+from stretto.catchup.install import INSTALL, Install, carry_out, steps
+from stretto.catchup.machines import blocks
+from stretto.catchup.staging import Abandoned, AlignedParts, Staging
 from stretto.errors import StorageError
 from stretto.replog.frame import Kind
 from stretto.replog.storage import EpochStart
 from stretto.specs.assignments import GroupPlan
+from stretto.state.applied import AppliedState
+from stretto.state.environment import NoSpace
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, StorageId, TaskId, WorkerId
 from stretto.wire import catchup
-from stretto.worker import images as images_of
-from stretto.worker import staging as staging_of
-from stretto.worker.environment import NoSpace
-from stretto.worker.hasher import open_direct
-from stretto.worker.images import SpooledImage, make_image, task_folder
-from stretto.worker.install import INSTALL, Install, carry_out, steps
-from stretto.worker.staging import Abandoned, AlignedParts, Staging
-from stretto.worker.state import AppliedState
-from stretto.worker.storage import ReplicaFolder, ReplicaStorage
+from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
 from tests.unit.syncs import RecordedSyncs
 from tests.unit.worker.entries import TASKS, Log, applied_in_one_go, digests
 from tests.unit.worker.syncing import folders_synced

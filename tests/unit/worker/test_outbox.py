@@ -6,7 +6,7 @@ from stretto.replog.core.effects import SendEntries
 from stretto.replog.core.events import Sent
 from stretto.replog.core.messages import Entries
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, WorkerId
-from stretto.worker.outbox import Outbox
+from stretto.worker.replica.outbox import Outbox
 
 LIVE, LAGGARD = WorkerId("live"), WorkerId("laggard")
 BATCH = 10

@@ -16,7 +16,7 @@ from stretto.replog.frame import Kind
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId
 from stretto.worker.clients import Clients
-from stretto.worker.group import Group
+from stretto.worker.replica.group import Group
 from stretto.worker.telemetry import Meter
 from stretto.worker.topology.entries import Entries
 

@@ -12,12 +12,12 @@ import pytest
 from stretto.errors import UsageError
 from stretto.replog.core import effects
 from stretto.replog.core.effects import Refusal
+from stretto.state.environment import WouldWait
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId
 from stretto.wire import messages as wire
-from stretto.worker.environment import WouldWait
-from stretto.worker.points import LOOP_KEYS_MAX, Asked, PointReads
-from stretto.worker.residence import ENOUGH_KEYS
+from stretto.worker.reads.page_residency import ENOUGH_KEYS
+from stretto.worker.reads.point_reads import LOOP_KEYS_MAX, Asked, PointReads
 
 KEY = GroupKey("counts", 1, 0)
 SERVED = effects.ReadServed(epoch=Epoch(3))

@@ -12,8 +12,8 @@ from stretto.replog.core import events
 from stretto.specs.assignments import GroupPlan
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, StorageId, TaskId, WorkerId
+from stretto.worker.hosting.replicas import REOPEN_MS, Replicas
 from stretto.worker.process import Worker
-from stretto.worker.replicas import REOPEN_MS, Replicas
 
 
 def test_a_registration_is_written_while_replicas_come_and_go() -> None:

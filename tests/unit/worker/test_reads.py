@@ -22,9 +22,9 @@ from stretto.replog.frame import Kind
 from stretto.specs.modules import PStateSpec
 from stretto.vocabulary.types import Epoch, Millis, Offset, ProducerId
 from stretto.wire import messages as wire
-from stretto.worker.group import Group
-from stretto.worker.reads import Reads
-from stretto.worker.residence import ENOUGH_KEYS
+from stretto.worker.reads.page_residency import ENOUGH_KEYS
+from stretto.worker.reads.reads import Reads
+from stretto.worker.replica.group import Group
 from tests.unit.core.group import ALL, SETTINGS, W0, W1, settings
 from tests.unit.worker.driving import KEY, TASK, Driven
 

@@ -12,18 +12,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from stretto.catchup import blocks
+from stretto.catchup.machines import blocks
+from stretto.catchup.receiving import StateReceiving
+from stretto.catchup.staging import Abandoned, Staging
 from stretto.replog.core import effects, events
 from stretto.replog.core.replica import RoleName
 from stretto.replog.core.settings import Settings
 from stretto.replog.storage import EpochStart
 from stretto.specs.assignments import GroupPlan
+from stretto.state.environment import NoSpace
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.wire import catchup
-from stretto.worker.environment import NoSpace
-from stretto.worker.receiving import StateReceiving
-from stretto.worker.staging import Abandoned, Staging
 from stretto.worker.telemetry import Meter
 
 KEY = GroupKey("counts", 1, 0)

@@ -16,9 +16,9 @@ from stretto.replog.core import events
 from stretto.specs.assignments import Assignment, NextGrouping, PlacedWorker, plans_of
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import StorageId, TaskId, WorkerId
-from stretto.worker import takeover
-from stretto.worker.hosting import DELETING
-from stretto.worker.regrouping import AGAIN_MS, RETRY_MS, RegroupingDesk
+from stretto.worker.hosting.hosting import DELETING
+from stretto.worker.hosting.regrouping import AGAIN_MS, RETRY_MS, RegroupingDesk
+from stretto.worker.replica import takeover
 from tests.unit.worker.turns import StillLoop
 
 W, OTHER = WorkerId("a"), WorkerId("b")

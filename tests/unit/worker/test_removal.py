@@ -14,13 +14,13 @@ from stretto.pstate import ordered
 from stretto.pstate.changes import Changes, joined
 from stretto.replog.frame import Kind
 from stretto.specs.modules import DepotSpec, TopologySpec
+from stretto.state import microbatch_entries as microbatches
+from stretto.state.applied import AppliedState
+from stretto.state.microbatch_entries import Batch, Prime, Span, Stage, Version
+from stretto.state.removal import Drop, Trim
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import entries as microbatches
-from stretto.worker.microbatch.entries import Batch, Prime, Span, Stage, Version
-from stretto.worker.removal import Drop, Trim
-from stretto.worker.retention import Retention, Trimming, due_drop
-from stretto.worker.state import AppliedState
+from stretto.worker.hosting.retention import Retention, Trimming, due_drop
 from stretto.worker.topology import rows, work
 from tests.unit.worker.entries import MAP_BYTES, Log
 

@@ -13,8 +13,8 @@ import pytest
 from stretto.errors import StorageError, StrettoError
 from stretto.replog.core import events
 from stretto.vocabulary.types import Incarnation, Offset
-from stretto.worker import replicas as replicas_module
-from stretto.worker.replicas import REOPEN_MS, Replicas
+from stretto.worker.hosting import replicas as replicas_module
+from stretto.worker.hosting.replicas import REOPEN_MS, Replicas
 from tests.unit.core.group import settings
 from tests.unit.worker.driving import KEY, Driven
 from tests.unit.worker.turns import StillLoop

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.worker.residence import ENOUGH_KEYS, LONG_SECONDS, Residence
+from stretto.worker.reads.page_residency import ENOUGH_KEYS, LONG_SECONDS, Residence
 
 SIZE = 1 << 20
 
@@ -34,7 +34,7 @@ def test_one_that_had_to_wait_makes_all_prove_themselves_anew() -> None:
 
 def test_the_loop_asks_for_waits_only_after_a_look_up_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = [5, 5, 6]
-    monkeypatch.setattr("stretto.worker.residence._waits", lambda: waits.pop(0))
+    monkeypatch.setattr("stretto.worker.reads.page_residency._waits", lambda: waits.pop(0))
     residence = Residence()
     residence.looked_up(ENOUGH_KEYS, waits=0)
     residence.glanced(1, LONG_SECONDS / 2)

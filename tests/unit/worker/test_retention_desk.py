@@ -15,11 +15,11 @@ from stretto.replog.core import effects
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind
 from stretto.specs.modules import DepotSpec
+from stretto.state.removal import Drop, Removal, Trim, parse
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId
-from stretto.worker import retention as retention_module
-from stretto.worker.removal import Drop, Removal, Trim, parse
-from stretto.worker.retention import LOOK_MS, RetentionDesk, Trimming
+from stretto.worker.hosting import retention as retention_module
+from stretto.worker.hosting.retention import LOOK_MS, RetentionDesk, Trimming
 from tests.unit.worker.turns import StillLoop
 
 KEY = GroupKey("m", 1, 0)

@@ -9,12 +9,12 @@ import pytest
 
 from stretto.pstate.changes import Changes
 from stretto.pstate.ordered import KEY_BYTES_MAX, encode
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Offset, TaskId
 from stretto.wire import messages as wire
-from stretto.worker import queries
-from stretto.worker.queries import answer, look_up, wrong, wrong_age
-from stretto.worker.state import AppliedState
+from stretto.worker.reads import row_queries
+from stretto.worker.reads.row_queries import answer, look_up, wrong, wrong_age
 from tests.unit.worker.entries import Log, open_state
 
 KEY = GroupKey("counts", 1, 0)
@@ -79,10 +79,10 @@ def test_an_answer_holds_one_row_at_least_and_no_more_bytes_than_the_bound(
     assert page.next == key("a", "2")
     size = len(key("a", "1")) + len(b"0-a1")
     for bound, expected in ((1, 1), (2 * size, 2), (2 * size + 1, 3)):
-        monkeypatch.setattr(queries, "ANSWER_BYTES_MAX", bound)
+        monkeypatch.setattr(row_queries, "ANSWER_BYTES_MAX", bound)
         assert answer(state, scan())[0].count == expected
-    monkeypatch.setattr(queries, "ANSWER_BYTES_MAX", 1 << 20)
-    monkeypatch.setattr(queries, "SCAN_ROWS_MAX", 4)
+    monkeypatch.setattr(row_queries, "ANSWER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(row_queries, "SCAN_ROWS_MAX", 4)
     assert answer(state, scan())[0].count == 4
 
 
@@ -104,9 +104,9 @@ def test_keys_of_a_level_are_told_once_or_only_counted(
     assert (page.keys, page.count, page.next) == ((key("a"), key("b")), 2, key("c"))
     page, _ = answer(state, keys(b"", END, 0, keys_max=0))
     assert page.count == 1
-    monkeypatch.setattr(queries, "COUNT_KEYS_MAX", 2)
+    monkeypatch.setattr(row_queries, "COUNT_KEYS_MAX", 2)
     assert answer(state, keys(b"", END, 0))[0].count == 2
-    monkeypatch.setattr(queries, "ANSWER_BYTES_MAX", len(key("a")))
+    monkeypatch.setattr(row_queries, "ANSWER_BYTES_MAX", len(key("a")))
     assert answer(state, keys(b"", END, 0))[0].count == 1
     assert answer(state, keys(b"", END, 0, tell=False))[0].count == 2, "what is not told takes no room"
 
@@ -121,7 +121,7 @@ def test_points_are_looked_up_on_their_tasks_in_the_order_asked(state: AppliedSt
 def test_points_are_answered_as_far_as_they_fit(state: AppliedState, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = (key("a", "1"), key("a", "2"), key("b", "1"))
     for bound, expected in ((4, 1), (5, 2), (8, 2), (9, 3)):
-        monkeypatch.setattr(queries, "ANSWER_BYTES_MAX", bound)
+        monkeypatch.setattr(row_queries, "ANSWER_BYTES_MAX", bound)
         found, _ = look_up(state, rows((0, 1, 0), *wanted))
         assert len(found) == expected
 
@@ -146,7 +146,7 @@ def test_points_are_answered_as_far_as_they_fit(state: AppliedState, monkeypatch
         (keys(key("a"), key("a") + END, len(key("a")) + 1), "no path ends"),
     ],
 )
-def test_a_question_that_can_never_be_answered_is_refused(query: queries.Query, why: str | None) -> None:
+def test_a_question_that_can_never_be_answered_is_refused(query: row_queries.Query, why: str | None) -> None:
     told = wrong(query, "M", ["counts"])
     assert told is None if why is None else why in str(told)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from stretto.catchup.hasher import hashes_in
+from stretto.catchup.sender import Part, Sender, Unread
 from stretto.network.endpoint import Connection, Endpoint
 from stretto.network.keys import ClusterKey
 from stretto.network.loop import Loop
@@ -16,8 +18,6 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.wire import catchup
 from stretto.wire import messages as wire
-from stretto.worker.hasher import hashes_in
-from stretto.worker.sender import Part, Sender, Unread
 from tests.unit.worker.offspring import children
 
 DEADLINE_MS = 60_000

@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
+from stretto.catchup.serving import StateServing
 from stretto.errors import StorageError
 from stretto.replog.core import effects
 from stretto.replog.frame import Kind
 from stretto.specs.assignments import GroupPlan
+from stretto.state.applied import AppliedState
 from stretto.telemetry.windows import REFUSED_TRANSFERS
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.wire import catchup
-from stretto.worker.serving import StateServing
-from stretto.worker.state import AppliedState
 from stretto.worker.telemetry import Meter
 from tests.unit.worker.entries import Log
 

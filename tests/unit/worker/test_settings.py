@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stretto.supervisor.children import _pid_of
 from stretto.vocabulary.types import WorkerId
-from stretto.worker.children import _pid_of
 from stretto.worker.settings import WorkerSettings
 
 SETTINGS = WorkerSettings(
@@ -47,7 +47,7 @@ def test_settings_pass_a_command_line_unchanged() -> None:
 
 @pytest.mark.parametrize("is_worker", [False, True])
 def test_a_process_is_found_by_its_launch(is_worker: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stretto.worker.children.STARTING_SECONDS", 0.0)
+    monkeypatch.setattr("stretto.supervisor.children.STARTING_SECONDS", 0.0)
     launch = secrets.token_hex(8)
     run = msgspec.structs.replace(SETTINGS, launch=launch).command()[-1:]
     typed = ["worker", "--launch", launch, "--id", "counts-0"]
@@ -63,7 +63,7 @@ def test_a_process_is_found_by_its_launch(is_worker: bool, monkeypatch: pytest.M
 
 def test_a_process_that_is_being_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its supervisor was killed before it had its command line."""
-    monkeypatch.setattr("stretto.worker.children.STARTING_SECONDS", 60.0)
+    monkeypatch.setattr("stretto.supervisor.children.STARTING_SECONDS", 60.0)
     launch = secrets.token_hex(8)
     python = shlex.quote(sys.executable)
     becomes = f"read line; exec {python} -c 'input()' worker --launch {launch} --id counts-0"
@@ -74,7 +74,7 @@ def test_a_process_that_is_being_started_is_waited_for(monkeypatch: pytest.Monke
             looked.set()
             sleep(0.01)
 
-        monkeypatch.setattr("stretto.worker.children.time.sleep", look_again)
+        monkeypatch.setattr("stretto.supervisor.children.time.sleep", look_again)
 
         def go_on() -> None:
             assert looked.wait(60)

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stretto.worker.share import NodeShare
+from stretto.catchup.share import NodeShare
 
 HOLD = """
 import sys
 from pathlib import Path
-from stretto.worker.share import NodeShare
+from stretto.catchup.share import NodeShare
 share = NodeShare(Path(sys.argv[1]), "another")
 print(share.look(sending=True), flush=True)
 sys.stdin.read()

@@ -14,15 +14,15 @@ from stretto import control
 from stretto.network.loop import Loop
 from stretto.replog.frame import Kind
 from stretto.snapshot.manifest import file_of
+from stretto.state.applied import AppliedState
+from stretto.state.held import HeldState
+from stretto.state.task_digest import HeldTask
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Millis, TaskId
 from stretto.worker import snapshots
-from stretto.worker.held import HeldState
-from stretto.worker.holding import HOLD_MS_MAX, Holding
 from stretto.worker.process import Worker
 from stretto.worker.snapshots import CREATING, SnapshotDesk, is_snapshot
-from stretto.worker.state import AppliedState
-from stretto.worker.taskdigest import HeldTask
+from stretto.worker.topology.hold import HOLD_MS_MAX, Holding
 from tests.unit.snapshot.snapshots import TASKS, a_log
 from tests.unit.worker.entries import Log
 

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from stretto.catchup import blocks
+from stretto.catchup.images import make_image, task_folder
+from stretto.catchup.machines import blocks
+from stretto.catchup.staging import Abandoned, Staging
+from stretto.state.environment import SPARE_BYTES, NoSpace
 from stretto.vocabulary.types import Offset
-from stretto.worker.environment import SPARE_BYTES, NoSpace
-from stretto.worker.images import make_image, task_folder
-from stretto.worker.staging import Abandoned, Staging
 from tests.unit.worker.entries import TASKS, Log
 from tests.unit.worker.test_install import SEED, a_log, ask, close, fetch_image, opened
 

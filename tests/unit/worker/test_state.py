@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from stretto.errors import StorageError, StrettoError, UsageError
 from stretto.replog.frame import Kind, decode
+from stretto.state import environment as environment_of
+from stretto.state.applied import AppliedState, NoSpace
 from stretto.vocabulary.invariants import InvariantViolation
 from stretto.vocabulary.records import DepotOffset, RecordBatch
 from stretto.vocabulary.types import Offset, TaskId
-from stretto.worker import environment as environment_of
-from stretto.worker.state import AppliedState, NoSpace
 from tests.unit.worker.entries import (
     TASKS,
     Log,

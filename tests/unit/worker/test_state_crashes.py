@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from stretto.replog.folder import OsFolder
 from stretto.replog.frame import Kind
 from stretto.replog.log import Replog
+from stretto.state.applied import AppliedState, LogTooShort
 from stretto.vocabulary.types import Offset, TaskId
-from stretto.worker.state import AppliedState, LogTooShort
 from tests.unit.worker import applying_process
 from tests.unit.worker.entries import (
     TASKS,

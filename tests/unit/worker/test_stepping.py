@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from stretto.network.loop import Loop
-from stretto.worker.stepping import Stepping
+from stretto.network.stepping import Stepping
 
 
 @dataclass

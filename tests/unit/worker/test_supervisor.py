@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from stretto.errors import UsageError
+from stretto.supervisor.children import PATIENCE_MS
+from stretto.supervisor.process import Supervisor, SupervisorConfig, _Post
 from stretto.vocabulary.types import Millis, WorkerId
-from stretto.worker.children import PATIENCE_MS
-from stretto.worker.supervisor import Supervisor, SupervisorConfig, _Post
 from tests.unit.worker.deaf import command
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from stretto.replog.frame import Kind
 from stretto.specs.assignments import GroupPlan
+from stretto.state.applied import AppliedState, Seal
+from stretto.state.task import TaskState
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, StorageId, TaskId, WorkerId
-from stretto.worker import takeover
-from stretto.worker.state import AppliedState, Seal
-from stretto.worker.storage import ReplicaFolder, ReplicaStorage
-from stretto.worker.taskstate import TaskState
+from stretto.worker.replica import takeover
+from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
 from tests.unit.worker.entries import Log
 from tests.unit.worker.syncing import folders_synced
 

@@ -12,8 +12,8 @@ from stretto.sim.simulation import run_seed
 from stretto.specs.assignments import GroupPlan
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Millis, TaskId
-from stretto.worker.group import BUSY
-from stretto.worker.views import (
+from stretto.worker.replica.group import BUSY
+from stretto.worker.replica.views import (
     HANDING_OVER,
     NO_LEASE,
     NO_SESSION,

@@ -12,14 +12,14 @@ from stretto.errors import UsageError
 from stretto.options import OptionSet
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
+from stretto.state.depot import DepotBatch, DepotSlice
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.records import DepotOffset, pack
 from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId
 from stretto.wire import messages as wire
-from stretto.worker import reads as reads_module
-from stretto.worker.depot import DepotBatch, DepotSlice
-from stretto.worker.parking import PARKED_MAX, ParkedRead, ParkedReads
-from stretto.worker.reads import Reads
+from stretto.worker.reads import reads as reads_module
+from stretto.worker.reads.parked_reads import PARKED_MAX, ParkedRead, ParkedReads
+from stretto.worker.reads.reads import Reads
 from tests.unit.worker.turns import StillLoop
 
 KEY = GroupKey("counts", 1, 0)

@@ -19,8 +19,8 @@ from stretto.specs.modules import DepotSpec, ModuleSpec, ModuleState, RestoredFr
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Incarnation, Millis, Offset, StorageId, TaskId
 from stretto.wire import messages as wire
+from stretto.worker.hosting.replicas import REOPEN_MS
 from stretto.worker.process import LEASE_TICK_MS, Worker
-from stretto.worker.replicas import REOPEN_MS
 from tests.unit.core.group import W0, W1, W2, record
 from tests.unit.replog.frames import make_frame, whole
 from tests.unit.worker.turns import StillLoop

@@ -14,12 +14,12 @@ import msgspec
 from stretto.network.loop import Loop
 from stretto.pstate.changes import Changes, Packed, joined, parse
 from stretto.replog.frame import Kind
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.clock import boot_time_ms
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Code, Executors, Reply
-from stretto.worker.state import AppliedState
 from tests.unit.worker.entries import Log
 
 DEADLINE_SECONDS = 60.0

@@ -17,12 +17,12 @@ from stretto.pstate.ordered import decode
 from stretto.pstate.tree import compile_type
 from stretto.pstate.types import describe
 from stretto.replog.frame import Kind
+from stretto.state.removal import Trim, encode
 from stretto.vocabulary.clock import boot_time_ms
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Epoch
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Reply, Why
-from stretto.worker.removal import Trim, encode
 from tests.unit.worker.executors.hosts import GROUP, TASK, Host, changes_of
 
 COUNTING = """

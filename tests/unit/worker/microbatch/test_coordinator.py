@@ -7,10 +7,11 @@ from typing import TypeVar
 
 import pytest
 
+from stretto.state import microbatch_entries
+from stretto.state.microbatch_entries import Batch, Source, Span, Version
 from stretto.vocabulary.types import Millis, TaskId
-from stretto.worker.microbatch import entries, machine, messages
+from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.coordinator import Coordinator, Phase
-from stretto.worker.microbatch.entries import Batch, Source, Span, Version
 from stretto.worker.microbatch.messages import Speaker
 
 T0, T1 = TaskId(0), TaskId(1)
@@ -29,7 +30,7 @@ class Scene:
         self.batch = batch
         self.refuses = False
         self.sent: list[tuple[TaskId, messages.AnyMessage]] = []
-        self.entries: list[entries.Entry] = []
+        self.entries: list[microbatch_entries.Entry] = []
         self.notes: list[machine.Note] = []
         self.step(machine.Started())
 
@@ -47,14 +48,14 @@ class Scene:
                 case _:
                     raise AssertionError(effect)
 
-    def _append(self, token: int, entry: entries.Entry) -> None:
+    def _append(self, token: int, entry: microbatch_entries.Entry) -> None:
         if self.refuses:
             self.step(machine.Appended(token=token, applied=False, why="stalled"))
             return
         self.entries.append(entry)
-        if isinstance(entry, entries.Prime):
+        if isinstance(entry, microbatch_entries.Prime):
             self.batch = entry.batch
-        elif isinstance(entry, entries.Commit) and self.batch is not None:
+        elif isinstance(entry, microbatch_entries.Commit) and self.batch is not None:
             self.batch = Batch(self.batch.version, self.batch.progress, self.batch.spans, tasks=entry.tasks)
         self.step(machine.Appended(token=token, applied=True))
 
@@ -129,7 +130,7 @@ def test_the_input_of_all_tasks_that_comes_together_is_one_microbatch() -> None:
     scene = Scene()
     scene.input(3, 25)
     (prime,) = scene.entries
-    assert isinstance(prime, entries.Prime)
+    assert isinstance(prime, microbatch_entries.Prime)
     assert prime.batch.version == FIRST
     assert prime.batch.spans == (Span("orders", T0, 0, 3), Span("orders", T1, 0, 10))
     assert [(task, begin.spans) for task, begin in scene.told(messages.Begin)] == [
@@ -146,7 +147,7 @@ def test_an_answer_that_comes_late_takes_no_input_away() -> None:
     scene.receive(messages.Rolled(T0, 0, {"orders": (0, 0)}))
     scene.later(10)
     (prime,) = scene.entries
-    assert isinstance(prime, entries.Prime)
+    assert isinstance(prime, microbatch_entries.Prime)
     assert prime.batch.spans == (Span("orders", T0, 0, 3),)
 
 
@@ -158,7 +159,7 @@ def test_a_microbatch_is_run_staged_committed_and_rolled_and_the_next_goes_on_be
     scene.stage(tasks=(T0,))
     assert len(scene.entries) == 1
     scene.stage(tasks=(T1,))
-    assert scene.entries[1] == entries.Commit("book", FIRST, (T0, T1))
+    assert scene.entries[1] == microbatch_entries.Commit("book", FIRST, (T0, T1))
     assert [task for task, _ in scene.told(messages.Roll)] == [T0, T1]
     scene.roll(tasks=(T0,))
     scene.later(400)
@@ -167,7 +168,7 @@ def test_a_microbatch_is_run_staged_committed_and_rolled_and_the_next_goes_on_be
     scene.receive(messages.Input(2, T1, 1, {"orders": (0, 25)}))
     scene.later(10)
     prime = scene.entries[2]
-    assert isinstance(prime, entries.Prime)
+    assert isinstance(prime, microbatch_entries.Prime)
     assert prime.batch.version == Version(2, 0)
     assert prime.batch.spans == (Span("orders", T1, 10, 20),)
 
@@ -186,7 +187,7 @@ def test_a_version_of_another_coordinator_begins_anew_with_the_same_input() -> N
     spans = (Span("orders", T0, 0, 3),)
     scene = Scene(Batch(Version(4, 2), {"orders": {T1: 8}}, spans))
     (prime,) = scene.entries
-    assert isinstance(prime, entries.Prime)
+    assert isinstance(prime, microbatch_entries.Prime)
     assert (prime.batch.version, prime.batch.spans) == (Version(4, 3), spans)
     assert prime.batch.progress == {"orders": {T1: 8}}
 
@@ -365,7 +366,7 @@ def test_entries_that_are_refused_are_tried_again_with_pauses_that_grow() -> Non
     scene.receive(messages.Broken(FIRST, 1, T1, "too late to matter"))
     scene.refuses = False
     scene.later(10_000)
-    assert [type(entry) for entry in scene.entries] == [entries.Prime, entries.Commit]
+    assert [type(entry) for entry in scene.entries] == [microbatch_entries.Prime, microbatch_entries.Commit]
     assert scene.phase == Phase.ROLLING
 
 

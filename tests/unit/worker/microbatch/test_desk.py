@@ -9,6 +9,7 @@ import pytest
 
 from stretto import control
 from stretto.module.work import Timed
+from stretto.state.microbatch_entries import Span, Version
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
@@ -16,7 +17,6 @@ from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Lost, Why
 from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.desk import MicrobatchDesk
-from stretto.worker.microbatch.entries import Span, Version
 from stretto.worker.topology import rows
 
 GROUP = GroupKey("m", 1, 0)

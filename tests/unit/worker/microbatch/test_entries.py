@@ -12,9 +12,9 @@ from stretto.errors import StorageError
 from stretto.pstate.changes import Changes, pack
 from stretto.pstate.ordered import EVERYTHING
 from stretto.replog.frame import Kind
-from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import entries
-from stretto.worker.microbatch.entries import (
+from stretto.state import microbatch_entries
+from stretto.state.applied import AppliedState
+from stretto.state.microbatch_entries import (
     Batch,
     Commit,
     Missed,
@@ -27,7 +27,7 @@ from stretto.worker.microbatch.entries import (
     Stage,
     Version,
 )
-from stretto.worker.state import AppliedState
+from stretto.vocabulary.types import TaskId
 from tests.unit.worker.entries import TASKS, Log, open_state
 
 T0 = TASKS[0]
@@ -41,9 +41,12 @@ class Scene:
         self.state: AppliedState = open_state(folder)
         self._log = Log()
 
-    def apply(self, *applied: entries.Entry) -> None:
+    def apply(self, *applied: microbatch_entries.Entry) -> None:
         """All in one transaction."""
-        frames = [self._log.add(Kind.MICROBATCH, task=T0, payload=entries.encode(each)) for each in applied]
+        frames = [
+            self._log.add(Kind.MICROBATCH, task=T0, payload=microbatch_entries.encode(each))
+            for each in applied
+        ]
         self.state.apply(frames)
 
     def rows(self, pstate: str = "counts") -> dict[bytes, bytes]:
@@ -51,10 +54,10 @@ class Scene:
             return dict(rows.scan(*EVERYTHING))
 
     def batch(self) -> Batch | None:
-        return entries.batch_of(NAME, self.rows(entries.DATABASE).get)
+        return microbatch_entries.batch_of(NAME, self.rows(microbatch_entries.DATABASE).get)
 
     def rolled(self) -> int:
-        return entries.rolled_of(NAME, self.rows(entries.DATABASE).get)
+        return microbatch_entries.rolled_of(NAME, self.rows(microbatch_entries.DATABASE).get)
 
 
 @pytest.fixture
@@ -82,7 +85,7 @@ def test_what_is_staged_is_invisible_until_it_is_rolled(scene: Scene) -> None:
 
 def test_what_is_rolled_is_staged_no_longer_and_takes_effect_once(scene: Scene) -> None:
     scene.apply(stage(1, 0, b"one"), Roll(NAME, Version(1, 0)))
-    assert list(scene.rows(entries.DATABASE)) == [entries._key("rolled", NAME)]
+    assert list(scene.rows(microbatch_entries.DATABASE)) == [microbatch_entries._key("rolled", NAME)]
     before = scene.state.digest(T0)
     scene.apply(Roll(NAME, Version(1, 0)))
     assert scene.state.digest(T0) == before
@@ -173,12 +176,12 @@ RETURNED = Returned(
 
 
 def returned(scene: Scene) -> Returned | None:
-    return entries.returned_of(NAME, scene.rows(entries.DATABASE).get)
+    return microbatch_entries.returned_of(NAME, scene.rows(microbatch_entries.DATABASE).get)
 
 
 def staged_with(version: Version) -> Stage:
     told = msgspec.structs.replace(RETURNED, version=version)
-    return msgspec.structs.replace(stage(*version, b"1"), returned=entries.encode(told))
+    return msgspec.structs.replace(stage(*version, b"1"), returned=microbatch_entries.encode(told))
 
 
 def test_what_a_run_returned_is_kept_for_the_next_leader_until_another_one_is_staged(scene: Scene) -> None:
@@ -199,8 +202,8 @@ def test_what_an_earlier_version_returned_is_not_told_of_one_that_was_lost(scene
 
 
 def test_of_a_depot_that_is_gone_nothing_is_told_that_was_returned() -> None:
-    key, row = entries._key("returned", NAME), entries.encode(RETURNED)
-    assert entries.without_depot(key, row, "nobody") is None
-    changed = entries.without_depot(key, row, "others")
+    key, row = microbatch_entries._key("returned", NAME), microbatch_entries.encode(RETURNED)
+    assert microbatch_entries.without_depot(key, row, "nobody") is None
+    changed = microbatch_entries.without_depot(key, row, "others")
     assert changed is not None
-    assert entries._decode_returned(changed).spans == (Span("requests", T0, 0, 1),)
+    assert microbatch_entries._decode_returned(changed).spans == (Span("requests", T0, 0, 1),)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from stretto.state import microbatch_entries
+from stretto.state.microbatch_entries import LeftOut, Returned, Source, Span, Version
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import entries, machine, messages, participant
-from stretto.worker.microbatch.entries import LeftOut, Returned, Source, Span, Version
+from stretto.worker.microbatch import machine, messages, participant
 from stretto.worker.microbatch.messages import Speaker
 from stretto.worker.microbatch.participant import ROUNDS_MAX, Participant
 
@@ -157,7 +158,7 @@ def staging(scene: Scene) -> machine.Append:
     assert scene.receive(messages.Stage(FIRST, SPANS, ())) == [answer(messages.Working(FIRST, T1))]
     (append,) = scene.step(machine.Collected(version=FIRST, changes=b"changes"))
     assert isinstance(append, machine.Append)
-    assert append.entry == entries.Stage("book", FIRST, b"changes")
+    assert append.entry == microbatch_entries.Stage("book", FIRST, b"changes")
     return append
 
 
@@ -182,7 +183,7 @@ def test_an_id_is_rolled_once_and_that_is_told_as_often_as_it_is_asked() -> None
     scene = Scene()
     (append,) = scene.receive(messages.Roll(FIRST))
     assert isinstance(append, machine.Append)
-    assert append.entry == entries.Roll("book", FIRST)
+    assert append.entry == microbatch_entries.Roll("book", FIRST)
     assert scene.receive(messages.Roll(FIRST)) == []
     scene.rolled = 1
     rolled = answer(messages.Rolled(T1, 1, {}))
@@ -249,7 +250,7 @@ def test_a_poll_is_answered_when_there_is_more_or_after_a_while() -> None:
 
 # Appenders that wait.
 
-RESULTS = (entries.Result("orders", 0, b'"a"'), entries.Result("orders", 2, b'"c"'))
+RESULTS = (microbatch_entries.Result("orders", 0, b'"a"'), microbatch_entries.Result("orders", 2, b'"c"'))
 
 
 def processed(effects: list[machine.Effect]) -> list[machine.Processed]:
@@ -364,8 +365,8 @@ def test_what_is_returned_is_staged_for_the_next_leader_if_somebody_waits(
     scene.receive(messages.Stage(FIRST, SPANS, (left_out,)))
     (append,) = scene.step(machine.Collected(version=FIRST, changes=b"changes"))
     assert isinstance(append, machine.Append)
-    assert isinstance(append.entry, entries.Stage)
-    assert append.entry.returned == (entries.encode(HANDED_ON) if is_kept else b"")
+    assert isinstance(append.entry, microbatch_entries.Stage)
+    assert append.entry.returned == (microbatch_entries.encode(HANDED_ON) if is_kept else b"")
 
 
 def test_what_is_much_is_not_staged_for_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +374,7 @@ def test_what_is_much_is_not_staged_for_the_next_leader(monkeypatch: pytest.Monk
     scene = Scene()
     scene.step(machine.Awaited(depot="orders", end=3))
     entry = staging(scene).entry
-    assert isinstance(entry, entries.Stage)
+    assert isinstance(entry, microbatch_entries.Stage)
     assert entry.returned == b""
 
 

@@ -19,12 +19,12 @@ from stretto.errors import PinLost, RetriableError, StrettoError, UsageError
 from stretto.network.keys import ClusterKey
 from stretto.pstate import ordered
 from stretto.pstate.changes import Changes
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.records import RecordBatch
 from stretto.wire.scans import Size
 from stretto.worker.scans.pins import PINS_MAX, READ_MS, NoPin, Pins
 from stretto.worker.scans.process import ScanProcess
 from stretto.worker.scans.protocol import Open
-from stretto.worker.state import AppliedState
 from tests.unit.worker.entries import TASKS, Log
 
 LONG_MS = 600_000

@@ -9,8 +9,8 @@ from typing import cast
 from stretto import control
 from stretto.pstate.changes import Changes
 from stretto.pstate.memory import MemoryRows
+from stretto.state.applied import AppliedState
 from stretto.vocabulary.types import TaskId
-from stretto.worker.state import AppliedState
 from stretto.worker.topology import rows
 
 LIMIT = 3

@@ -1,0 +1,261 @@
+"""The replicas of a worker: opened, begun, stopped, opened again, given up.
+
+Its storage is open from the worker's start on, or from when it was assigned. Its group runs from the next
+session on. One that must not go on is *stopped*: closed, and opened again after a while, renewed if its
+folder is suspect; it begins in another incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from stretto.errors import StorageError, StrettoError
+from stretto.replog.core import events
+from stretto.replog.core.settings import Identity
+from stretto.replog.identity import Identity as StoredIdentity
+from stretto.replog.log import Replog
+from stretto.specs.assignments import GroupPlan
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.types import Incarnation, Offset, StorageId
+from stretto.worker.hosting.hosting import folder_of
+from stretto.worker.replica import views
+from stretto.worker.replica.fsync import FsyncSwitch
+from stretto.worker.replica.group import Group
+from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
+
+if TYPE_CHECKING:
+    from stretto.worker.process import Worker
+
+log = structlog.get_logger()
+
+REOPEN_MS = 1_000
+
+
+class Replicas:
+    """Owned by the loop, except for what says otherwise."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._storages: dict[GroupKey, ReplicaStorage] = {}
+        #: Every plan has its group, or is here.
+        self.stopped = {
+            plan.key: views.Stopped(plan, worker.worker, worker.loop.now, views.NOT_BEGUN)
+            for plan in worker.config.plans
+        }
+        self._by_log: dict[Replog, Group] = {}
+        self._fsync: dict[GroupKey, FsyncSwitch] = {}
+        #: Under which incarnation a reopened replica must not begin.
+        self._barred: dict[GroupKey, Incarnation] = {}
+        #: Stopped replicas whose files are being closed or opened.
+        self._busy: set[GroupKey] = set()
+
+    def path(self, plan: GroupPlan) -> Path:
+        return folder_of(self._worker.config.data_dir, plan.key)
+
+    def folder(self, plan: GroupPlan) -> ReplicaFolder:
+        worker = self._worker
+        return ReplicaFolder(
+            self.path(plan), plan, cluster=worker.config.cluster, pool=worker.pool, restored=worker.restored
+        )
+
+    def open(self, plan: GroupPlan) -> None:
+        self._storages[plan.key] = self.folder(plan).open()
+
+    def begin(self, plan: GroupPlan, incarnation: Incarnation) -> None:
+        worker = self._worker
+        storage = self._storages.get(plan.key)
+        if storage is None or self._barred.get(plan.key) == incarnation:
+            return
+        identity = Identity(
+            worker=worker.worker,
+            storage=storage.storage_id,
+            incarnation=incarnation,
+            replicas=plan.replicas,
+            plan=plan.number,
+        )
+        # The group's from here on.
+        unapplied, storage.unapplied = storage.unapplied, []
+        group = Group(
+            worker,
+            plan,
+            identity,
+            worker.settings(plan),
+            log=storage.log,
+            state=storage.state,
+            unapplied=unapplied,
+        )
+        worker.groups[plan.key] = group
+        del self.stopped[plan.key]
+        self._by_log[storage.log] = group
+        self._fsync[plan.key] = switch = FsyncSwitch(worker, group, storage.identity)
+        switch.want(worker.option("replication.fsync"))
+        group.step(events.Tick())
+        worker.regrouping.begun(group)
+
+    def stop(self, group: Group, why: str, *, renew: bool) -> None:
+        """A replica must not go on. Close it, and try again later, renewed if its folder is suspect."""
+        worker = self._worker
+        log.error("replica_stopped", group=str(group.key), why=why, renew=renew)
+        group.closed = True
+        self.stopped[group.key] = views.Stopped(group.plan, worker.worker, worker.loop.now, why, group.view())
+        del worker.groups[group.key]
+        worker.scans.forget(group.key, f"its replica was stopped ({why})")
+        worker.catchup.group_closed(group.key)
+        worker.streams.closed(group.key)
+        worker.microbatches.closed(group.key)
+        del self._storages[group.key]
+        del self._fsync[group.key]
+        worker.clients.reads.parked.group_changed(group.key)
+        if renew:
+            worker.regrouping.lost(group)
+        if worker.incarnation is not None:
+            # Reopened, it has forgotten what it did in this incarnation: which epoch it led, which Hello it
+            # sent. So it comes back as another one, and the others need not wait for this one.
+            self._barred[group.key] = worker.incarnation
+            # The leases of its neighbours end first: once the registration is gone others lead, at once.
+            worker.lose_session()
+            worker.metastore.reincarnate()
+        self._busy.add(group.key)
+
+        def close() -> None:
+            self._by_log.pop(group.log, None)
+            worker.disk.run(group.close, closed)
+
+        def closed(error: Exception | None) -> None:
+            if error is not None:
+                log.error("replica_not_closed", group=str(group.key), why=str(error))
+            self._reopen(group.plan, why, renew=renew)
+
+        worker.commit.when_quiet(group.log, close)
+
+    def _reopen(self, plan: GroupPlan, why: str, *, renew: bool) -> None:
+        """As often as it takes: what is wrong with its folder may pass."""
+        worker = self._worker
+        self._busy.discard(plan.key)
+        if worker.is_stopping or plan.key not in worker.hosting.plans:
+            return
+        self._busy.add(plan.key)
+        folder = self.folder(plan)
+
+        def work() -> ReplicaStorage:
+            folder.check_room()
+            return folder.renew(why) if renew else folder.open()
+
+        worker.disk.run(work, lambda result: self._reopened(plan, why, result, renew=renew))
+
+    def _reopened(
+        self, plan: GroupPlan, why: str, result: ReplicaStorage | Exception, *, renew: bool
+    ) -> None:
+        worker = self._worker
+        self._busy.discard(plan.key)
+        if isinstance(result, Exception):
+            if not isinstance(result, OSError | StrettoError):
+                raise result
+            self.stopped[plan.key].why = str(result)
+            log.error("replica_cannot_be_opened", group=str(plan.key), why=str(result), retry_ms=REOPEN_MS)
+            worker.loop.call_after(REOPEN_MS, lambda: self._reopen(plan, why, renew=renew))
+            return
+        self._storages[plan.key] = result
+        worker.metastore.update_registration()
+        if worker.incarnation is not None:
+            # The assignment may have changed while it was closed.
+            self.begin(worker.hosting.plans[plan.key], worker.incarnation)
+
+    def is_busy(self, key: GroupKey) -> bool:
+        """It was stopped, and something is being done to its files."""
+        return key in self._busy
+
+    def forget_stopped(self, key: GroupKey, then: Callable[[], None]) -> None:
+        """One that nobody counts on any more and that has not begun; ``then`` when its files are closed."""
+        worker = self._worker
+        worker.metastore.unfollow(key)
+        self.stopped.pop(key, None)
+        storage = self._storages.pop(key, None)
+        if storage is None:
+            worker.loop.call_soon(then)
+        else:
+            worker.disk.run(storage.close, lambda _: then())
+
+    def took_on(self, plan: GroupPlan, storage: ReplicaStorage) -> None:
+        """A replica that this worker did not have before."""
+        worker = self._worker
+        self._storages[plan.key] = storage
+        worker.metastore.update_registration()
+        worker.metastore.follow(plan.key)
+        if worker.incarnation is not None:
+            self.begin(plan, worker.incarnation)
+
+    def gave_up(self, group: Group, why: str, then: Callable[[], None]) -> None:
+        """A replica that nobody counts on any more; ``then`` when its files are closed. ``why`` is for those
+        who read from it still."""
+        worker = self._worker
+        key = group.key
+        # Who waits for it is told, and asks elsewhere.
+        group.step(events.SessionExpired())
+        group.closed = True
+        worker.metastore.unfollow(key)
+        del worker.groups[key]
+        worker.scans.forget(key, why)
+        worker.metadata.group_closed(key)
+        worker.catchup.group_closed(key)
+        worker.streams.closed(key)
+        worker.microbatches.closed(key)
+        del self._storages[key]
+        del self._fsync[key]
+        worker.clients.reads.parked.group_changed(key)
+        worker.metastore.update_registration()
+
+        def close() -> None:
+            self._by_log.pop(group.log, None)
+            worker.applier.after_applied(lambda: worker.disk.run(group.close, lambda _: then()))
+
+        worker.commit.when_quiet(group.log, close)
+
+    def has_storage(self, key: GroupKey) -> bool:
+        return key in self._storages
+
+    def identity_of(self, key: GroupKey) -> StoredIdentity:
+        return self._storages[key].identity
+
+    def replaced(self, group: Group, storage: ReplicaStorage) -> None:
+        """By a leader's state; the group has not taken over its new log yet."""
+        worker = self._worker
+        worker.scans.forget(group.key, "a leader's state took the place of its replica's")
+        self._by_log.pop(group.log, None)
+        self._storages[group.key] = storage
+        self._by_log[storage.log] = group
+
+    def committed(self, replog: Replog, end: Offset | StorageError) -> None:
+        group = self._by_log.get(replog)
+        if group is not None:
+            group.committed(end)
+
+    def _close_cleanly(self, group: Group, storage: ReplicaStorage) -> None:
+        """Clean means synced, also what was confirmed before it was."""
+        try:
+            group.state.checkpoint()
+            group.log.sync()
+        except StorageError as error:
+            log.error("replica_not_closed_cleanly", group=str(group.key), why=str(error))
+            group.close()
+        else:
+            group.close()
+            storage.identity.mark_clean()
+
+    def storage_ids(self) -> dict[GroupKey, StorageId]:
+        """From any thread: replicas may come and go meanwhile."""
+        return {key: storage.storage_id for key, storage in self._storages.copy().items()}
+
+    def options_changed(self) -> None:
+        for switch in self._fsync.values():
+            switch.want(self._worker.option("replication.fsync"))
+
+    def close(self) -> None:
+        """All of them, with nothing of them in flight."""
+        for key, group in self._worker.groups.items():
+            if not group.installing:
+                self._close_cleanly(group, self._storages[key])

@@ -1,0 +1,202 @@
+"""What a leader lets go: the oldest records of depots that have a retention, and what updates have deleted.
+
+It looks at the groups that it leads now and then, off the loop, and replicates what is to go as entries
+(:mod:`stretto.state.removal`), so that it goes on every replica at the same place of the log. One entry
+takes a bounded number of batches; if more are to go, the next follows when it is applied.
+
+Nothing is trimmed that a topology has not processed. What one has processed on a task is in that task's rows;
+one that has none there has processed nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from stretto.options import OptionSet, PerDepot
+from stretto.replog.core import effects
+from stretto.replog.frame import Kind
+from stretto.state.removal import Drop, Removal, Trim, encode
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.types import Epoch, TaskId
+from stretto.worker.topology import rows as rows_of
+
+if TYPE_CHECKING:
+    from stretto.control import ModuleDescription
+    from stretto.state.applied import AppliedState
+    from stretto.vocabulary.groups import GroupKey
+    from stretto.worker.process import Worker
+    from stretto.worker.replica.group import Group
+
+log = structlog.get_logger()
+
+LOOK_MS = 1_000
+BATCHES_MAX = 1_000
+"""Deleted by one entry of the log."""
+
+_number = msgspec.msgpack.Decoder(int).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Of all depots of a module; 0 keeps everything."""
+
+    records: PerDepot
+    millis: PerDepot
+
+    @classmethod
+    def of(cls, options: OptionSet, module: str) -> Retention:
+        records = options.per_depot("depot.retention.records", module)
+        return cls(records, options.per_depot("depot.retention.millis", module))
+
+    def is_set_for(self, depot: str) -> bool:
+        return bool(self.records.of(depot) or self.millis.of(depot))
+
+
+class RetentionDesk:
+    """Owned by the loop."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        #: Being looked at, or with an entry on its way.
+        self._busy: set[GroupKey] = set()
+        #: What updates deleted, with the version that did.
+        self._deleted: dict[str, int] = {}
+        #: The latest version whose deletions all replicas of this worker have carried out.
+        self.dropped = 0
+
+    def start(self) -> None:
+        self._worker.loop.call_after(LOOK_MS, self._look)
+
+    def replica_comes(self) -> None:
+        """A replica is about to be opened. What it has carried out is not known until it is, so until then
+        nothing counts as carried out by all."""
+        self.dropped = 0
+
+    def deleted(self, names: dict[str, int]) -> None:
+        """By the module's spec: nobody adds to them any more."""
+        self._deleted = names
+        self._look_at_all()
+
+    def _look(self) -> None:
+        self._look_at_all()
+        self._worker.loop.call_after(LOOK_MS, self._look)
+
+    def _look_at_all(self) -> None:
+        if self._deleted and not self._worker.replicas.stopped:
+            self._tell_dropped()
+        for group in list(self._worker.groups.values()):
+            self._look_at(group)
+
+    def _tell_dropped(self) -> None:
+        groups = self._worker.groups.values()
+        dropped = min((group.state.dropped(task) for group in groups for task in group.plan.tasks), default=0)
+        if dropped != self.dropped:
+            self.dropped = dropped
+            self._worker.metastore.update_registration()
+
+    def _look_at(self, group: Group) -> None:
+        leader, worker = group.leader, self._worker
+        if leader is None or not leader.is_serving or group.key in self._busy or group.installing:
+            return
+        trimming = Trimming(
+            Retention.of(worker.options, worker.config.module),
+            worker.description,
+            time.time_ns() // 1_000_000,
+        )
+        is_trimmed = not worker.is_paused and trimming.is_wanted
+        if not self._deleted and not is_trimmed:
+            return
+        epoch, state, deleted = leader.epoch, group.state, dict(self._deleted)
+
+        def find() -> list[tuple[TaskId, Removal]]:
+            found: list[tuple[TaskId, Removal]] = []
+            for task in group.plan.tasks:
+                drop = due_drop(state, task, deleted)
+                trims = trimming.due(state, task) if is_trimmed else ()
+                found += [(task, each) for each in (drop, *trims) if each is not None]
+            return found
+
+        self._busy.add(group.key)
+        worker.applier.read(find, lambda found: self._append(group, epoch, found))
+
+    def _append(self, group: Group, epoch: Epoch, found: Any) -> None:
+        self._busy.discard(group.key)
+        if isinstance(found, Exception):
+            if not group.closed:
+                log.error("retention_failed", group=str(group.key), error=str(found))
+            return
+        leader = group.leader
+        if (
+            not found
+            or leader is None
+            or leader.epoch != epoch
+            or self._worker.groups.get(group.key) is not group
+        ):
+            return
+        self._busy.add(group.key)
+        left = len(found)
+
+        def done(result: effects.Result) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self._busy.discard(group.key)
+                if isinstance(result, effects.Acked):
+                    self._look_at(group)
+
+        for task, removal in found:
+            self._worker.clients.append_own(group, Kind.TRIM, task, encode(removal), done)
+
+
+def due_drop(state: AppliedState, task: TaskId, deleted: dict[str, int]) -> Drop | None:
+    done = state.dropped(task)
+    names = tuple(sorted(name for name, version in deleted.items() if version > done))
+    return Drop(max(deleted.values()), names) if names else None
+
+
+@dataclass(frozen=True, slots=True)
+class Trimming:
+    """What of the depots of a task is beyond their retention, and processed by all who read it."""
+
+    retention: Retention
+    description: ModuleDescription
+    now_ms: int
+
+    @property
+    def is_wanted(self) -> bool:
+        """For any depot; of a module made by hand they are not known."""
+        depots = self.description.depots
+        return depots is None or any(self.retention.is_set_for(depot.name) for depot in depots)
+
+    def due(self, state: AppliedState, task: TaskId) -> list[Trim]:
+        depots = [name for name in list(state.depot_names(task)) if self.retention.is_set_for(name)]
+        found = [self._due(state, task, depot) for depot in depots]
+        return [trim for trim in found if trim is not None]
+
+    def _due(self, state: AppliedState, task: TaskId, depot: str) -> Trim | None:
+        start, end = state.depot_bounds(task, depot)
+        below = int(start)
+        if records := self.retention.records.of(depot):
+            below = max(below, end - records)
+        if millis := self.retention.millis.of(depot):
+            below = max(below, state.offset_at(task, depot, self.now_ms - millis))
+        if below <= start:
+            return None
+        below = min(below, processed(state, task, depot, self.description))
+        point = state.trim_point(task, depot, DepotOffset(below), BATCHES_MAX)
+        return None if point is None else Trim(depot, point)
+
+
+def processed(state: AppliedState, task: TaskId, depot: str, description: ModuleDescription) -> int:
+    """Every topology is done with the records below; the end of the depot if none reads it."""
+    lowest = int(state.depot_bounds(task, depot)[1])
+    for topology in description.topologies:
+        if depot not in topology.depots:
+            continue
+        lowest = min(lowest, rows_of.first_needed(state, task, topology.name, depot))
+    return lowest

@@ -1,0 +1,344 @@
+"""Reads of clients: sampled between the core's Read and Sampled, or just before a Read that says so. The
+lease is checked after the state was looked at.
+
+Most point reads take a shorter way: :mod:`stretto.worker.reads.point_reads`. Everything else is read on the
+reading thread, and alone, so that nobody waits for another's long answer. A read at the end of a depot may
+wait there: see :mod:`stretto.worker.reads.parked_reads`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+
+import msgspec
+
+from stretto.control import ModuleDescription
+from stretto.options import OptionSet
+from stretto.replog.core import effects, events
+from stretto.replog.core.effects import Refusal
+from stretto.replog.frame import payload
+from stretto.state.depot import DepotBatch, DepotSlice
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import DepotOffset
+from stretto.vocabulary.suggest import did_you_mean
+from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId
+from stretto.wire import messages as wire
+from stretto.worker.reads import row_queries
+from stretto.worker.reads.parked_reads import WAIT_MS_MAX, ParkedRead, ParkedReads
+from stretto.worker.reads.point_reads import Asked, Found, PointReads, failed, look_up, served
+
+if TYPE_CHECKING:
+    from stretto.network.transport import Connection
+    from stretto.worker.process import Worker
+    from stretto.worker.replica.group import Group
+
+READ_RECORDS_MAX = 100_000
+
+Message: TypeAlias = wire.ReadDepot | wire.FindOffset | row_queries.Query
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    connection: Connection
+    message: Message
+    deadline: int = 0
+    growth: int = 0
+    """Of the task, when the state was about to be looked at."""
+    found: Any = None
+    applied: Offset = Offset(0)
+    """Everything below was, when the state was about to be looked at."""
+
+
+@dataclass(slots=True, eq=False)
+class _Together:
+    """Reads of one group that are one to the core."""
+
+    reads: list[_Read]
+
+    @property
+    def points(self) -> list[wire.ReadRows]:
+        """All of them, if they are point reads; else nothing."""
+        return [read.message for read in self.reads if isinstance(read.message, wire.ReadRows)]
+
+    def found(self, found: list[Found]) -> None:
+        for read, each in zip(self.reads, found, strict=True):
+            read.found = each
+
+    def fail(self, error: Exception) -> None:
+        for read in self.reads:
+            read.found = error
+
+    def event(self, number: int) -> events.Read:
+        """What all of them may be answered by."""
+        message = self.reads[0].message
+        if message.stale is None:
+            return events.Read(request=number)
+        wanted = [read.message.stale for read in self.reads]
+        return events.Read(
+            request=number,
+            max_staleness_ms=Millis(message.stale.max_staleness_ms),
+            after=max((each.after for each in wanted if each is not None), default=Offset(0)),
+            after_epoch=max((each.after_epoch for each in wanted if each is not None), default=Epoch(0)),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Elsewhere:
+    """A read that somebody else makes: ``look`` begins it, and calls what it is given when it has looked."""
+
+    look: Callable[[Callable[[], None]], None]
+    replied: Callable[[effects.Result], None]
+
+
+class Reads:
+    """Owned by the loop. ``next_number`` gives the numbers by which the core knows requests."""
+
+    def __init__(self, worker: Worker, next_number: Callable[[], int]) -> None:
+        self._worker = worker
+        self._next_number = next_number
+        self._waiting: dict[int, _Together | _Elsewhere] = {}
+        self._points = PointReads(worker, next_number, self._begin_points)
+        self.parked = ParkedReads(worker.loop, self._read_again)
+        self._module = worker.config.module
+        self.described(worker.description)
+        self.options_changed(worker.options, worker.config.module)
+
+    def described(self, description: ModuleDescription) -> None:
+        depots = description.depots
+        #: Names; None: any.
+        self._depots = None if depots is None else frozenset(depot.name for depot in depots)
+        self._pstates = frozenset(pstate.name for pstate in description.pstates)
+
+    def options_changed(self, options: OptionSet, module: str) -> None:
+        self._read_bytes_max = options.per_depot("depot.max.read.bytes", module)
+
+    def undeclared(self, depot: str) -> str | None:
+        if self._depots is None or depot in self._depots:
+            return None
+        return f"module {self._module} has no depot {depot}; {did_you_mean(depot, self._depots)}"
+
+    # Requests.
+
+    def received(self, sender: Connection, message: Message) -> None:
+        why = self._wrong(message)
+        if why is not None:
+            self._worker.transport.reply(sender, wire.Failed(message.request, why, wire.Fault.USAGE))
+        elif message.group not in self._worker.groups:
+            self._refuse_unknown(sender, message)
+        elif isinstance(message, wire.ReadRows):
+            self._points.received(sender, message)
+        else:
+            wait_ms = min(message.wait_ms, WAIT_MS_MAX) if isinstance(message, wire.ReadDepot) else 0
+            self._begin_one(_Read(sender, message, self._worker.loop.now + wait_ms))
+
+    def _wrong(self, message: Message) -> str | None:
+        if isinstance(message, wire.ReadDepot | wire.FindOffset):
+            if isinstance(message, wire.ReadDepot) and message.offset < 0:
+                return f"{message.offset} is no offset of a depot; they are from 0 on"
+            if isinstance(message, wire.ReadDepot) and message.stale is not None and not message.committed:
+                return "what is not committed is known to the leader alone; do without a staleness"
+            return row_queries.wrong_age(message.stale) or self.undeclared(message.depot)
+        return row_queries.wrong(message, self._module, self._pstates)
+
+    def _refuse_unknown(self, sender: Connection, message: Message) -> None:
+        refused = wire.Refused(message.request, Refusal.NOT_LEADER, None, Epoch(0))
+        self._worker.transport.reply(sender, refused)
+
+    def _read_again(self, parked: ParkedRead) -> None:
+        if parked.message.group in self._worker.groups:
+            self._begin_one(_Read(parked.connection, parked.message, parked.deadline))
+        else:
+            self._refuse_unknown(parked.connection, parked.message)
+
+    def _begin_points(self, key: GroupKey, asked: list[Asked]) -> None:
+        self._begin(key, _Together([_Read(sender, message) for sender, message in asked]))
+
+    def _begin_one(self, read: _Read) -> None:
+        self._begin(read.message.group, _Together([read]))
+
+    def _begin(self, key: GroupKey, together: _Together) -> None:
+        group = self._worker.groups.get(key)
+        if group is None:
+            for read in together.reads:
+                self._refuse_unknown(read.connection, read.message)
+            return
+        number = self._next_number()
+        self._waiting[number] = together
+        group.step(together.event(number))
+
+    def elsewhere(
+        self,
+        group: Group,
+        look: Callable[[Callable[[], None]], None],
+        replied: Callable[[effects.Result], None],
+        *,
+        max_staleness_ms: Millis | None = None,
+    ) -> None:
+        """Let others look at the applied state of a group, under the same rules: one that is led here, or any
+        whose state is not older than that. A follower asks first: what was acknowledged before is seen."""
+        number = self._next_number()
+        self._waiting[number] = _Elsewhere(look, replied)
+        group.step(events.Read(request=number, max_staleness_ms=max_staleness_ms, asks_first=True))
+
+    # Looking.
+
+    def sample(self, group: Group, request: int) -> None:
+        """What is handed over is so last in the turn: whoever is woken finds the interpreter free."""
+        waiting = self._waiting[request]
+        if isinstance(waiting, _Elsewhere):
+            waiting.look(lambda: group.step(events.Sampled(request=request)))
+            return
+        together = waiting
+        points = together.points
+        found = self._points.glance(group, points) if points else None
+        if found is not None:
+            together.found(found)
+            self._worker.loop.look_at_clock()
+            self._sampled(group, request, together)
+            return
+
+        def look() -> None:
+            self._look(group, together)
+
+        def then(failure: Any) -> None:
+            if isinstance(failure, Exception):
+                together.fail(failure)
+            self._sampled(group, request, together)
+
+        self._worker.loop.at_turn_end(lambda: self._worker.applier.read(look, then))
+
+    def _look(self, group: Group, together: _Together) -> None:
+        """On the reading thread."""
+        reads = together.reads
+        message = reads[0].message
+        reads[0].applied = group.state.applied
+        match message:
+            case wire.ReadRows():
+                points = together.points
+                with self._points.residence.looking_up(sum(len(each.keys) for each in points)):
+                    together.found([look_up(group, each) for each in points])
+            case wire.FindOffset():
+                reads[0].found = _find(group, message)
+            case wire.ReadDepot():
+                reads[0].growth = group.growth.get(message.task, 0)
+                reads[0].found = _slice(group, message, self._read_bytes_max.of(message.depot))
+            case wire.ScanRows() | wire.ScanKeys():
+                reads[0].found = row_queries.answer(group.state, message)
+            case _:
+                assert_never(message)
+
+    def _sampled(self, group: Group, request: int, together: _Together) -> None:
+        if request not in self._waiting:
+            return
+        for read in together.reads:
+            message, found = read.message, read.found
+            if isinstance(message, wire.ReadDepot) and not message.committed:
+                read.found = _with_uncommitted(group, message, found)
+        group.step(events.Sampled(request=request))
+
+    # Answers.
+
+    def replied(self, request: int, result: effects.Result) -> None:
+        waiting = self._waiting.pop(request, None)
+        if isinstance(waiting, _Elsewhere):
+            waiting.replied(result)
+        elif waiting is not None:
+            for read in waiting.reads:
+                self._answer(read, result)
+
+    def _answer(self, read: _Read, result: effects.Result) -> None:
+        number = read.message.request
+        reply: wire.ToClient
+        bodies: tuple[bytes, ...] = ()
+        match result:
+            case effects.ReadServed(epoch=epoch):
+                if self._parks(read):
+                    return
+                reply, bodies = _served(read, epoch)
+            case effects.Refused(reason=reason, leader=leader, epoch=epoch):
+                reply = wire.Refused(number, reason, leader, epoch)
+            case effects.Unknown() | effects.Acked():
+                reply = wire.Unknown(number)
+            case _:
+                assert_never(result)
+        self._worker.transport.reply(read.connection, reply, bodies)
+
+    def _parks(self, read: _Read) -> bool:
+        """Whether the answer is worth waiting for, and is waited for."""
+        message, found = read.message, read.found
+        if not isinstance(message, wire.ReadDepot) or not isinstance(found, DepotSlice) or found.batches:
+            return False
+        if not message.committed or read.deadline <= self._worker.loop.now:
+            return False
+        parked = ParkedRead(read.connection, message, read.deadline)
+        group = self._worker.groups.get(message.group)
+        if group is None or group.growth.get(message.task, 0) != read.growth:
+            self._worker.loop.call_soon(self._read_again, parked)
+            return True
+        return self.parked.park(parked)
+
+
+def _find(group: Group, message: wire.FindOffset) -> wire.DepotOffsets:
+    start, end = group.state.depot_bounds(message.task, message.depot)
+    found = None
+    if message.timestamp_ms is not None:
+        found = group.state.offset_at(message.task, message.depot, message.timestamp_ms)
+    return wire.DepotOffsets(message.request, start, end, found)
+
+
+def _slice(group: Group, message: wire.ReadDepot, bytes_max: int) -> DepotSlice:
+    return group.state.read_depot(
+        message.task,
+        message.depot,
+        DepotOffset(message.offset),
+        max_bytes=min(message.max_bytes, bytes_max),
+        max_records=READ_RECORDS_MAX,
+    )
+
+
+def _with_uncommitted(group: Group, message: wire.ReadDepot, found: Any) -> Any:
+    """Add what is in the log and not applied, if the slice reaches the end of what is.
+
+    From memory: what follows the end that the loop has heard of is there, and the loop does not wait for the
+    state.
+    """
+    if not isinstance(found, DepotSlice):
+        return found
+    end = group.depot_ends.get((TaskId(message.task), message.depot), DepotOffset(0))
+    if found.end < end:
+        return found
+    batches = list(found.batches)
+    at = int(found.end if found.batches else end)
+    for base, frame in group.unapplied_batches(TaskId(message.task), message.depot):
+        # Others are in the state by now, though nobody here has heard so.
+        if base >= at:
+            batches.append(DepotBatch(base, frame.header.timestamp_ms, bytes(payload(frame))))
+            at = base + frame.header.count
+    return DepotSlice(found.start, DepotOffset(at), tuple(batches))
+
+
+def _served(read: _Read, epoch: Epoch) -> tuple[wire.ToClient, tuple[bytes, ...]]:
+    request, found = read.message.request, read.found
+    match found:
+        case tuple(), int():
+            return served(request, found, epoch), ()
+        case wire.RowPage() as page, int(offset):
+            return msgspec.structs.replace(page, epoch=epoch, offset=Offset(offset)), ()
+        case DepotSlice(start=start, end=end, batches=batches):
+            reply = wire.DepotBatches(
+                request,
+                start,
+                end,
+                tuple(batch.base for batch in batches),
+                tuple(batch.timestamp_ms for batch in batches),
+                epoch,
+                read.applied,
+            )
+            return reply, tuple(batch.payload for batch in batches)
+        case wire.DepotOffsets():
+            return msgspec.structs.replace(found, epoch=epoch, offset=read.applied), ()
+        case Exception():
+            return failed(request, found), ()
+        case _:
+            return wire.Failed(request, "nothing was read"), ()
