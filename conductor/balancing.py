@@ -30,8 +30,8 @@ from stretto.specs.modules import ModuleState
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.plurals import many
 from stretto.vocabulary.types import Epoch, WorkerId
-from stretto.zk.paths import Paths
-from stretto.zk.records import ResignRequest, encode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import ResignRequest, encode
 
 log = structlog.get_logger()
 

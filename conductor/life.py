@@ -27,9 +27,9 @@ from stretto.replog.core.record import GroupRecord, Member
 from stretto.specs.modules import ModuleSpec, ModuleState, RestoredFrom
 from stretto.vocabulary.groups import GroupKey
 from stretto.zk.creation import first_record, next_generation
-from stretto.zk.options import begin_module, forget_module
-from stretto.zk.paths import Paths
-from stretto.zk.records import DestroyedModules, decode, encode
+from stretto.zk.watches.options import begin_module, forget_module
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import DestroyedModules, decode, encode
 
 DESTROYED_MAX = 1_000
 """So many destroyed modules are remembered for nodes that were away: some 50 KB."""

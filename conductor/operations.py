@@ -13,8 +13,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from stretto.specs.operations import Operation
-from stretto.zk.paths import Paths
-from stretto.zk.records import ZnodeDamaged, decode, encode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import ZnodeDamaged, decode, encode
 
 log = structlog.get_logger()
 

@@ -52,13 +52,13 @@ from stretto.process.folder_lock import boot_id
 from stretto.process.logs import RECENT
 from stretto.vocabulary.types import Incarnation
 from stretto.wire import messages as wire
-from stretto.zk.client import await_connection, close, new_client
-from stretto.zk.credentials import Credentials, refusal
-from stretto.zk.mirror import Mirror, Znode
-from stretto.zk.options import read_all, set_option, unset_option
-from stretto.zk.outcomes import LOST_ANSWER
-from stretto.zk.paths import Paths
-from stretto.zk.records import ConductorRegistration, DrainedNodes, ZnodeDamaged, encode
+from stretto.zk.sessions.client import await_connection, close, new_client
+from stretto.zk.sessions.credentials import Credentials, refusal
+from stretto.zk.sessions.outcomes import LOST_ANSWER
+from stretto.zk.watches.options import read_all, set_option, unset_option
+from stretto.zk.watches.tree import Mirror, Znode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import ConductorRegistration, DrainedNodes, ZnodeDamaged, encode
 
 log = structlog.get_logger()
 

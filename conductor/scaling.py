@@ -30,8 +30,8 @@ from stretto.specs.modules import ModuleSpec, ModuleState
 from stretto.vocabulary.plurals import many, some
 from stretto.vocabulary.types import WorkerId
 from stretto.zk.creation import next_generation
-from stretto.zk.paths import Paths
-from stretto.zk.records import encode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import encode
 
 log = structlog.get_logger()
 

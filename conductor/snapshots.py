@@ -16,8 +16,8 @@ from stretto.conductor.view import Module, named
 from stretto.control import SnapshotView
 from stretto.errors import RetriableError, UsageError
 from stretto.specs.modules import ModuleState
-from stretto.zk.paths import Paths
-from stretto.zk.records import SnapshotRecord, decode, encode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import SnapshotRecord, decode, encode
 
 FROM = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING, ModuleState.PAUSED, ModuleState.SCALING)
 

@@ -29,9 +29,9 @@ from stretto.control import ModuleManifest
 from stretto.errors import RetriableError, UsageError
 from stretto.options import Level
 from stretto.specs.modules import FailedUpdate, ModuleSpec, ModuleState, Update
-from stretto.zk.options import forget_level
-from stretto.zk.paths import Paths
-from stretto.zk.records import encode
+from stretto.zk.watches.options import forget_level
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import encode
 
 TRIAL_SECONDS = 120.0
 """From its beginning until every node has to have tried the code."""

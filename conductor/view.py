@@ -16,9 +16,9 @@ from stretto.specs.assignments import Assignment, GroupPlan, plans_of
 from stretto.specs.modules import ModuleSpec, Trial
 from stretto.vocabulary.suggest import did_you_mean
 from stretto.vocabulary.types import Incarnation, WorkerId
-from stretto.zk.mirror import Mirror, Znode
-from stretto.zk.paths import Paths
-from stretto.zk.records import (
+from stretto.zk.watches.tree import Mirror, Znode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import (
     ConductorRegistration,
     DrainedNodes,
     NodeRegistration,

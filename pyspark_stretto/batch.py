@@ -28,17 +28,17 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from pyspark_stretto import states
-from pyspark_stretto.columns import Columns
+from pyspark_stretto.columns.pages import Columns
+from pyspark_stretto.columns.records import Records, check_schema
+from pyspark_stretto.columns.schema import POSITION, check_fits, key_name, pstate_schema, shape_of
+from pyspark_stretto.columns.values import arrow_type
 from pyspark_stretto.errors import plainly
 from pyspark_stretto.filters import DepotFilters, KeyFilters
 from pyspark_stretto.moments import Plan, moment_of, pinned_of, query_of_task
 from pyspark_stretto.options import Options, check_tasks
-from pyspark_stretto.records import Records, check_schema
 from pyspark_stretto.renewing import Pins, renewed
-from pyspark_stretto.schema import POSITION, check_fits, key_name, pstate_schema, shape_of
 from pyspark_stretto.states import Described, Piece, Where, opened
-from pyspark_stretto.values import arrow_type
-from stretto.client.scan import PinnedGroup, Scan
+from stretto.client.reading.scan import PinnedGroup, Scan
 from stretto.errors import OffsetTrimmed, PeerError, UsageError
 from stretto.network.keys import ClusterKey
 from stretto.pstate import types

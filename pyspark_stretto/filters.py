@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pyspark_stretto.schema import OFFSET, TASK, TIMESTAMP, optional
+from pyspark_stretto.columns.schema import OFFSET, TASK, TIMESTAMP, optional
 from stretto.errors import UsageError
 from stretto.module.partition import owner_of
 from stretto.pstate import ordered, types

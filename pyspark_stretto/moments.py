@@ -40,9 +40,9 @@ from pyspark_stretto.options import Options
 from pyspark_stretto.renewing import Pins
 from pyspark_stretto.states import Described
 from stretto import control
-from stretto.client.cluster import Cluster
-from stretto.client.scan import PinnedGroup, release
-from stretto.client.status import newest_groups
+from stretto.client.operating.cluster import Cluster
+from stretto.client.operating.status import newest_groups
+from stretto.client.reading.scan import PinnedGroup, release
 from stretto.errors import RetriableError, StrettoError, UsageError
 
 FRESH_MS = 5_000

@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, cast
 import msgspec
 from pyspark import SparkFiles
 
-from pyspark_stretto.schema import Nested
+from pyspark_stretto.columns.schema import Nested
 from stretto.errors import UsageError
 from stretto.network.keys import ClusterKey
 from stretto.vocabulary.suggest import did_you_mean

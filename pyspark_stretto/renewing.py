@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from stretto.client.scan import PinnedGroup, Scanner
+from stretto.client.reading.scan import PinnedGroup, Scanner
 from stretto.errors import StrettoError
 from stretto.network.keys import ClusterKey
 

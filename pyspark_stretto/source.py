@@ -15,9 +15,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_stretto import moments, states
+from pyspark_stretto.columns.schema import DEPOT_SCHEMA, pstate_schema
 from pyspark_stretto.errors import plainly
 from pyspark_stretto.options import check_batch, check_reads, parse
-from pyspark_stretto.schema import DEPOT_SCHEMA, pstate_schema
 from pyspark_stretto.states import Described
 
 

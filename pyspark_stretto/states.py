@@ -1,8 +1,8 @@
 """The state that is read: groups pinned on their workers, or a snapshot in a folder.
 
-Both are found in the driver and read anywhere, by the same calls (:class:`~stretto.client.scan.Scan`). What
-is found is plain data, so Spark can send it to whoever reads.
-"""
+Both are found in the driver and read anywhere, by the same calls
+(:class:`~stretto.client.reading.scan.Scan`). What is found is plain data, so Spark can send it to whoever
+reads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import msgspec
 from pyspark_stretto.options import Options
 from stretto import control
 from stretto.artifact.archive import digest_of
-from stretto.client.cluster import Cluster
 from stretto.client.modules import find_depot, find_pstate
-from stretto.client.scan import PinnedGroup, Scan, Scanner, pin_module, release
-from stretto.client.status import newest_groups
+from stretto.client.operating.cluster import Cluster
+from stretto.client.operating.status import newest_groups
+from stretto.client.reading.scan import PinnedGroup, Scan, Scanner, pin_module, release
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.network.keys import ClusterKey
 from stretto.network.routing import Network

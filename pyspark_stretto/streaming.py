@@ -22,13 +22,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_stretto.columns.records import Records, check_schema
 from pyspark_stretto.connecting import client_of
 from pyspark_stretto.errors import plainly
 from pyspark_stretto.options import Options, check_applies, check_tasks
-from pyspark_stretto.records import Records, check_schema
 from stretto.client import Reader
 from stretto.client.modules import find_depot
-from stretto.client.scan import MAX_STALENESS_SECONDS
+from stretto.client.reading.scan import MAX_STALENESS_SECONDS
 from stretto.control import is_same_module
 from stretto.errors import OffsetTrimmed, StrettoError, UsageError
 

@@ -18,9 +18,9 @@ from stretto.network.loop import Loop
 from stretto.network.routing import Network
 from stretto.supervisor.artifacts import ArtifactStore
 from stretto.vocabulary.types import Incarnation
-from stretto.zk.paths import Paths
-from stretto.zk.records import NodeRegistration, decode
-from stretto.zk.view import View
+from stretto.zk.watches.view import View
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import NodeRegistration, decode
 
 log = structlog.get_logger()
 

@@ -18,9 +18,9 @@ from stretto.network.loop import Loop
 from stretto.specs.assignments import Assignment
 from stretto.specs.modules import ModuleSpec, ModuleState, Update
 from stretto.vocabulary.types import WorkerId
-from stretto.zk.paths import Paths
-from stretto.zk.records import DestroyedModules, Record, ZnodeDamaged, decode
-from stretto.zk.view import Followed, View
+from stretto.zk.watches.view import Followed, View
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import DestroyedModules, Record, ZnodeDamaged, decode
 
 log = structlog.get_logger()
 

@@ -13,9 +13,9 @@ import structlog
 
 from stretto.network.loop import Loop
 from stretto.vocabulary.types import Incarnation
-from stretto.zk.paths import Paths
-from stretto.zk.records import NodeRegistration, ZnodeDamaged, decode
-from stretto.zk.view import Followed, View
+from stretto.zk.watches.view import Followed, View
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import NodeRegistration, ZnodeDamaged, decode
 
 log = structlog.get_logger()
 

@@ -45,10 +45,10 @@ from stretto.vocabulary.decoding import MALFORMED
 from stretto.vocabulary.types import Incarnation, Millis, WorkerId
 from stretto.worker.hosting.hosting import DELETING
 from stretto.worker.replica.takeover import PREPARING
-from stretto.zk.credentials import Credentials
-from stretto.zk.paths import Paths
-from stretto.zk.records import ConductorRegistration, NodeRegistration, ZnodeDamaged, decode, encode
-from stretto.zk.view import View
+from stretto.zk.sessions.credentials import Credentials
+from stretto.zk.watches.view import View
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import ConductorRegistration, NodeRegistration, ZnodeDamaged, decode, encode
 
 log = structlog.get_logger()
 

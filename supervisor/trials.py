@@ -17,8 +17,8 @@ from stretto.errors import ModuleError, StrettoError
 from stretto.network.loop import Loop
 from stretto.specs.modules import ModuleSpec, Trial, Update
 from stretto.supervisor.artifacts import ArtifactStore
-from stretto.zk.paths import Paths
-from stretto.zk.records import encode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import encode
 
 log = structlog.get_logger()
 

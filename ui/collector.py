@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from stretto import control
-from stretto.client.cluster import Cluster
+from stretto.client.operating.cluster import Cluster
 from stretto.errors import StrettoError
 from stretto.telemetry.windows import NO_LOOKS, NOBODY, WINDOW_MS, GroupWindow, Window
 from stretto.ui.history import CHARTED_MINUTES, History, Scope

@@ -18,8 +18,8 @@ import msgspec
 
 from stretto import control
 from stretto.client.api import Client
-from stretto.client.cluster import Cluster
-from stretto.client.status import GroupStatus, group_statuses
+from stretto.client.operating.cluster import Cluster
+from stretto.client.operating.status import GroupStatus, group_statuses
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.network.asking import ask
 from stretto.telemetry.windows import StoryLine

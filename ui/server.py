@@ -28,7 +28,7 @@ from litestar.plugins.problem_details import (
 from litestar.response import File
 from litestar.static_files import create_static_files_router
 
-from stretto.client.cluster import Cluster
+from stretto.client.operating.cluster import Cluster
 from stretto.errors import (
     OutcomeUnknown,
     QueryFailed,

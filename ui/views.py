@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from stretto import control
-from stretto.client.status import ABSENT, SILENT, GroupState, GroupStatus
+from stretto.client.operating.status import ABSENT, SILENT, GroupState, GroupStatus
 from stretto.specs.modules import ModuleState
 
 PROBLEMS_MAX = 100

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, WorkerId
 from stretto.wire import messages as wire
-from stretto.zk.survey import GroupSeen
+from stretto.zk.watches.survey import GroupSeen
 
 if TYPE_CHECKING:
     from stretto.network.transport import Connection

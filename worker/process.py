@@ -60,10 +60,10 @@ from stretto.worker.topology.desk import StreamDesk
 from stretto.worker.topology.hold import Holding
 from stretto.worker.topology.queries import QueryDesk
 from stretto.worker.topology.waiting import Waiters
-from stretto.zk.credentials import Credentials
 from stretto.zk.metastore import Metastore
-from stretto.zk.paths import Paths
-from stretto.zk.records import WorkerRegistration
+from stretto.zk.sessions.credentials import Credentials
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import WorkerRegistration
 
 log = structlog.get_logger()
 

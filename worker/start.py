@@ -19,10 +19,10 @@ from stretto.specs.assignments import plans_of
 from stretto.worker.hosting.hosting import hosted
 from stretto.worker.process import Worker, WorkerConfig
 from stretto.worker.settings import WorkerSettings
-from stretto.zk.client import await_connection, close, new_client
 from stretto.zk.creation import await_module
-from stretto.zk.credentials import Credentials
-from stretto.zk.paths import Paths
+from stretto.zk.sessions.client import await_connection, close, new_client
+from stretto.zk.sessions.credentials import Credentials
+from stretto.zk.znodes.paths import Paths
 
 
 def run(given: WorkerSettings) -> None:

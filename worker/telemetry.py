@@ -38,7 +38,7 @@ from stretto.worker.replica.views import is_stalled
 
 if TYPE_CHECKING:
     from stretto.network.loop import Loop
-    from stretto.replog.core.leader import Leader
+    from stretto.replog.core.leading.leader import Leader
     from stretto.vocabulary.groups import GroupKey
     from stretto.worker.microbatch.desk import MicrobatchDesk
     from stretto.worker.replica.group import Group

@@ -21,9 +21,9 @@ from stretto.replog.core.record import GroupRecord, Member
 from stretto.specs.assignments import Assignment, GroupPlan, PlacedWorker, plans_of
 from stretto.specs.modules import ModuleSpec
 from stretto.vocabulary.types import Epoch, Incarnation, WorkerId
-from stretto.zk.credentials import refusal
-from stretto.zk.paths import Paths
-from stretto.zk.records import Record, WorkerRegistration, decode, encode
+from stretto.zk.sessions.credentials import refusal
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import Record, WorkerRegistration, decode, encode
 
 LOOK_SECONDS = 0.2
 

@@ -34,15 +34,20 @@ from stretto.vocabulary.clock import boot_time_ms
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.invariants import present
 from stretto.vocabulary.types import Epoch, Incarnation, Millis, WorkerId
-from stretto.zk import outcomes
-from stretto.zk.credentials import Credentials
-from stretto.zk.directory import Found, WorkerDirectory
-from stretto.zk.followed import FollowedRecord, follow_assignment
-from stretto.zk.following import FollowedGroup
-from stretto.zk.members import MemberSearch
-from stretto.zk.options import FollowedOptions
-from stretto.zk.paths import Paths
-from stretto.zk.records import (
+from stretto.zk.sessions import outcomes
+from stretto.zk.sessions.credentials import Credentials
+from stretto.zk.sessions.session import Done, MetastoreUnavailable, Send, Session
+from stretto.zk.sessions.succession import OnFailure, Succession
+from stretto.zk.watches.directory import Found, WorkerDirectory
+from stretto.zk.watches.group import FollowedGroup
+from stretto.zk.watches.members import MemberSearch
+from stretto.zk.watches.options import FollowedOptions
+from stretto.zk.watches.registrations import WatchedRegistrations
+from stretto.zk.watches.spec import FollowedRecord, follow_assignment
+from stretto.zk.watches.survey import Survey, Surveyed
+from stretto.zk.watches.znode import WatchedZnode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import (
     ConductorRegistration,
     ResignRequest,
     WorkerRegistration,
@@ -50,11 +55,6 @@ from stretto.zk.records import (
     decode,
     encode,
 )
-from stretto.zk.registrations import WatchedRegistrations
-from stretto.zk.session import Done, MetastoreUnavailable, Send, Session
-from stretto.zk.succession import OnFailure, Succession
-from stretto.zk.survey import Survey, Surveyed
-from stretto.zk.watched import WatchedZnode
 
 log = structlog.get_logger()
 

@@ -30,7 +30,7 @@ from stretto.errors import UsageError
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.specs.assignments import Assignment, GroupPlan, NextGrouping, run_of
 from stretto.vocabulary.types import Epoch, WorkerId
-from stretto.zk.records import WorkerRegistration
+from stretto.zk.znodes.records import WorkerRegistration
 
 
 def regrouped(assignment: Assignment, *, threads: int, generation: int, now_ms: int) -> NextGrouping:

@@ -29,7 +29,8 @@ class GroupRecord(msgspec.Struct, frozen=True):
     unclean_epoch: Epoch = Epoch(0)
     """The latest epoch that began with an unclean election; 0 if there was none."""
     plan: int = 0
-    """Which assignment its leaders have followed so far; see :mod:`stretto.replog.core.membership`."""
+    """Which assignment its leaders have followed so far; see
+    :mod:`stretto.replog.core.leading.membership`."""
     factor: int = 0
     """How many replicas min-ISR is reckoned from; 0: as many as are assigned."""
 

@@ -20,9 +20,9 @@ from typing import Any, assert_never
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Effect
 from stretto.replog.core.events import Event
-from stretto.replog.core.follower import Follower
+from stretto.replog.core.following.follower import Follower
 from stretto.replog.core.guards import GUARDS, Guards
-from stretto.replog.core.leader import Leader
+from stretto.replog.core.leading.leader import Leader
 from stretto.replog.core.lineage import History, extended, truncated
 from stretto.replog.core.producers import Producers, ProducerTable
 from stretto.replog.core.record import GroupRecord, Member, Registration

@@ -24,8 +24,8 @@ from stretto.artifact import load
 from stretto.bench import Result
 from stretto.bench.waiting import until
 from stretto.client.api import Client
-from stretto.client.cluster import Cluster
-from stretto.client.upload import upload
+from stretto.client.operating.cluster import Cluster
+from stretto.client.operating.upload import upload
 from stretto.errors import StrettoError
 from stretto.local.cluster import LocalCluster
 from stretto.network.routing import Network

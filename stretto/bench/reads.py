@@ -43,7 +43,7 @@ from stretto.bench.replication import (
 )
 from stretto.client import connect
 from stretto.client.api import AsyncClient, Client
-from stretto.client.reader import Question
+from stretto.client.reading.depot import Question
 from stretto.errors import StrettoError
 from stretto.module.partition import owner_of
 from stretto.network.routing import Network
@@ -56,7 +56,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.invariants import check
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId, WorkerId
 from stretto.wire import messages as wire
-from stretto.zk.embedded import free_ports
+from stretto.zk.server.embedded import free_ports
 
 PSTATE = "counts"
 KEYS = 10_000

@@ -29,10 +29,10 @@ from stretto.replog.core.record import GroupRecord
 from stretto.specs.assignments import plans_of
 from stretto.vocabulary.types import WorkerId
 from stretto.zk.creation import create_groups, evenly, write_assignment
-from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
-from stretto.zk.options import set_options
-from stretto.zk.paths import Paths
-from stretto.zk.records import decode
+from stretto.zk.server.embedded import EmbeddedZooKeeper, free_ports
+from stretto.zk.watches.options import set_options
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import decode
 
 MODULE = "bench"
 DEPOT = "events"

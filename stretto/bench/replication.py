@@ -30,11 +30,11 @@ from stretto.errors import StrettoError
 from stretto.specs.modules import ModuleSpec
 from stretto.vocabulary.records import pack
 from stretto.vocabulary.types import WorkerId
-from stretto.zk import guardian
 from stretto.zk.creation import create_groups, evenly, write_assignment
-from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
-from stretto.zk.paths import Paths
-from stretto.zk.records import encode
+from stretto.zk.server import guardian
+from stretto.zk.server.embedded import EmbeddedZooKeeper, free_ports
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import encode
 
 MODULE = "bench"
 DEPOT = "events"

@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from stretto.client.cluster import Cluster
+from stretto.client.operating.cluster import Cluster
 from stretto.network.keys import ClusterKey
 from stretto.network.routing import Network
 

@@ -4,12 +4,12 @@ One background thread per client owns the sockets; callers hand it work and wait
 reachable address of its bootstrap list: any worker tells who leads what.
 """
 
-from stretto.client.acks import Ack
 from stretto.client.api import AsyncClient, Client, connect, connect_async
-from stretto.client.depot import DepotAppender
-from stretto.client.producer import Producer
-from stretto.client.pstate import PStateReader
-from stretto.client.reader import Reader, Record
+from stretto.client.appending.acks import Ack
+from stretto.client.appending.depot import DepotAppender
+from stretto.client.appending.producer import Producer
+from stretto.client.reading.depot import Reader, Record
+from stretto.client.reading.pstate import PStateReader
 
 __all__ = [
     "Ack",

@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from stretto.client.acks import Ack
-from stretto.client.depot import DepotAppender, check_declared, names_of
+from stretto.client.appending.acks import Ack
+from stretto.client.appending.depot import DepotAppender, check_declared, names_of
+from stretto.client.appending.producer import Producer
+from stretto.client.appending.rounds import NamedWriter
 from stretto.client.modules import describe, find_depot, find_pstate
-from stretto.client.producer import Producer
-from stretto.client.pstate import PStateReader
-from stretto.client.queries import Asking
-from stretto.client.reader import Reader, Record, Slice
-from stretto.client.rounds import NamedWriter
+from stretto.client.reading.depot import Reader, Record, Slice
+from stretto.client.reading.pstate import PStateReader
+from stretto.client.reading.queries import Asking
 from stretto.control import ModuleDescription
 from stretto.errors import RetriableError, UsageError
 from stretto.module.partition import Partitioner

@@ -10,8 +10,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from stretto.client.acks import Ack
 from stretto.client.api import Client
+from stretto.client.appending.acks import Ack
 from stretto.errors import StrettoError
 from stretto.examples.wordcount.sentences import sentences
 from stretto.module.partition import Partitioner

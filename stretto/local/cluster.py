@@ -34,7 +34,7 @@ from stretto.specs.modules import ModuleState
 from stretto.supervisor.children import Child, Children
 from stretto.vocabulary.decoding import MALFORMED
 from stretto.vocabulary.types import WorkerId
-from stretto.zk.embedded import free_ports, is_free
+from stretto.zk.server.embedded import free_ports, is_free
 
 log = structlog.get_logger()
 

@@ -1,10 +1,9 @@
 """The options of a cluster, each declared once: what it means, what it may be, and where it may be set.
 
-Options change while the cluster runs. They are kept in the metastore by level (:mod:`stretto.zk.options`):
-for the whole cluster, for a module, or for one depot, topology or PState of a module; the most specific level
-that has a value wins. Validation, documentation and the core's settings are made from
-:mod:`~stretto.options.table`, so that nothing about an option is said twice.
-"""
+Options change while the cluster runs. They are kept in the metastore by level
+(:mod:`stretto.zk.watches.options`): for the whole cluster, for a module, or for one depot, topology or PState
+of a module; the most specific level that has a value wins. Validation, documentation and the core's settings
+are made from :mod:`~stretto.options.table`, so that nothing about an option is said twice."""
 
 from __future__ import annotations
 

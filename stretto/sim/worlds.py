@@ -10,12 +10,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.sim.campaign import Caught, cores
 from stretto.sim.microbatch import mutants as microbatch_mutants
 from stretto.sim.microbatch import plan as microbatch_plan
 from stretto.sim.microbatch import simulation as microbatch
+from stretto.sim.replication.campaign import Caught, cores
+from stretto.sim.replication.simulation import Verdict
 from stretto.sim.rules import Mutant
-from stretto.sim.simulation import Verdict
 from stretto.sim.stream import mutants as stream_mutants
 from stretto.sim.stream import plan as stream_plan
 from stretto.sim.stream import simulation as stream

@@ -33,9 +33,9 @@ import msgspec
 from stretto import __version__, control
 from stretto.artifact.archive import digest_of
 from stretto.client.api import Client
-from stretto.client.cluster import Cluster
-from stretto.client.status import newest_groups
-from stretto.client.verify import mark
+from stretto.client.operating.cluster import Cluster
+from stretto.client.operating.status import newest_groups
+from stretto.client.operating.verify import mark
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.network.asking import ask, ask_with_body
 from stretto.process.private_files import open_private

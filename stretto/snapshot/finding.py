@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto import control
-from stretto.client.cluster import Cluster
+from stretto.client.operating.cluster import Cluster
 from stretto.errors import UsageError
 from stretto.vocabulary.suggest import did_you_mean
 

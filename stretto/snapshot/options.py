@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stretto import control
-from stretto.client.cluster import Cluster
+from stretto.client.operating.cluster import Cluster
 from stretto.errors import OptionError, UsageError
 from stretto.options import Level, parse
 from stretto.snapshot.manifest import Manifest

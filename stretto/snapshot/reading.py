@@ -35,7 +35,7 @@ def open_snapshot(path: str | PathLike[str]) -> Snapshot:
 
 
 class Snapshot:
-    """A :class:`stretto.client.scan.Scan` of all tasks of a module. Safe from any thread."""
+    """A :class:`stretto.client.reading.scan.Scan` of all tasks of a module. Safe from any thread."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder

@@ -21,14 +21,14 @@ from typing import Any, Self, TypeVar
 
 from stretto import artifact, control
 from stretto.client.api import Client
-from stretto.client.cluster import Cluster
-from stretto.client.depot import DepotAppender
-from stretto.client.failures import find_failures
-from stretto.client.producer import AckLevel
-from stretto.client.pstate import PStateReader
-from stretto.client.status import GroupState, GroupStatus, group_statuses, newest_groups
-from stretto.client.upload import upload
-from stretto.client.verify import all_equal, verify
+from stretto.client.appending.depot import DepotAppender
+from stretto.client.appending.producer import AckLevel
+from stretto.client.operating.cluster import Cluster
+from stretto.client.operating.failures import find_failures
+from stretto.client.operating.status import GroupState, GroupStatus, group_statuses, newest_groups
+from stretto.client.operating.upload import upload
+from stretto.client.operating.verify import all_equal, verify
+from stretto.client.reading.pstate import PStateReader
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.local.cluster import LocalCluster, NodePlace, Ports
 from stretto.module.module import Depot, Module, declarations

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import Cluster, WorkerProcess
 from tests.integration.load import Load, check_history
 from tests.integration.zk.waiting import wait_until

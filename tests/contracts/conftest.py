@@ -14,7 +14,7 @@ import pytest
 from stretto.replog.folder import OsFolder
 from stretto.replog.log import Replog
 from stretto.replog.storage import Folder, Storage
-from stretto.sim.disk import SimFolder
+from stretto.sim.replication.disk import SimFolder
 from tests.unit.replog.power import PowerFolder
 
 FOLDERS: dict[str, Callable[[Path], Folder]] = {

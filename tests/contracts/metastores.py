@@ -25,11 +25,11 @@ from stretto.replog.core.events import (
     RegistrationSeen,
 )
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.sim.metastore import Link, Manners, Metastore, Session
+from stretto.sim.replication.metastore import Link, Manners, Metastore, Session
 from stretto.sim.world import World
 from stretto.vocabulary.invariants import present
 from stretto.vocabulary.types import Incarnation, StorageId, WorkerId
-from stretto.zk.paths import Paths
+from stretto.zk.znodes.paths import Paths
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Started, Told
 from tests.integration.zk.servers import GROUP, SESSION_TIMEOUT_MS, Workers

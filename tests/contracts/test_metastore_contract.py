@@ -9,8 +9,8 @@ import pytest
 from stretto.replog.core.events import CasOutcome, RecordRead
 from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
-from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.paths import Paths
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.znodes.paths import Paths
 from tests.contracts.metastores import MetastoreUnderTest, RealMetastore, SimulatedMetastore
 from tests.integration.zk.servers import paths, zookeeper
 

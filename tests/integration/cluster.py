@@ -32,7 +32,7 @@ from kazoo.client import KazooClient
 from stretto import control
 from stretto.artifact.importing import manifest
 from stretto.client import Client, connect
-from stretto.client.status import judge
+from stretto.client.operating.status import judge
 from stretto.errors import StrettoError
 from stretto.network.asking import ask
 from stretto.network.keys import ClusterKey
@@ -48,10 +48,10 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Offset, WorkerId
 from stretto.wire import messages as wire
 from stretto.zk.creation import create_groups, evenly, write_assignment
-from stretto.zk.options import set_options
-from stretto.zk.paths import Paths
-from stretto.zk.records import decode as decode_record
-from stretto.zk.records import encode
+from stretto.zk.watches.options import set_options
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import decode as decode_record
+from stretto.zk.znodes.records import encode
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until
 

@@ -54,12 +54,12 @@ ROOMS = {
 
 #: Tests with real processes and a real ZooKeeper, for each file those of the first pattern that it matches.
 ALSO = {
-    "zk/embedded.py": ("integration/zk/test_embedded.py", "integration/zk/test_ensemble.py"),
-    "zk/ensemble.py": ("integration/zk/test_ensemble.py",),
-    "zk/guardian.py": ("integration/zk/test_embedded.py",),
-    "zk/options.py": ("integration/zk/test_options.py",),
-    "zk/mirror.py": ("integration/zk/test_mirror.py",),
-    "zk/view.py": ("integration/zk/test_mirror.py", "integration/zk/test_groups.py"),
+    "zk/server/embedded.py": ("integration/zk/test_embedded.py", "integration/zk/test_ensemble.py"),
+    "zk/server/ensemble.py": ("integration/zk/test_ensemble.py",),
+    "zk/server/guardian.py": ("integration/zk/test_embedded.py",),
+    "zk/watches/options.py": ("integration/zk/test_options.py",),
+    "zk/watches/tree.py": ("integration/zk/test_mirror.py",),
+    "zk/watches/view.py": ("integration/zk/test_mirror.py", "integration/zk/test_groups.py"),
     "zk/*.py": (
         "contracts/test_metastore_contract.py",
         "integration/zk/test_groups.py",

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from stretto import cli
-from stretto.sim.campaign import ALL_TOTALS_FROM_SEEDS, Summary
-from stretto.sim.mutants import MUTANTS
-from stretto.sim.scenario import scripts
-from stretto.sim.simulation import TOTALS, Verdict
+from stretto.sim.replication.campaign import ALL_TOTALS_FROM_SEEDS, Summary
+from stretto.sim.replication.mutants import MUTANTS
+from stretto.sim.replication.scenario import scripts
+from stretto.sim.replication.simulation import TOTALS, Verdict
 
 CAUGHT_AT_ONCE = "held_by_all"
 """A mutant that every seed catches within its first epoch."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.sim.simulation import run_seed
+from stretto.sim.replication.simulation import run_seed
 
 
 def traced(seed: int, path: Path, hash_seed: int) -> bytes:

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from stretto.replog.core.guards import GUARDS, Guards
-from stretto.sim.campaign import catch
-from stretto.sim.mutants import MUTANTS
+from stretto.sim.replication.campaign import catch
+from stretto.sim.replication.mutants import MUTANTS
 
 SLOW = {"appends_while_resigning", "isr_change_version", "resign_is_meant"}
 """Caught after more seeds than the others."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.sim.mutants import MUTANTS
-from stretto.sim.scenario import ExpectationFailed, Script, run_script, scripts
+from stretto.sim.replication.mutants import MUTANTS
+from stretto.sim.replication.scenario import ExpectationFailed, Script, run_script, scripts
 
 SCRIPTS = {script.name: script for script in scripts()}
 GUARDS = {mutant.name: mutant.guards for mutant in MUTANTS}

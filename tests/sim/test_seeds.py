@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from stretto.sim.simulation import STEPS, TOTALS, Verdict, run_seed
+from stretto.sim.replication.simulation import STEPS, TOTALS, Verdict, run_seed
 
 SEEDS = 120
 CHUNK = 10

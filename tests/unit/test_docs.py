@@ -23,8 +23,8 @@ from stretto.module.module import declarations
 from stretto.options import TABLE, shown
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.guards import Guards
-from stretto.sim.mutants import MUTANTS
-from stretto.sim.scenario import scripts
+from stretto.sim.replication.mutants import MUTANTS
+from stretto.sim.replication.scenario import scripts
 from stretto.ui.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from stretto.local import cluster as local
 from stretto.local.cluster import LocalCluster
 from stretto.supervisor.children import Child, Children
 from stretto.vocabulary.types import Millis, WorkerId
-from stretto.zk.embedded import free_ports
+from stretto.zk.server.embedded import free_ports
 
 
 def test_a_daemon_that_cannot_be_started_on_a_full_disk_is_tried_again_and_the_others_stay_watched(

@@ -13,7 +13,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
 from stretto import control
-from stretto.client.status import GroupStatus
+from stretto.client.operating.status import GroupStatus
 from stretto.errors import UsageError
 from stretto.ui.desk import Desk
 from stretto.ui.threads import LOOKS, SLOW, on

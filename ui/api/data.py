@@ -10,11 +10,11 @@ import msgspec
 from litestar.exceptions import NotFoundException
 from litestar.params import Parameter
 
-from stretto.client import queries
-from stretto.client.acks import Ack
-from stretto.client.producer import check_ack
-from stretto.client.pstate import PStateReader
-from stretto.client.selection import Collection, KeyRange, entries, find, plain
+from stretto.client.appending.acks import Ack
+from stretto.client.appending.producer import check_ack
+from stretto.client.reading import queries
+from stretto.client.reading.pstate import PStateReader
+from stretto.client.reading.selection import Collection, KeyRange, entries, find, plain
 from stretto.errors import OutcomeUnknown, ProcessingFailed, ResultUnknown, RetriableError, StrettoError
 from stretto.module.partition import Partitioner
 from stretto.pstate import types

@@ -9,8 +9,8 @@ from litestar.exceptions import NotFoundException
 from litestar.params import Parameter
 
 from stretto import control
-from stretto.client.failures import ModuleFailures, find_failures, settle_failures, settle_one
-from stretto.client.status import GroupStatus
+from stretto.client.operating.failures import ModuleFailures, find_failures, settle_failures, settle_one
+from stretto.client.operating.status import GroupStatus
 from stretto.errors import UsageError
 from stretto.ui.api.common import Group, find_named, get, group_named, groups_of, module_named, post
 from stretto.ui.charts import Charts

@@ -24,7 +24,7 @@ from stretto.replog.commit import GroupCommit
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Effect
 from stretto.replog.core.events import Event
-from stretto.replog.core.leader import Leader
+from stretto.replog.core.leading.leader import Leader
 from stretto.replog.core.record import Registration
 from stretto.replog.core.replica import Recovered, Replica
 from stretto.replog.core.settings import Identity, Settings

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import msgspec
 
 from stretto import control
-from stretto.replog.core.follower import Follower
-from stretto.replog.core.leader import Leader
+from stretto.replog.core.following.follower import Follower
+from stretto.replog.core.leading.leader import Leader
 from stretto.replog.core.record import Member
 from stretto.replog.core.replica import Replica, RoleName
 from stretto.specs.assignments import GroupPlan

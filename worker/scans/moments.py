@@ -27,8 +27,8 @@ from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
 from stretto import control
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.zk.paths import named
-from stretto.zk.records import decode, encode
+from stretto.zk.znodes.paths import named
+from stretto.zk.znodes.records import decode, encode
 
 if TYPE_CHECKING:
     from stretto.worker.process import Worker

@@ -22,7 +22,7 @@ from stretto.pstate.changes import Changes
 from stretto.sim.microbatch.group import Group
 from stretto.sim.microbatch.leader import Leader
 from stretto.sim.microbatch.plan import DEPOT, TOPOLOGY, Behaviour, Plan
-from stretto.sim.simulation import Verdict
+from stretto.sim.replication.simulation import Verdict
 from stretto.sim.world import Trace, Violation, World
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import Source, Version

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
-from stretto.sim.simulation import Verdict
+from stretto.sim.replication.simulation import Verdict
 from stretto.sim.stream.group import Group
 from stretto.sim.stream.plan import Behaviour, Plan, Record
 from stretto.sim.world import Trace, Violation, World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stretto.options import Level
-from stretto.zk.options import set_options
+from stretto.zk.watches.options import set_options
 from tests.integration.cluster import DEPOT, MODULE, Cluster, WorkerProcess
 from tests.integration.zk.waiting import wait_until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.catchup.behind import options
 from tests.integration.cluster import Cluster, pytest_runtest_makereport
 from tests.integration.zk.servers import zookeeper

@@ -16,7 +16,7 @@ import pytest
 from stretto import control
 from stretto.network.asking import ask
 from stretto.network.routing import Network
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.catchup.behind import (
     DEADLINE_SECONDS,
     append,

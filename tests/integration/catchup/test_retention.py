@@ -7,7 +7,7 @@ import pytest
 from stretto.client import Client
 from stretto.errors import OffsetTrimmed
 from stretto.options import Level
-from stretto.zk.options import set_options
+from stretto.zk.watches.options import set_options
 from tests.integration.catchup.behind import (
     DEADLINE_SECONDS,
     append,

@@ -16,7 +16,7 @@ import pytest
 from stretto import cli, control
 from stretto.artifact import load as load_artifact
 from stretto.cli.cluster import reach
-from stretto.client.upload import upload
+from stretto.client.operating.upload import upload
 from stretto.local.cluster import LocalCluster
 from stretto.supervisor.children import RunFile
 from tests.integration.cli.running import Done, start

@@ -12,7 +12,7 @@ import pytest
 
 from stretto.module.partition import task_of
 from stretto.specs.modules import DepotSpec
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.cli.running import Done, start, stretto
 from tests.integration.cluster import MODULE, Cluster
 

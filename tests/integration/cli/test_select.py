@@ -12,7 +12,7 @@ import pytest
 
 from stretto.pstate.types import describe
 from stretto.specs.modules import DepotSpec, PStateSpec
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.cli.running import Done, stretto
 from tests.integration.cluster import MODULE, Cluster
 from tests.integration.states import change, put

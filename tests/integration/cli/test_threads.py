@@ -19,8 +19,8 @@ import msgspec
 import pytest
 
 from stretto.client import Client, connect
-from stretto.client.cluster import Cluster
-from stretto.client.scan import Scanner, pin_module
+from stretto.client.operating.cluster import Cluster
+from stretto.client.reading.scan import Scanner, pin_module
 from stretto.errors import PinLost
 from stretto.local.cluster import LocalCluster
 from stretto.module.partition import owner_of

@@ -11,8 +11,8 @@ import msgspec
 
 from stretto.cli.cluster import reach
 from stretto.client import Client
-from stretto.client.verify import all_equal
-from stretto.client.verify import verify as verify_all
+from stretto.client.operating.verify import all_equal
+from stretto.client.operating.verify import verify as verify_all
 from stretto.vocabulary.types import WorkerId
 from tests.integration.cli.running import Done, stretto
 from tests.integration.cluster import DEPOT, MODULE, Cluster

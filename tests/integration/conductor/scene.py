@@ -21,10 +21,10 @@ from stretto.specs.assignments import Assignment
 from stretto.specs.modules import DepotSpec, ModuleSpec
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
-from stretto.zk.client import close, new_client
-from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.paths import Paths
-from stretto.zk.records import NodeRegistration, ResignRequest, WorkerRegistration, decode, encode
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.sessions.client import close, new_client
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import NodeRegistration, ResignRequest, WorkerRegistration, decode, encode
 from tests.integration.zk.waiting import wait_until
 
 MANIFEST = control.ModuleManifest(name="m", entry="m:M", depots=(DepotSpec(name="sentences"),))

@@ -14,8 +14,8 @@ from stretto.options import CLUSTER
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.wire import messages as wire
-from stretto.zk.embedded import EmbeddedZooKeeper, free_ports
-from stretto.zk.records import ConductorRegistration, DestroyedModules, decode, encode
+from stretto.zk.server.embedded import EmbeddedZooKeeper, free_ports
+from stretto.zk.znodes.records import ConductorRegistration, DestroyedModules, decode, encode
 from tests.integration.conductor.scene import DIGEST, Scene
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until

@@ -17,9 +17,9 @@ from stretto.conductor.view import Module, View, read
 from stretto.errors import RetriableError
 from stretto.vocabulary.types import Incarnation
 from stretto.zk.creation import next_generation
-from stretto.zk.mirror import Mirror
-from stretto.zk.paths import Paths
-from stretto.zk.records import DestroyedModules, NodeRegistration, decode, encode
+from stretto.zk.watches.tree import Mirror
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import DestroyedModules, NodeRegistration, decode, encode
 from tests.integration.conductor.scene import DIGEST, MANIFEST, Scene
 
 NODES = ("n1", "n2", "n3")

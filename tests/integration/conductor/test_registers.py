@@ -16,10 +16,10 @@ from stretto.conductor.snapshots import SnapshotRegister
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.specs.modules import ModuleState
 from stretto.specs.operations import Operation
-from stretto.zk.client import close, new_client
-from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.paths import Paths
-from stretto.zk.records import encode
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.sessions.client import close, new_client
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import encode
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.specs.assignments import Assignment, plans_of
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import StorageId, WorkerId
-from stretto.zk.records import ResignRequest, WorkerRegistration, decode, encode
+from stretto.zk.znodes.records import ResignRequest, WorkerRegistration, decode, encode
 from tests.integration.conductor.scene import Scene, incarnation_of
 from tests.integration.zk.waiting import wait_until
 

@@ -9,7 +9,7 @@ from stretto.errors import StrettoError, UsageError
 from stretto.replog.core.record import Member
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, StorageId, WorkerId
-from stretto.zk.records import encode
+from stretto.zk.znodes.records import encode
 from tests.integration.conductor.scene import DIGEST, Scene, incarnation_of
 from tests.integration.zk.waiting import wait_until
 

@@ -11,8 +11,8 @@ from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.options import Level
 from stretto.specs.modules import DepotSpec, ModuleSpec, Trial
 from stretto.vocabulary.types import Incarnation
-from stretto.zk.options import set_option
-from stretto.zk.records import WorkerRegistration, decode, encode
+from stretto.zk.watches.options import set_option
+from stretto.zk.znodes.records import WorkerRegistration, decode, encode
 from tests.integration.conductor.scene import DIGEST, MANIFEST, Scene, incarnation_of
 from tests.integration.zk.waiting import wait_until
 

@@ -15,8 +15,8 @@ from kazoo.exceptions import NoAuthError
 
 from stretto.local.cluster import LocalCluster
 from stretto.network.routing import Network
-from stretto.zk.client import close, new_client
-from stretto.zk.credentials import Credentials
+from stretto.zk.sessions.client import close, new_client
+from stretto.zk.sessions.credentials import Credentials
 from tests.integration.local.test_up import RECORDS, append_all, launch, read_all
 from tests.integration.zk.waiting import wait_until
 

@@ -19,7 +19,7 @@ import pytest
 
 from stretto import connect, control
 from stretto.artifact import load
-from stretto.client.upload import upload
+from stretto.client.operating.upload import upload
 from stretto.errors import RetriableError
 from stretto.network.asking import ask
 from stretto.network.routing import Network

@@ -14,7 +14,7 @@ import msgspec
 
 import stretto.examples
 from stretto.client import connect
-from stretto.client.producer import Producer
+from stretto.client.appending.producer import Producer
 from stretto.errors import StrettoError
 from stretto.module.partition import owner_of
 from stretto.pstate import ordered

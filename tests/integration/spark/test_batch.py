@@ -25,14 +25,14 @@ from pyspark_stretto.batch import BatchReader, PStateReader, RowsPart
 from pyspark_stretto.errors import sentence_of
 from pyspark_stretto.source import DefaultSource
 from stretto import control
-from stretto.client.scan import PinnedGroup, release
+from stretto.client.reading.scan import PinnedGroup, release
 from stretto.errors import PinLost, UsageError
 from stretto.module.partition import owner_of
 from stretto.network.asking import ask
 from stretto.pstate.types import describe
 from stretto.specs.modules import DepotSpec, ModuleSpec, PStateSpec
-from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.records import decode, encode
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.znodes.records import decode, encode
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
 from tests.integration.states import put
 from tests.integration.zk.waiting import wait_until

@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import stretto.testing
-from stretto.cli import export as command
+from stretto.cli.data import export as command
 from stretto.errors import StrettoError, UsageError
 from stretto.examples.wordcount.sentences import sentences
 from stretto.examples.wordcount.wordcount import WordCount

@@ -21,12 +21,12 @@ from pyspark_stretto import batch, moments, states
 from pyspark_stretto.batch import BatchReader
 from pyspark_stretto.source import DefaultSource
 from stretto import control
-from stretto.client.scan import release
+from stretto.client.reading.scan import release
 from stretto.errors import PinLost, StrettoError, UsageError
 from stretto.network.asking import ask
 from stretto.pstate.types import describe
 from stretto.specs.modules import DepotSpec, PStateSpec
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import MODULE, Cluster
 from tests.integration.states import put
 

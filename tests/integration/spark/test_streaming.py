@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from pyspark_stretto import DefaultSource
 from pyspark_stretto.errors import sentence_of
 from pyspark_stretto.sink import BatchSink
-from stretto.client.rounds import NamedWriter
+from stretto.client.appending.rounds import NamedWriter
 from stretto.specs.modules import DepotSpec
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
 from tests.integration.zk.waiting import wait_until

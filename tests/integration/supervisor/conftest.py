@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.paths import Paths
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.znodes.paths import Paths
 from tests.integration.supervisor.node import Node, Start
 from tests.integration.zk.servers import operator, paths, proxy, zookeeper
 

@@ -22,8 +22,8 @@ from stretto.specs.modules import ModuleSpec, ModuleState
 from stretto.supervisor.children import RunFile
 from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.zk.creation import write_assignment
-from stretto.zk.paths import Paths
-from stretto.zk.records import NodeRegistration, WorkerRegistration, decode, encode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import NodeRegistration, WorkerRegistration, decode, encode
 from tests.integration.zk.waiting import wait_until
 
 MODULE = "counts"

@@ -10,13 +10,13 @@ from kazoo.client import KazooClient
 
 from stretto import control
 from stretto.artifact.archive import Artifact, Entry, pack
-from stretto.client.upload import upload
+from stretto.client.operating.upload import upload
 from stretto.errors import StrettoError
 from stretto.network.asking import ask
 from stretto.network.routing import Network
 from stretto.vocabulary.types import Incarnation
-from stretto.zk.paths import Paths
-from stretto.zk.records import ConductorRegistration, encode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import ConductorRegistration, encode
 from tests.integration.supervisor.node import Node, Start
 from tests.integration.zk.waiting import wait_until
 

@@ -17,8 +17,8 @@ from stretto.process.folder_lock import boot_id
 from stretto.specs.modules import ModuleState
 from stretto.supervisor.children import RunFile
 from stretto.vocabulary.types import Incarnation, WorkerId
-from stretto.zk.paths import Paths
-from stretto.zk.records import DestroyedModules, WorkerRegistration, encode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import DestroyedModules, WorkerRegistration, encode
 from tests.integration.supervisor.node import MODULE, Node, Start, is_alive, new_launch
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until

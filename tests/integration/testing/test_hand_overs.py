@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 
 import stretto.testing
-from stretto.client.producer import AckLevel
+from stretto.client.appending.producer import AckLevel
 from stretto.errors import ResultUnknown
 from stretto.testing import LaunchedModule, eventually
 from tests.integration.cli.running import stretto as command

@@ -20,7 +20,7 @@ from stretto import control
 from stretto.cli.cluster import reach
 from stretto.local.cluster import LocalCluster
 from stretto.supervisor.children import RunFile
-from stretto.zk.embedded import free_ports
+from stretto.zk.server.embedded import free_ports
 from tests.integration.cli.running import stretto
 from tests.integration.zk.waiting import wait_until
 

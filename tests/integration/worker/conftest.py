@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import Cluster, pytest_runtest_makereport
 from tests.integration.zk.servers import zookeeper
 

@@ -130,7 +130,7 @@ def test_a_client_finds_the_next_leader_without_waiting_for_a_time_out(
     start: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A supervisor that proves a worker dead deletes its registration, so no session has to expire."""
-    monkeypatch.setattr("stretto.client.producer.REQUEST_TIMEOUT_MS", 30_000)
+    monkeypatch.setattr("stretto.client.appending.producer.REQUEST_TIMEOUT_MS", 30_000)
     cluster = start(session_timeout_ms=40_000)
     producer = cluster.connect().producer(MODULE, DEPOT, linger_ms=0)
     producer.append(b"before", task=0).result(30)

@@ -18,8 +18,8 @@ from kazoo.exceptions import NoNodeError
 from stretto.replog.core.effects import Refusal
 from stretto.replog.identity import IDENTITY_NAME
 from stretto.wire import messages as wire
-from stretto.zk.records import WorkerRegistration
-from stretto.zk.records import decode as decode_record
+from stretto.zk.znodes.records import WorkerRegistration
+from stretto.zk.znodes.records import decode as decode_record
 from tests.integration.cluster import Cluster, WorkerProcess
 from tests.integration.load import Load, check_history
 from tests.integration.wires import Wire

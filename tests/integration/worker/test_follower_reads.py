@@ -15,7 +15,7 @@ from stretto.replog.core.effects import Refusal
 from stretto.specs.modules import DepotSpec, PStateSpec
 from stretto.vocabulary.types import Epoch, Offset, TaskId
 from stretto.wire import messages as wire
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
 from tests.integration.states import put
 from tests.integration.wires import Wire

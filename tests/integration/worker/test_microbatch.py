@@ -22,7 +22,7 @@ from stretto.module.partition import owner_of
 from stretto.network.asking import ask
 from stretto.options import CLUSTER
 from stretto.vocabulary.types import TaskId
-from stretto.zk.options import set_options
+from stretto.zk.watches.options import set_options
 from tests.integration.cli.running import Done, stretto
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
 from tests.integration.zk.waiting import wait_until

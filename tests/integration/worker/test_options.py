@@ -20,7 +20,7 @@ from stretto.replog.frame import Kind
 from stretto.vocabulary.records import pack
 from stretto.vocabulary.types import ProducerId, TaskId
 from stretto.wire import messages as wire
-from stretto.zk.options import set_option, set_options, unset_option
+from stretto.zk.watches.options import set_option, set_options, unset_option
 from tests.integration.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster, WorkerProcess
 from tests.integration.load import Load, check_history
 from tests.integration.wires import Wire

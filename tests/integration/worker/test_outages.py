@@ -13,8 +13,8 @@ from stretto.replog.frame import Kind
 from stretto.vocabulary.records import pack
 from stretto.vocabulary.types import ProducerId, TaskId
 from stretto.wire import messages as wire
-from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.ensemble import EmbeddedEnsemble
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.server.ensemble import EmbeddedEnsemble
 from tests.integration.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster
 from tests.integration.load import Load, check_history
 from tests.integration.wires import Wire

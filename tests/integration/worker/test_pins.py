@@ -14,13 +14,13 @@ import msgspec
 import pytest
 
 from stretto import control
-from stretto.client import cluster as clients
-from stretto.client.scan import PinnedGroup, Scanner, pin_module
+from stretto.client.operating import cluster as clients
+from stretto.client.reading.scan import PinnedGroup, Scanner, pin_module
 from stretto.errors import PinLost, StrettoError, UsageError
 from stretto.module.partition import owner_of
 from stretto.network.keys import ClusterKey
 from stretto.wire import scans
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
 from tests.integration.hostile import Raw
 from tests.integration.hostile_messages import Hostile

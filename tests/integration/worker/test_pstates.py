@@ -20,7 +20,7 @@ from stretto.specs.modules import DepotSpec, PStateSpec
 from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
 from stretto.worker.reads.page_residency import ENOUGH_KEYS
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import MODULE, Cluster
 from tests.integration.states import append_changes, change, put
 from tests.integration.wires import Wire

@@ -16,7 +16,7 @@ import pytest
 from stretto.client import Client, connect_async
 from stretto.errors import QueryFailed, UsageError
 from stretto.module.partition import owner_of
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.cli.running import Done, stretto
 from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
 from tests.integration.zk.waiting import wait_until

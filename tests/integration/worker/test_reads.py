@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from stretto.client import Ack, Client, connect_async
-from stretto.client.reader import Slice
+from stretto.client.reading.depot import Slice
 from stretto.errors import UsageError
 from stretto.vocabulary.records import RECORD_BYTES_MAX
 from stretto.vocabulary.types import TaskId

@@ -27,7 +27,7 @@ from stretto.vocabulary.records import BATCH_BYTES_MAX, pack
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, ProducerId, TaskId, WorkerId
 from stretto.wire import messages as wire
 from stretto.zk.creation import evenly, write_assignment
-from stretto.zk.embedded import EmbeddedZooKeeper
+from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.cluster import MODULE, Cluster, free_port
 from tests.integration.hostile_messages import Hostile
 from tests.integration.wires import NO_TEXT, Wire

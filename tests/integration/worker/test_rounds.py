@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stretto.client.rounds import NamedWriter, RoundClaimed
+from stretto.client.appending.rounds import NamedWriter, RoundClaimed
 from stretto.errors import StrettoError
 from tests.integration.cluster import DEPOT, MODULE, Cluster
 
@@ -69,7 +69,7 @@ def test_other_records_for_a_round_and_rounds_that_are_over_are_refused(calm: Cl
 def test_attempts_at_once_over_fail_overs_and_a_restart_of_all_write_each_round_once(
     start: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stretto.client.rounds.WHOLE_BYTES", 40)  # several batches for a task
+    monkeypatch.setattr("stretto.client.appending.rounds.WHOLE_BYTES", 40)  # several batches for a task
     cluster = start()
     rounds = 6
     failures: list[StrettoError] = []

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stretto.client.producer import Producer
-from stretto.client.pstate import PStateReader
+from stretto.client.appending.producer import Producer
+from stretto.client.reading.pstate import PStateReader
 from stretto.errors import ProcessingFailed
 from stretto.module.partition import owner_of
 from stretto.pstate.changes import pack

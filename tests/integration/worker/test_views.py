@@ -12,7 +12,7 @@ from stretto.network.asking import ask
 from stretto.network.routing import Network
 from stretto.telemetry.windows import GroupWindow
 from stretto.vocabulary.types import Incarnation, WorkerId
-from stretto.zk.records import ConductorRegistration, encode
+from stretto.zk.znodes.records import ConductorRegistration, encode
 from tests.integration.cluster import DEPOT, MODULE, Cluster, WorkerProcess
 from tests.integration.zk.waiting import wait_until
 

@@ -11,11 +11,11 @@ from kazoo.client import KazooClient
 
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import StorageId, WorkerId
-from stretto.zk.credentials import Credentials
-from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.metastore import Metastore
-from stretto.zk.paths import Paths
-from stretto.zk.records import WorkerRegistration
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.sessions.credentials import Credentials
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import WorkerRegistration
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder
 

@@ -14,8 +14,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from stretto.errors import StrettoError
-from stretto.zk import embedded
-from stretto.zk.embedded import EmbeddedZooKeeper, PortInUse, ZooKeeperFailed, free_ports
+from stretto.zk.server import embedded
+from stretto.zk.server.embedded import EmbeddedZooKeeper, PortInUse, ZooKeeperFailed, free_ports
 from tests.integration.zk.waiting import wait_until
 
 
@@ -86,7 +86,7 @@ def test_it_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> None
     folder = tmp_path / "zookeeper"
     program = (
         "import sys, signal, pathlib\n"
-        "from stretto.zk.embedded import EmbeddedZooKeeper\n"
+        "from stretto.zk.server.embedded import EmbeddedZooKeeper\n"
         "server = EmbeddedZooKeeper(pathlib.Path(sys.argv[1]))\n"
         "server.start()\n"
         "print(server.port, flush=True)\n"

@@ -13,8 +13,8 @@ from stretto.replog.core.events import CasOutcome, CasReply, ReadFailed, RecordR
 from stretto.replog.core.record import GroupRecord
 from stretto.vocabulary.clock import boot_time_ms
 from stretto.vocabulary.types import Epoch
-from stretto.zk.ensemble import EmbeddedEnsemble
 from stretto.zk.metastore import Metastore
+from stretto.zk.server.ensemble import EmbeddedEnsemble
 from tests.integration.zk.recorder import Expired, Recorder, Renewed, Started
 from tests.integration.zk.servers import GROUP, Workers
 from tests.integration.zk.waiting import DEADLINE_SECONDS, wait_until

@@ -6,8 +6,8 @@ import msgspec
 from kazoo.client import KazooClient
 
 from stretto.specs.modules import ModuleSpec, ModuleState
-from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.records import encode
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.znodes.records import encode
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder, Specified, Started
 from tests.integration.zk.servers import Workers

@@ -20,11 +20,11 @@ from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.creation import evenly
-from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.metastore import Metastore
-from stretto.zk.options import read_all
-from stretto.zk.records import ResignRequest, encode
-from stretto.zk.view import View
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.watches.options import read_all
+from stretto.zk.watches.view import View
+from stretto.zk.znodes.records import ResignRequest, encode
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder, Started
 from tests.integration.zk.servers import GROUP, LONG_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS, Workers

@@ -13,11 +13,11 @@ from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.protocol.states import Callback
 
 from stretto.vocabulary.groups import GroupKey
-from stretto.zk import mirror as mirror_module
-from stretto.zk.client import close, new_client
-from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.mirror import Mirror
-from stretto.zk.paths import Paths
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.sessions.client import close, new_client
+from stretto.zk.watches import tree as mirror_module
+from stretto.zk.watches.tree import Mirror
+from stretto.zk.znodes.paths import Paths
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until
 

@@ -11,10 +11,10 @@ from kazoo.client import KazooClient
 
 from stretto.errors import OptionError
 from stretto.options import CLUSTER, Level, OptionSet
-from stretto.zk.embedded import EmbeddedZooKeeper
-from stretto.zk.options import forget_module, read_all, set_option, set_options, unset_option
-from stretto.zk.paths import Paths
-from stretto.zk.records import ZnodeDamaged
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.watches.options import forget_module, read_all, set_option, set_options, unset_option
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import ZnodeDamaged
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder, Specified, Started, Tuned
 from tests.integration.zk.servers import LONG_SESSION_TIMEOUT_MS, Workers

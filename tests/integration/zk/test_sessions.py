@@ -12,11 +12,11 @@ from stretto.replog.core.events import RegistrationSeen
 from stretto.replog.core.record import Registration
 from stretto.vocabulary.clock import boot_time_ms
 from stretto.vocabulary.types import StorageId, WorkerId
-from stretto.zk.credentials import Credentials
-from stretto.zk.embedded import EmbeddedZooKeeper
 from stretto.zk.metastore import Metastore
-from stretto.zk.paths import Paths
-from stretto.zk.records import WorkerRegistration, decode
+from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.sessions.credentials import Credentials
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import WorkerRegistration, decode
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Expired, Recorder, Renewed, Started
 from tests.integration.zk.servers import GROUP, LONG_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS, Workers

@@ -10,7 +10,7 @@ import pytest
 
 from stretto import cli
 from stretto.bench import MEASURES, Measure, Result, leadership, replog, run
-from stretto.cli import bench as verb
+from stretto.cli.proving import bench as verb
 
 
 def run_cli(*args: object) -> int:

@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from stretto import control
-from stretto.cli.catchup import render, size
-from stretto.client.status import ABSENT, GroupState, GroupStatus, ReplicaStatus
+from stretto.cli.inspecting.catchup import render, size
+from stretto.client.operating.status import ABSENT, GroupState, GroupStatus, ReplicaStatus
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
 

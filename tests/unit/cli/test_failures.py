@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stretto.cli import failures as verb
+from stretto.cli.data import failures as verb
 from stretto.errors import StrettoError
 from tests.unit.client.test_failures import parked
 

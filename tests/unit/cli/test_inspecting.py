@@ -8,8 +8,8 @@ import msgspec
 from rich.console import Console, RenderableType
 
 from stretto import control
-from stretto.cli import leadership, module_status, nodes, operations, options, task_groups_status
-from stretto.client.status import GroupState, GroupStatus, ReplicaStatus
+from stretto.cli.inspecting import leadership, module_status, nodes, operations, options, task_groups_status
+from stretto.client.operating.status import GroupState, GroupStatus, ReplicaStatus
 from stretto.pstate.types import describe
 from stretto.specs.modules import DepotSpec, PStateSpec, TopologySpec
 from stretto.specs.operations import Operation

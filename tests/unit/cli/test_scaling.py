@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from stretto.cli.scaling import Move, Regroup, Shape, Step, command, plan
+from stretto.cli.deploying.scaling import Move, Regroup, Shape, Step, command, plan
 from stretto.conductor.planning.assignment import assign
 from stretto.conductor.planning.moving import moved, settled
 from stretto.conductor.planning.regrouping import possible_threads, regrouped

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.cli.deploy import next_steps
-from stretto.cli.sizing import Shape, shape_for
+from stretto.cli.deploying.deploy import next_steps
+from stretto.cli.deploying.sizing import Shape, shape_for
 from stretto.conductor.planning.assignment import assign
 from stretto.control import ModuleView
 from stretto.errors import UsageError

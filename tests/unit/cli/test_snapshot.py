@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stretto import control
-from stretto.cli.snapshot import render
+from stretto.cli.deploying.snapshot import render
 from stretto.snapshot.manifest import MANIFEST, file_of
 from stretto.vocabulary.types import TaskId
 from tests.integration.cli.running import stretto

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stretto.cli.tail import _as_line, _millis
+from stretto.cli.data.tail import _as_line, _millis
 from stretto.errors import UsageError
 
 

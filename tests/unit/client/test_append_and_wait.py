@@ -11,8 +11,8 @@ import pytest
 
 from stretto import connect
 from stretto.client import Client
-from stretto.client import producer as producer_module
-from stretto.client.producer import Producer
+from stretto.client.appending import producer as producer_module
+from stretto.client.appending.producer import Producer
 from stretto.errors import ModulePaused, OutcomeUnknown, UsageError
 from stretto.network.endpoint import Connection
 from stretto.replog.core.effects import Refusal

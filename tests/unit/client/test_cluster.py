@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from stretto import control
-from stretto.client.cluster import FIND_SECONDS, Cluster
+from stretto.client.operating.cluster import FIND_SECONDS, Cluster
 from stretto.errors import RetriableError
 from stretto.network.routing import Network
 from tests.unit.serving import serving
@@ -39,7 +39,7 @@ def test_one_that_knows_of_no_conductor_does_not_speak_for_the_others() -> None:
 
 
 def test_nobody_answers(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stretto.client.cluster.FIND_SECONDS", 0.2)
+    monkeypatch.setattr("stretto.client.operating.cluster.FIND_SECONDS", 0.2)
     network = Network([frozen], None)
     try:
         cluster = Cluster(network, [frozen])

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from stretto import control
-from stretto.client import failures
-from stretto.client.cluster import Cluster
+from stretto.client.operating import failures
+from stretto.client.operating.cluster import Cluster
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 from stretto.wire import messages as wire

@@ -8,7 +8,7 @@ import pytest
 
 from stretto import connect
 from stretto.client import Client, Producer
-from stretto.client import producer as producer_module
+from stretto.client.appending import producer as producer_module
 from stretto.errors import NotAppended, NotEnoughReplicas, OutcomeUnknown, StrettoError, UsageError
 from stretto.replog.core.effects import Refusal
 from stretto.replog.frame import Kind

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stretto.client.followers import Seen
-from stretto.client.points import READ_KEYS, PointReads
+from stretto.client.reading.followers import Seen
+from stretto.client.reading.point_reads import READ_KEYS, PointReads
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.network.endpoint import Connection, Endpoint
 from stretto.network.loop import Loop

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from stretto.client import pstate as reading
-from stretto.client.pstate import SCANS_AT_ONCE, PStateReader
+from stretto.client.reading import pstate as reading
+from stretto.client.reading.pstate import SCANS_AT_ONCE, PStateReader
 from stretto.network.routing import Network
 from stretto.pstate.ordered import decode_at
 from stretto.pstate.tree import compile_type, rows_of

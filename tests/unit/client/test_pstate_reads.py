@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stretto.client import pstate as reading
-from stretto.client.pstate import PStateReader
+from stretto.client.reading import pstate as reading
+from stretto.client.reading.pstate import PStateReader
 from stretto.errors import RetriableError, UsageError
 from stretto.module.partition import owner_of
 from stretto.network.routing import Network

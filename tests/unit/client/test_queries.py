@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stretto.client.queries import Asking, argument, named_argument, task_of
+from stretto.client.reading.queries import Asking, argument, named_argument, task_of
 from stretto.control import ModuleDescription
 from stretto.errors import QueryFailed, RetriableError, UsageError
 from stretto.module.partition import owner_of

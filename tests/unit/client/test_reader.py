@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from stretto.client.reader import Reader, Record, Slice
+from stretto.client.reading.depot import Reader, Record, Slice
 from stretto.errors import OffsetTrimmed, UsageError
 from stretto.wire import messages as wire
 

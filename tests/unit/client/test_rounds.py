@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.client import rounds
-from stretto.client.rounds import cut, digest
+from stretto.client.appending import rounds
+from stretto.client.appending.rounds import cut, digest
 from stretto.vocabulary.types import TaskId
 
 A, B = TaskId(0), TaskId(1)

@@ -8,8 +8,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from stretto.client.pstate import PStateReader
-from stretto.client.selection import Collection, Found, KeyRange, entries, find, plain, read_key
+from stretto.client.reading.pstate import PStateReader
+from stretto.client.reading.selection import Collection, Found, KeyRange, entries, find, plain, read_key
 from stretto.errors import UsageError
 from stretto.pstate.types import describe
 

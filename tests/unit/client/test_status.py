@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stretto import control
-from stretto.client.status import GroupState, GroupStatus, judge
+from stretto.client.operating.status import GroupState, GroupStatus, judge
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.wire import messages as wire

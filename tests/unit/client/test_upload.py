@@ -9,8 +9,8 @@ import pytest
 
 from stretto import control
 from stretto.artifact.archive import Artifact
-from stretto.client import upload as uploading
-from stretto.client.upload import upload
+from stretto.client.operating import upload as uploading
+from stretto.client.operating.upload import upload
 from stretto.errors import StrettoError
 from stretto.network.routing import Network
 

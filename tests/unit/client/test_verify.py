@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from stretto import control
-from stretto.client import verify as verifying
-from stretto.client.verify import Verdict, all_equal, verify
+from stretto.client.operating import verify as verifying
+from stretto.client.operating.verify import Verdict, all_equal, verify
 from stretto.replog.core.producers import NO_PRODUCER
 from stretto.replog.frame import Kind
 from stretto.vocabulary.types import Offset, TaskId, WorkerId

@@ -13,7 +13,7 @@ from stretto.conductor.planning.assignment import assign
 from stretto.conductor.planning.leadership import LedGroup, plan
 from stretto.errors import UsageError
 from stretto.specs.assignments import Assignment, plans_of
-from stretto.zk.records import encode
+from stretto.zk.znodes.records import encode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from stretto.replog.core.record import GroupRecord, Member
 from stretto.specs.assignments import plans_of
 from stretto.specs.modules import ModuleSpec, ModuleState
 from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
-from stretto.zk.paths import Paths
-from stretto.zk.records import WorkerRegistration
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import WorkerRegistration
 
 ONE = Incarnation("one")
 

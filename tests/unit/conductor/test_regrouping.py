@@ -9,7 +9,7 @@ from stretto.errors import UsageError
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.specs.assignments import Assignment, plans_of
 from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
-from stretto.zk.records import WorkerRegistration
+from stretto.zk.znodes.records import WorkerRegistration
 
 NODES = {"n1": 0, "n2": 0, "n3": 0}
 

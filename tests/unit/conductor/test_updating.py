@@ -11,7 +11,7 @@ from stretto.specs.assignments import plans_of
 from stretto.specs.modules import ModuleSpec, ModuleState, Trial, Update
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Incarnation, StorageId, WorkerId
-from stretto.zk.records import NodeRegistration, WorkerRegistration
+from stretto.zk.znodes.records import NodeRegistration, WorkerRegistration
 
 ASSIGNMENT = assign(
     "m", generation=1, tasks=4, threads=4, workers=4, factor=2, processes=dict.fromkeys("abcd", 0)

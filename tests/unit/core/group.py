@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.effects import Effect
 from stretto.replog.core.events import CasOutcome, Event
-from stretto.replog.core.follower import Follower
+from stretto.replog.core.following.follower import Follower
 from stretto.replog.core.guards import GUARDS, Guards
-from stretto.replog.core.leader import Leader
+from stretto.replog.core.leading.leader import Leader
 from stretto.replog.core.messages import AnyMessage
 from stretto.replog.core.producers import ProducerTable
 from stretto.replog.core.record import GroupRecord, Member, Registration

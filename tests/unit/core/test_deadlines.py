@@ -7,8 +7,8 @@ import pytest
 from stretto.replog.core.effects import Effect
 from stretto.replog.core.events import Event, Tick
 from stretto.replog.core.replica import Replica
-from stretto.sim import node
-from stretto.sim.simulation import run_seed
+from stretto.sim.replication import node
+from stretto.sim.replication.simulation import run_seed
 from stretto.vocabulary.types import Millis
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from stretto.replog.core import effects, events, messages
-from stretto.replog.core.election import CANDIDACY, EMPTY_PATIENCE
 from stretto.replog.core.events import CasOutcome
-from stretto.replog.core.follower import Follower
-from stretto.replog.core.leader import Leader
+from stretto.replog.core.following.election import CANDIDACY, EMPTY_PATIENCE
+from stretto.replog.core.following.follower import Follower
+from stretto.replog.core.leading.leader import Leader
 from stretto.replog.core.replica import RoleName
 from stretto.vocabulary.types import Epoch, Offset, WorkerId
 from tests.unit.core.group import (

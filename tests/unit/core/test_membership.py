@@ -7,7 +7,7 @@ import pytest
 from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.events import CasOutcome
-from stretto.replog.core.follower import Follower
+from stretto.replog.core.following.follower import Follower
 from stretto.vocabulary.types import WorkerId
 from tests.unit.core.group import (
     SETTINGS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stretto.replog.core import effects, events, messages
 from stretto.replog.core.effects import Refusal
-from stretto.replog.core.follower import Follower
-from stretto.replog.core.leader import Leader
+from stretto.replog.core.following.follower import Follower
+from stretto.replog.core.leading.leader import Leader
 from stretto.vocabulary.types import Incarnation
 from tests.unit.core.group import (
     W0,

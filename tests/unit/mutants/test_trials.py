@@ -28,7 +28,7 @@ def test_the_tests_of_a_module_are_asked_first(known: Suite) -> None:
 
 
 def test_the_tests_of_a_modules_own_room_are_asked_before_others_and_all_of_them(known: Suite) -> None:
-    asked = known.of("stretto/client/producer.py").quick
+    asked = known.of("stretto/client/appending/producer.py").quick
     own = [each for each in asked if each.startswith("tests/unit/client/")]
     assert asked[: len(own)] == tuple(own)
     assert {"tests/unit/client/test_append_and_wait.py", "tests/unit/client/test_depot.py"} <= set(own)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stretto import cli
-from stretto.cli.replog import app
+from stretto.cli.inspecting.replog import app
 from stretto.replog.folder import OsFolder
 from stretto.replog.intent import INTENT_NAME, Change, Intent, _encode
 from stretto.replog.log import Replog

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stretto.replog.core.leader import Leader
+from stretto.replog.core.leading.leader import Leader
 from stretto.replog.core.replica import Replica
 from stretto.replog.frame import Kind
-from stretto.sim.node import Node
-from stretto.sim.requests import Batch
-from stretto.sim.scenario import calm_plan
-from stretto.sim.simulation import Simulation
+from stretto.sim.replication.node import Node
+from stretto.sim.replication.requests import Batch
+from stretto.sim.replication.scenario import calm_plan
+from stretto.sim.replication.simulation import Simulation
 from stretto.vocabulary.types import TaskId, WorkerId
 
 DEADLINE_MS = 20_000

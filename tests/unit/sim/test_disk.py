@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from stretto.sim.disk import SimFolder
+from stretto.sim.replication.disk import SimFolder
 
 SEEDS = range(200)
 

@@ -16,7 +16,7 @@ from stretto.replog.core.events import (
     RegistrationSeen,
 )
 from stretto.replog.core.record import GroupRecord
-from stretto.sim.metastore import Link, Manners, Metastore, Session
+from stretto.sim.replication.metastore import Link, Manners, Metastore, Session
 from stretto.sim.world import World
 from stretto.vocabulary.types import WorkerId
 from tests.unit.core.group import W0, W1, incarnation_of, member, record, registration

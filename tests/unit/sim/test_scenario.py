@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.sim.scenario import ExpectationFailed, Script, run_script, scripts
+from stretto.sim.replication.scenario import ExpectationFailed, Script, run_script, scripts
 
 
 def run(text: str) -> str | None:

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from stretto.sim.scenario import calm_plan
-from stretto.sim.simulation import Simulation, Verdict
+from stretto.sim.replication.scenario import calm_plan
+from stretto.sim.replication.simulation import Simulation, Verdict
 from stretto.vocabulary.types import Epoch, WorkerId
 from tests.unit.sim.calm import Calm, replica_of
 

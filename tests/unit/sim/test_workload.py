@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from stretto.replog.core.effects import ReadServed, Refusal, Refused
-from stretto.sim.workload import CLIENT_TIMEOUT_MS, Session
+from stretto.sim.replication.workload import CLIENT_TIMEOUT_MS, Session
 from stretto.vocabulary.types import Epoch, WorkerId
 from tests.unit.sim.calm import Calm, replica_of
 

@@ -17,7 +17,7 @@ from pyspark_stretto.options import Options
 from pyspark_stretto.renewing import Pins, renewed
 from pyspark_stretto.states import Described
 from stretto import control
-from stretto.client.scan import PinnedGroup
+from stretto.client.reading.scan import PinnedGroup
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId, WorkerId

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 
-from pyspark_stretto.columns import Columns
-from pyspark_stretto.schema import Nested, check_fits, pstate_schema
+from pyspark_stretto.columns.pages import Columns
+from pyspark_stretto.columns.schema import Nested, check_fits, pstate_schema
 from stretto.errors import UsageError
 from stretto.pstate.pages import Page
 from stretto.pstate.tree import Row, compile_type, rows_of

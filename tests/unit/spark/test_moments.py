@@ -15,7 +15,7 @@ import pytest
 from pyspark_stretto import moments, states
 from pyspark_stretto.moments import Plan, moment_of
 from stretto import control
-from stretto.client.scan import PinnedGroup
+from stretto.client.reading.scan import PinnedGroup
 from stretto.errors import StrettoError
 
 SECONDS = 20.0

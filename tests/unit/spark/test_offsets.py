@@ -9,8 +9,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import BooleanType, NullType, StringType, StructField, StructType
 
 from pyspark_stretto import streaming
+from pyspark_stretto.columns.schema import DEPOT_SCHEMA
 from pyspark_stretto.options import Options
-from pyspark_stretto.schema import DEPOT_SCHEMA
 from pyspark_stretto.streaming import (
     DepotStream,
     RecordRange,

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import LongType, StructField, StructType
 
+from pyspark_stretto.columns.schema import DEPOT_SCHEMA
 from pyspark_stretto.options import APPLIES, OPTIONS, parse
-from pyspark_stretto.schema import DEPOT_SCHEMA
 from pyspark_stretto.source import DefaultSource
 from stretto.errors import UsageError
 

@@ -16,7 +16,7 @@ from pyspark_stretto.registering import register
 from pyspark_stretto.source import DefaultSource
 from pyspark_stretto.states import Described
 from stretto import control
-from stretto.client.scan import PinnedGroup
+from stretto.client.reading.scan import PinnedGroup
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId, WorkerId

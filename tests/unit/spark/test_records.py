@@ -26,9 +26,9 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from pyspark_stretto.columns.records import Records, check_schema
+from pyspark_stretto.columns.schema import DEPOT_SCHEMA
 from pyspark_stretto.options import Options
-from pyspark_stretto.records import Records, check_schema
-from pyspark_stretto.schema import DEPOT_SCHEMA
 from pyspark_stretto.sink import Target
 from stretto.errors import UsageError
 from stretto.module.partition import task_of

@@ -16,7 +16,7 @@ import stretto.testing
 from stretto import Depot, Module, PState, microbatch, query, step, stream
 from stretto.artifact.importing import manifest
 from stretto.client import PStateReader
-from stretto.client.queries import task_of
+from stretto.client.reading.queries import task_of
 from stretto.errors import UsageError
 from stretto.module.partition import GLOBAL, owner_of
 from stretto.testing.unit import PStateUnderTest

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from stretto import control
-from stretto.client.cluster import Cluster
+from stretto.client.operating.cluster import Cluster
 from stretto.errors import RetriableError
 from stretto.telemetry.windows import Window
 from stretto.ui import collector as collectors

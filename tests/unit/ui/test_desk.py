@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from stretto import control
-from stretto.client.cluster import Cluster
-from stretto.client.status import GroupState, GroupStatus
+from stretto.client.operating.cluster import Cluster
+from stretto.client.operating.status import GroupState, GroupStatus
 from stretto.errors import RetriableError
 from stretto.telemetry.windows import StoryLine
 from stretto.ui import desk as desks

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stretto import control
-from stretto.client.status import GroupState, GroupStatus, ReplicaStatus
+from stretto.client.operating.status import GroupState, GroupStatus, ReplicaStatus
 from stretto.specs.modules import FailedUpdate
 from stretto.ui.views import Health, problems_of, sentence_of, serving_of, serving_unknown
 from stretto.vocabulary.groups import GroupKey

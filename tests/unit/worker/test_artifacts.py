@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stretto import control
 from stretto.artifact.archive import ARTIFACT_BYTES_MAX, PIECE_BYTES, Artifact, Entry, pack
-from stretto.client.upload import upload
+from stretto.client.operating.upload import upload
 from stretto.errors import PeerError, StrettoError, UsageError
 from stretto.network.asking import ask, ask_with_body
 from stretto.supervisor import artifacts

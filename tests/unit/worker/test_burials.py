@@ -10,8 +10,8 @@ from stretto.supervisor import dead_registrations as burials_module
 from stretto.supervisor.dead_registrations import Burials
 from stretto.supervisor.duplicates import Namesakes
 from stretto.vocabulary.types import Incarnation, WorkerId
-from stretto.zk.paths import Paths
-from stretto.zk.records import NodeRegistration, WorkerRegistration, encode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import NodeRegistration, WorkerRegistration, encode
 from tests.unit.worker.followed import ToldView
 from tests.unit.worker.turns import StillLoop
 

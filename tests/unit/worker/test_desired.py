@@ -11,8 +11,8 @@ from stretto.specs.assignments import Assignment, PlacedWorker
 from stretto.specs.modules import ModuleSpec, ModuleState, Update
 from stretto.supervisor.desired import Desired, Fate
 from stretto.vocabulary.types import WorkerId
-from stretto.zk.paths import Paths
-from stretto.zk.records import DestroyedModules, encode
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import DestroyedModules, encode
 from tests.unit.worker.followed import ToldView
 from tests.unit.worker.turns import StillLoop
 

@@ -14,8 +14,8 @@ from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 from stretto.wire import messages as wire
 from stretto.worker import metadata
 from stretto.worker.metadata import MetadataDesk
-from stretto.zk.paths import Paths
-from stretto.zk.survey import GroupSeen
+from stretto.zk.watches.survey import GroupSeen
+from stretto.zk.znodes.paths import Paths
 from tests.unit.core.group import W0, W1, W2, record
 from tests.unit.worker.turns import StillLoop
 

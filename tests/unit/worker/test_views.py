@@ -8,7 +8,7 @@ from stretto.replog.core import effects, events
 from stretto.replog.core.effects import Effect
 from stretto.replog.core.events import Event
 from stretto.replog.core.replica import Replica, RoleName
-from stretto.sim.simulation import run_seed
+from stretto.sim.replication.simulation import run_seed
 from stretto.specs.assignments import GroupPlan
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Millis, TaskId

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stretto.errors import UsageError
-from stretto.zk.credentials import Credentials, kazoo_options
+from stretto.zk.sessions.credentials import Credentials, kazoo_options
 
 
 def written(path: Path, content: bytes, mode: int = 0o600) -> Path:

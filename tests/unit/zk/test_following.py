@@ -8,8 +8,8 @@ from kazoo.exceptions import ConnectionLoss, NoAuthError
 from stretto.replog.core.events import RecordRead, Resign
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, WorkerId
-from stretto.zk.following import FollowedGroup
-from stretto.zk.records import ResignRequest, encode
+from stretto.zk.watches.group import FollowedGroup
+from stretto.zk.znodes.records import ResignRequest, encode
 from tests.unit.core.group import W0, W1, W2, record
 from tests.unit.zk.znodes import Asker
 

@@ -15,8 +15,8 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.invariants import present
 from stretto.vocabulary.types import Incarnation, Millis, WorkerId
 from stretto.zk.metastore import Metastore
-from stretto.zk.paths import Paths
-from stretto.zk.records import WorkerRegistration
+from stretto.zk.znodes.paths import Paths
+from stretto.zk.znodes.records import WorkerRegistration
 from tests.unit.zk.clients import FakeClient
 
 ME = WorkerId("w0")

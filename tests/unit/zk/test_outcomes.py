@@ -19,7 +19,7 @@ from kazoo.exceptions import (
 )
 
 from stretto.replog.core.events import CasOutcome
-from stretto.zk.outcomes import of_compare_and_set
+from stretto.zk.sessions.outcomes import of_compare_and_set
 
 
 def stat(version: int) -> Any:

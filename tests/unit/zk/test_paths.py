@@ -7,7 +7,7 @@ from stretto.options import CLUSTER, Level
 from stretto.replog.core.record import Registration
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Incarnation, WorkerId
-from stretto.zk.paths import Paths
+from stretto.zk.znodes.paths import Paths
 
 WORKER = WorkerId("worker-1")
 LIFE = Incarnation("0f1e")

@@ -10,7 +10,7 @@ from stretto.specs.assignments import Assignment, PlacedWorker
 from stretto.specs.modules import ModuleSpec, ModuleState
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
-from stretto.zk.records import (
+from stretto.zk.znodes.records import (
     NodeRegistration,
     ResignRequest,
     WorkerRegistration,

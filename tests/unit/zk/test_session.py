@@ -11,7 +11,7 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 from kazoo.protocol.states import KazooState
 
 from stretto.vocabulary.invariants import InvariantViolation
-from stretto.zk.session import WINDOW, Session
+from stretto.zk.sessions.session import WINDOW, Session
 from tests.unit.zk.clients import FakeClient
 
 
@@ -95,7 +95,7 @@ def test_the_renewal_of_the_lease_goes_before_what_waits(driven: Driven) -> None
 
 def test_a_busy_server_is_not_a_silent_one(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("stretto.zk.session.time.monotonic", lambda: now)
+    monkeypatch.setattr("stretto.zk.sessions.session.time.monotonic", lambda: now)
     assert driven.session.silent_ms == 0
     for number in range(3):
         driven.ask(str(number))

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from stretto.vocabulary.invariants import InvariantViolation
-from stretto.zk.session import Session
-from stretto.zk.succession import Succession
+from stretto.zk.sessions.session import Session
+from stretto.zk.sessions.succession import Succession
 
 DEADLINE_SECONDS = 30.0
 

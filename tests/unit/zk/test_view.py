@@ -9,9 +9,9 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError, SessionExpiredError
 
 from stretto.vocabulary.types import Incarnation
-from stretto.zk import view as view_module
-from stretto.zk.session import Done, MetastoreUnavailable, Send
-from stretto.zk.view import View
+from stretto.zk.sessions.session import Done, MetastoreUnavailable, Send
+from stretto.zk.watches import view as view_module
+from stretto.zk.watches.view import View
 from tests.unit.zk.znodes import Questions, Znodes
 
 

@@ -13,8 +13,8 @@ from stretto.replog.core.events import Event
 from stretto.replog.core.record import GroupRecord
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import WorkerId
-from stretto.zk.paths import Paths
-from stretto.zk.session import Done, Send
+from stretto.zk.sessions.session import Done, Send
+from stretto.zk.znodes.paths import Paths
 
 Watch = Callable[[WatchedEvent], None]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from stretto.client.scan import PinnedGroup, Scanner
+from stretto.client.reading.scan import PinnedGroup, Scanner
 from stretto.errors import PinLost, RetriableError, StrettoError, UsageError
 from stretto.network.keys import ClusterKey
 from stretto.pstate import ordered

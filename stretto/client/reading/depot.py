@@ -1,0 +1,423 @@
+"""Reading depots: a slice at an offset or a time, or a tail that follows what becomes visible.
+
+The unit on the wire is the stored batch; records are cut out of it here, where they are asked for.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from stretto.client.reading.followers import Followers, Seen
+from stretto.errors import OffsetTrimmed, RetriableError, UsageError
+from stretto.network.routing import Network, patience_ms
+from stretto.replog.core.effects import Refusal
+from stretto.state.depot import DepotBatch
+from stretto.vocabulary.groups import GroupKey
+from stretto.vocabulary.records import DepotOffset, RecordBatch
+from stretto.vocabulary.types import Buffer, TaskId
+from stretto.wire import messages as wire
+
+READ_BYTES = 1 << 20
+REQUEST_TIMEOUT_MS = 3_000
+FOLLOWER_TIMEOUT_MS = 500
+"""One that has not answered by then is left out: the leader is asked."""
+TAIL_WAIT_MS = 1_000
+"""How long a worker holds back the answer to a tail while there is nothing."""
+POLL_MS = 20
+"""What cannot be waited for is asked for again after this: records that are not committed."""
+
+
+class Record(NamedTuple):
+    task: int
+    offset: int
+    timestamp_ms: int
+    data: bytes
+
+
+class Slice(NamedTuple):
+    """Records from one task, and where to go on."""
+
+    records: list[Record]
+    next_offset: int
+
+
+class Reader:
+    """Reads one depot of a module. Each call waits for its answer, over leader moves, until its deadline."""
+
+    def __init__(
+        self,
+        network: Network,
+        module: str,
+        depot: str,
+        *,
+        timeout: float = 30.0,
+        max_staleness: float | None = None,
+        token: str = "",
+    ) -> None:
+        """With ``max_staleness``, in seconds, followers answer too, with what is at most so old. A reader
+        never sees less than it has seen before, nor less than the one whose ``token`` it is given."""
+        self._network = network
+        self._module = module
+        self._depot = depot
+        self._timeout = timeout
+        self._seen = Seen(token)
+        self._followers = None if max_staleness is None else Followers(network, max_staleness, self._seen)
+
+    @property
+    def token(self) -> str:
+        """What was seen so far: another reader that is given it sees as much."""
+        return str(self._seen)
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        return list(self._network.view.tasks.get(self._module, []))
+
+    def read(self, task: int, offset: int, *, max_bytes: int = READ_BYTES, committed: bool = True) -> Slice:
+        """What is visible from ``offset`` on, as far as it fits; empty at the end of the depot.
+
+        Raises OffsetTrimmed, which tells where the depot begins now, if it no longer has that offset.
+        """
+        return self._slice(task, offset, self._reading(task, offset, max_bytes, committed))
+
+    def batches(self, task: int, start: int, end: int) -> Iterator[DepotBatch]:
+        """The stored batches that hold the records ``[start, end)``, all of which are visible; the first and
+        the last may hold more. No object is made for a record, and the next answer is on its way while this
+        one is used. What a follower does not have yet the leader is asked for. Raises OffsetTrimmed as
+        :meth:`read`."""
+        question = self._reading(task, start, READ_BYTES, committed=True)
+        at = start
+        while at < end:
+            reply, bodies = self._stored(task, at, question)
+            if reply.end <= at and self._followers is not None:
+                question = self._reading(task, at, READ_BYTES, committed=True, by_leader=True)
+                reply, bodies = self._stored(task, at, question)
+            if reply.end <= at:
+                raise UsageError(
+                    f"depot {self._depot} of {self._module} ends at offset {at} on task {task}, before {end}"
+                )
+            at = reply.end
+            if at < end:
+                question = self._reading(task, at, READ_BYTES, committed=True)
+            for base, timestamp_ms, body in zip(reply.bases, reply.timestamps_ms, bodies, strict=True):
+                if base < end:
+                    yield DepotBatch(DepotOffset(base), timestamp_ms, bytes(body))
+
+    def _reading(
+        self,
+        task: int,
+        offset: int,
+        max_bytes: int,
+        committed: bool,
+        wait_ms: int = 0,
+        *,
+        by_leader: bool = False,
+        **options: Any,
+    ) -> Question:
+        if offset < 0:
+            raise UsageError(f"{offset} is no offset of a depot; they are from 0 on")
+        # What is not committed is known to the leader alone.
+        followers = self._followers if committed and not by_leader else None
+
+        def message(number: int, group: GroupKey) -> wire.ToWorker:
+            stale = followers.stale(group) if followers is not None else None
+            return wire.ReadDepot(
+                number, group, TaskId(task), self._depot, offset, max_bytes, committed, wait_ms, stale
+            )
+
+        return self._ask(task, message, followers=followers, wait_ms=wait_ms, **options)
+
+    def _stored(
+        self, task: int, offset: int, question: Question
+    ) -> tuple[wire.DepotBatches, list[memoryview]]:
+        reply, bodies = question.wait()
+        if not isinstance(reply, wire.DepotBatches):
+            raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
+        if reply.start > offset:
+            raise OffsetTrimmed(self._depot, task, offset, reply.start)
+        return reply, bodies
+
+    def _slice(self, task: int, offset: int, question: Question) -> Slice:
+        reply, bodies = self._stored(task, offset, question)
+        records = []
+        for base, timestamp_ms, body in zip(reply.bases, reply.timestamps_ms, bodies, strict=True):
+            batch = RecordBatch.parse(body)
+            skip = max(0, offset - base)
+            records += [
+                Record(task, at, timestamp_ms, data)
+                for at, data in enumerate(batch.records()[skip:], base + skip)
+            ]
+        return Slice(records, reply.end)
+
+    def bounds(self, task: int) -> tuple[int, int]:
+        """First offset and end of the depot on this task."""
+        offsets = self._offsets(task, None)
+        return offsets.start, offsets.end
+
+    def all_bounds(self) -> dict[int, tuple[int, int]]:
+        """The bounds of all tasks, which are asked at once."""
+        questions = {int(task): self._asking_offsets(task, None) for task in self.tasks}
+        return {task: (found.start, found.end) for task, found in _waited(questions)}
+
+    def offset_at(self, task: int, timestamp_ms: int) -> int:
+        """The first offset whose batch was appended at or after that time; the end if there is none."""
+        offsets = self._offsets(task, timestamp_ms)
+        return offsets.end if offsets.found is None else offsets.found
+
+    def tail(
+        self,
+        *,
+        start: Mapping[int, int] | None = None,
+        tasks: Iterable[int] | None = None,
+        committed: bool = True,
+    ) -> Iterator[Record]:
+        """Every record from ``start`` (per task; from the beginning if not given) on, for ever.
+
+        Raises OffsetTrimmed if the depot's retention has overtaken it.
+        """
+        at = {task: (start or {}).get(task, 0) for task in tasks or self.tasks}
+        answered: queue.SimpleQueue[int] = queue.SimpleQueue()
+        questions: dict[int, Question] = {}
+
+        def ask(task: int, delay_ms: int = 0) -> None:
+            questions[task] = self._reading(
+                task,
+                at[task],
+                READ_BYTES,
+                committed,
+                TAIL_WAIT_MS,
+                then=lambda _: answered.put(task),
+                delay_ms=delay_ms,
+            )
+
+        for task in at:
+            ask(task)
+        while True:
+            task = answered.get()
+            question = questions[task]
+            try:
+                records, at[task] = self._slice(task, at[task], question)
+            except OffsetTrimmed as trimmed:
+                if task in (start or {}) or at[task] > 0:
+                    raise
+                records, at[task] = [], trimmed.start
+            yield from records
+            ask(task, 0 if records or question.took_ms > POLL_MS else POLL_MS)
+
+    def read_all(self) -> Iterator[Record]:
+        """Everything visible when the call begins, but for what is trimmed before it is read."""
+        for task in self.tasks:
+            offset, end = self.bounds(task)
+            while offset < end:
+                try:
+                    records, offset = self.read(task, offset)
+                except OffsetTrimmed as trimmed:
+                    records, offset = [], trimmed.start
+                yield from (record for record in records if record.offset < end)
+
+    # Asking.
+
+    def _offsets(self, task: int, timestamp_ms: int | None) -> wire.DepotOffsets:
+        ((_, found),) = _waited({task: self._asking_offsets(task, timestamp_ms)})
+        return found
+
+    def _asking_offsets(self, task: int, timestamp_ms: int | None) -> Question:
+        followers = self._followers
+
+        def message(number: int, group: GroupKey) -> wire.ToWorker:
+            stale = followers.stale(group) if followers is not None else None
+            return wire.FindOffset(number, group, TaskId(task), self._depot, timestamp_ms, stale)
+
+        return self._ask(task, message, followers=followers)
+
+    def _ask(
+        self,
+        task: int,
+        message: Callable[[int, GroupKey], wire.ToWorker],
+        *,
+        then: Callable[[Question], None] | None = None,
+        **options: Any,
+    ) -> Question:
+        if (self._module, task) not in self._network.view.of_task:
+            raise UsageError(f"module {self._module} has no task {task}")
+        asked: list[GroupKey] = []
+
+        def noting(number: int, group: GroupKey) -> wire.ToWorker:
+            asked.append(group)
+            return message(number, group)
+
+        def answered(question: Question) -> None:
+            reply = question.reply
+            if isinstance(reply, wire.DepotBatches | wire.DepotOffsets):
+                self._seen.saw(asked[-1], reply.epoch, reply.offset)
+            if then is not None:
+                then(question)
+
+        return Question(
+            self._network, self._module, TaskId(task), noting, self._timeout, then=answered, **options
+        ).begin()
+
+
+def _waited(questions: Mapping[int, Question]) -> Iterator[tuple[int, wire.DepotOffsets]]:
+    for task, question in questions.items():
+        reply, _ = question.wait()
+        if not isinstance(reply, wire.DepotOffsets):
+            raise RetriableError(f"an unexpected answer came: {type(reply).__name__}")
+        yield task, reply
+
+
+class Question:
+    """One request, sent again until it is answered or its time is over."""
+
+    def __init__(
+        self,
+        network: Network,
+        module: str,
+        task: TaskId,
+        message: Callable[[int, GroupKey], wire.ToWorker | None],
+        timeout: float,
+        *,
+        bodies: Sequence[Buffer] = (),
+        wait_ms: int = 0,
+        delay_ms: int = 0,
+        then: Callable[[Question], None] | None = None,
+        followers: Followers | None = None,
+        final: Collection[Refusal] = (),
+    ) -> None:
+        """``message`` is made for the group that holds the task; None ends the question (``has_moved``).
+        ``wait_ms``: how long the worker may hold back the answer. ``then`` runs on the client's thread.
+        ``followers``, if they may answer, are asked before the leader. Refusals for ``final`` reasons are
+        answers."""
+        self._network = network
+        self._module = module
+        self._task = task
+        self._message = message
+        self._sent_bodies = bodies
+        self._tasks = network.view.task_counts.get(module, 0)
+        self._deadline = time.monotonic() + timeout
+        #: Open once it is answered: an Event costs several times as much.
+        self._unanswered = threading.Lock()
+        self._unanswered.acquire()
+        #: None until it is answered, and if it never is.
+        self.reply: wire.ToClient | None = None
+        self._bodies: list[memoryview] = []
+        self._last: Any = None
+        self._attempts = 0
+        self._wait_ms = wait_ms
+        self._then = then
+        self._began_at: float | None = None
+        #: From the asking to the answer.
+        self.took_ms = 0
+        self.has_moved = False
+        self._followers = followers
+        self._final = final
+        #: Of the latest request.
+        self._number: int | None = None
+        self._delay_ms = delay_ms
+
+    def begin(self) -> Self:
+        """From any thread."""
+        if self._delay_ms:
+            self._network.call(self._network.loop.call_after, self._delay_ms, self.send)
+        else:
+            self._network.call(self.send)
+        return self
+
+    def cancel(self) -> None:
+        """From any thread: nobody waits for it."""
+        self._network.call(self._cancel)
+
+    def _cancel(self) -> None:
+        self._deadline = 0.0
+        if self._number is not None:
+            self._network.cancel(self._number)
+
+    def wait(self) -> tuple[wire.ToClient, list[memoryview]]:
+        with self._unanswered:
+            return self.answer()
+
+    def answer(self) -> tuple[wire.ToClient, list[memoryview]]:
+        """Of a question that is answered."""
+        if isinstance(self.reply, wire.Failed):
+            raise self.reply.fault.error(self.reply.why)
+        if self.reply is None:
+            self._network.view.check_tasks(self._module, self._tasks)
+            reason = self._last.reason if isinstance(self._last, wire.Refused) else "no answer"
+            raise RetriableError(
+                f"task {self._task} of {self._module} cannot be read now ({reason}); try again"
+            )
+        return self.reply, self._bodies
+
+    def _finish(self) -> None:
+        self.took_ms = int((time.monotonic() - self._began_at) * 1_000) if self._began_at else 0
+        if self._then is not None:
+            self._then(self)
+        self._unanswered.release()
+
+    def send(self) -> None:
+        """On the client's thread."""
+        self._began_at = self._began_at or time.monotonic()
+        if time.monotonic() > self._deadline:
+            self._finish()
+            return
+        view = self._network.view
+        group = view.of_task.get((self._module, self._task))
+        if group is None or view.task_counts[self._module] != self._tasks:
+            self._finish()
+            return
+        number = self._number = self._network.next_request()
+        message = self._message(number, group)
+        if message is None:
+            self.has_moved = True
+            self._finish()
+            return
+        address = self._followers.pick(group) if self._followers is not None else None
+        if self._followers is None or address is None:
+            self._ask_leader(group, number, message)
+        else:
+            self._ask_follower(self._followers, address, group, number, message)
+
+    def _ask_follower(
+        self, followers: Followers, address: str, group: GroupKey, number: int, message: wire.ToWorker
+    ) -> None:
+        def heard(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
+            if reply is None or isinstance(reply, wire.Refused | wire.Unknown):
+                followers.avoid(address, reply)
+                self._ask_leader(group, number, message)
+            else:
+                self.reply, self._bodies = reply, bodies
+                self._finish()
+
+        timeout_ms = FOLLOWER_TIMEOUT_MS + self._wait_ms
+        self._network.to_replica(address, group, number, message, heard, timeout_ms=timeout_ms)
+
+    def _ask_leader(self, group: GroupKey, number: int, message: wire.ToWorker) -> None:
+        epoch = self._network.view.epoch(group)
+
+        def heard(reply: wire.ToClient | None, bodies: list[memoryview]) -> None:
+            is_refused = isinstance(reply, wire.Refused) and reply.reason not in self._final
+            if reply is None or is_refused or isinstance(reply, wire.Unknown):
+                self._last = reply
+                again()
+            else:
+                self.reply, self._bodies = reply, bodies
+                self._finish()
+
+        def again() -> None:
+            within_ms = patience_ms(self._attempts)
+            self._attempts += 1
+            self._network.when_led_anew(group, self.send, above=epoch, within_ms=within_ms)
+
+        if not self._network.to_leader(
+            group,
+            number,
+            message,
+            self._sent_bodies,
+            heard,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            wait_ms=self._wait_ms,
+        ):
+            again()
