@@ -7,7 +7,8 @@ of different offsets; at the end the follower takes the entries between the lowe
 from the leader's log, and applies them as after a crash.
 
 :mod:`~stretto.catchup.machines.fetch` is the follower's side and :mod:`~stretto.catchup.machines.serve` the
-leader's, both without clock, files and sockets; a worker and the simulator drive them."""
+leader's, both without clock, files and sockets; a worker and the simulator drive them.
+"""
 
 if __name__ == "catchup":
     raise ImportError("this folder installs as stretto.catchup; write 'import stretto.catchup'")

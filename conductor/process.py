@@ -40,7 +40,6 @@ from stretto.conductor.scaling import Scaling
 from stretto.conductor.snapshots import SnapshotRegister
 from stretto.conductor.view import View, named
 from stretto.errors import RetriableError, StrettoError, UsageError
-from stretto.network import log_pages
 from stretto.network.asking import ask
 from stretto.network.endpoint import advertised
 from stretto.network.keys import ClusterKey
@@ -48,6 +47,7 @@ from stretto.network.loop import Loop
 from stretto.network.routing import Network
 from stretto.network.service import Service
 from stretto.options import Level, OptionSet
+from stretto.process import log_pages
 from stretto.process.folder_lock import boot_id
 from stretto.process.logs import RECENT
 from stretto.vocabulary.types import Incarnation

@@ -1,7 +1,8 @@
 """The register of snapshots: which there are of which module, and where. What they hold is never here.
 
 Who makes a snapshot notes it first, so that no other takes its name, and again when it is whole. One whose
-maker died stays noted as being created until somebody deletes it."""
+maker died stays noted as being created until somebody deletes it.
+"""
 
 from __future__ import annotations
 

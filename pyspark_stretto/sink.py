@@ -3,7 +3,8 @@
 A partition of a write is written under a name (:mod:`stretto.client.appending.rounds`): that of the write, or
 of the query, and the number of the partition; the round is the micro-batch. A task that Spark runs again,
 twice at once, or for a micro-batch that it repeats after a restart, is recognized by the workers. Nothing is
-sent before a partition is computed to its end, so a task that fails in its own code has written nothing."""
+sent before a partition is computed to its end, so a task that fails in its own code has written nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from pyspark_stretto.connecting import client_of
 from pyspark_stretto.errors import plainly
 from pyspark_stretto.options import Options, Use, check_applies
 from stretto.client.appending.rounds import RoundClaimed
-from stretto.client.modules import find_depot
+from stretto.client.operating.modules import find_depot
 from stretto.errors import StrettoError, UsageError
 from stretto.module.partition import Partitioner, task_of_bytes
 from stretto.specs.modules import DepotSpec

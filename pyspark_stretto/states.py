@@ -2,7 +2,8 @@
 
 Both are found in the driver and read anywhere, by the same calls
 (:class:`~stretto.client.reading.scan.Scan`). What is found is plain data, so Spark can send it to whoever
-reads."""
+reads.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ import msgspec
 from pyspark_stretto.options import Options
 from stretto import control
 from stretto.artifact.archive import digest_of
-from stretto.client.modules import find_depot, find_pstate
 from stretto.client.operating.cluster import Cluster
+from stretto.client.operating.modules import find_depot, find_pstate
 from stretto.client.operating.status import newest_groups
 from stretto.client.reading.scan import PinnedGroup, Scan, Scanner, pin_module, release
 from stretto.errors import RetriableError, StrettoError, UsageError

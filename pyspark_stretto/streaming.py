@@ -27,7 +27,7 @@ from pyspark_stretto.connecting import client_of
 from pyspark_stretto.errors import plainly
 from pyspark_stretto.options import Options, check_applies, check_tasks
 from stretto.client import Reader
-from stretto.client.modules import find_depot
+from stretto.client.operating.modules import find_depot
 from stretto.client.reading.scan import MAX_STALENESS_SECONDS
 from stretto.control import is_same_module
 from stretto.errors import OffsetTrimmed, StrettoError, UsageError

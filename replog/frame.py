@@ -24,6 +24,8 @@ import msgspec
 from crc32c import crc32c
 
 from stretto.errors import PeerError, UsageError
+from stretto.vocabulary.invariants import check
+from stretto.vocabulary.records import BATCH_BYTES_MAX
 from stretto.vocabulary.types import Buffer, Epoch, Offset, ProducerId, TaskId
 
 HEADER_BYTES = 64
@@ -32,6 +34,8 @@ OVERHEAD_BYTES = HEADER_BYTES + TRAILER_BYTES
 
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 """Bounds what a reader may have to hold in memory to verify one frame."""
+
+check(BATCH_BYTES_MAX <= PAYLOAD_BYTES_MAX, "a record batch must fit a frame")
 
 FRAME_VERSION = 1
 

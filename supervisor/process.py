@@ -26,11 +26,11 @@ import structlog
 
 from stretto import control
 from stretto.errors import StrettoError, UsageError
-from stretto.network import log_pages
 from stretto.network.endpoint import advertised
 from stretto.network.keys import ClusterKey
 from stretto.network.loop import Loop
 from stretto.network.service import Service
+from stretto.process import log_pages
 from stretto.process.folder_lock import lock_folder
 from stretto.process.logs import RECENT
 from stretto.process.private_files import open_private

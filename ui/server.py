@@ -39,14 +39,14 @@ from stretto.errors import (
 )
 from stretto.process.interrupts import ending_at_once
 from stretto.ui.api import ROUTES
-from stretto.ui.collector import Collector
-from stretto.ui.desk import Desk
+from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.threads import SCRAPES, on
 from stretto.ui.document import document_of
-from stretto.ui.history import History
-from stretto.ui.metrics import Metrics
 from stretto.ui.security import Gate, check_listening
-from stretto.ui.store import Store
-from stretto.ui.threads import SCRAPES, on
+from stretto.ui.telemetry.collector import Collector
+from stretto.ui.telemetry.history import History
+from stretto.ui.telemetry.metrics import Metrics
+from stretto.ui.telemetry.store import Store
 
 log = structlog.get_logger()
 

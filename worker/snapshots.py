@@ -6,7 +6,8 @@ kept goes when nobody has asked for it in a while. Digests and copies are made o
 copies no faster than ``snapshot.max.bytes.per.second``.
 
 The folder is that of who makes the snapshot, who has put a file ``creating`` into it with a word of its own:
-a worker writes only where it finds that word, so it never fills a folder that merely has the same name."""
+a worker writes only where it finds that word, so it never fills a folder that merely has the same name.
+"""
 
 from __future__ import annotations
 

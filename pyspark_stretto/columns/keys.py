@@ -3,7 +3,8 @@
 What :mod:`stretto.pstate.ordered` does for one key is done here for all keys of a page with a few operations
 on arrays: the bytes stay where they are, and where each row has got to is an array of positions. Texts become
 a column by leaving out the bytes between them. A union of several types, and a tuple of any length, are
-decoded one by one."""
+decoded one by one.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ What a round will write is *claimed* first, by a digest: two who work at the sam
 the other, write the same or the later one is refused.
 
 A log is sealed for a grouping that is to follow (:mod:`stretto.conductor.planning.regrouping`), by an entry;
-so whoever leads has it, and takes no append, whatever else it has heard."""
+so whoever leads has it, and takes no append, whatever else it has heard.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A whole cluster: how long a failure is felt, what idling costs, how fast a large module starts.
 
 Each measure runs a :class:`~stretto.local.cluster.LocalCluster` of three nodes in a folder of its own. Gaps
-are between acknowledgements of appends made one at a time: the longest is what a user waits for at worst."""
+are between acknowledgements of appends made one at a time: the longest is what a user waits for at worst.
+"""
 
 from __future__ import annotations
 

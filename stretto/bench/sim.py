@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from stretto.bench import Result
-from stretto.sim.replication.campaign import Summary, cores, run_seeds
+from stretto.sim.campaigns.replication import Summary, cores, run_seeds
 
 SEEDS = 300
 SECONDS_MAX = 60

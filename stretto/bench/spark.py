@@ -42,7 +42,7 @@ from stretto.bench.replication import (
 )
 from stretto.client import connect
 from stretto.client.api import Client
-from stretto.client.reading.depot import Question
+from stretto.client.asking.question import Question
 from stretto.errors import StrettoError
 from stretto.module.partition import owner_of
 from stretto.network.routing import Network

@@ -30,7 +30,7 @@ from stretto.process.interrupts import ending_at_once
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("stretto.cli.daemons.up:up", "Run a whole cluster on this machine."),
     "demo": (
-        "stretto.cli.daemons.demo:demo",
+        "stretto.cli.demo.demo:demo",
         "Run a cluster with a module under load, to look at and to break.",
     ),
     "deploy": ("stretto.cli.deploying.deploy:app", "Launch, update, move, scale, pause and destroy modules."),

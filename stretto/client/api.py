@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from stretto.client.appending.acks import Ack
 from stretto.client.appending.depot import DepotAppender, check_declared, names_of
 from stretto.client.appending.producer import Producer
 from stretto.client.appending.rounds import NamedWriter
-from stretto.client.modules import describe, find_depot, find_pstate
+from stretto.client.operating.modules import describe, find_depot, find_pstate
 from stretto.client.reading.depot import Reader, Record, Slice
 from stretto.client.reading.pstate import PStateReader
 from stretto.client.reading.queries import Asking
@@ -224,19 +223,6 @@ def connect(
 
 
 # Async: the same client, whose waiting is done by asyncio.
-
-
-async def await_ack(ack: Ack) -> dict[str, Any]:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def settle() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    ack.add_done_callback(lambda: loop.call_soon_threadsafe(settle))
-    await done
-    return ack.result(0)
 
 
 class AsyncReader:

@@ -6,7 +6,8 @@ sentence of :class:`~stretto.wire.messages.Failed`. :mod:`stretto.network.servic
 :mod:`stretto.network.asking` asks.
 
 Each module here holds the calls about one thing, and :mod:`~stretto.control.encoding` lists them all. They
-are used as ``admin.Launch``."""
+are used as ``control.Launch``.
+"""
 
 from __future__ import annotations
 

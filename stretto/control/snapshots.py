@@ -1,7 +1,8 @@
 """Snapshots: noted by the conductor, cut and copied by workers.
 
 To make one, topologies are held, a marker goes through each group's log, and the state of its tasks at the
-marker (the *cut*) is copied; :mod:`stretto.snapshot.creating` tells the order."""
+marker (the *cut*) is copied; :mod:`stretto.snapshot.creating` tells the order.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Options change while the cluster runs. They are kept in the metastore by level
 (:mod:`stretto.zk.watches.options`): for the whole cluster, for a module, or for one depot, topology or PState
 of a module; the most specific level that has a value wins. Validation, documentation and the core's settings
-are made from :mod:`~stretto.options.table`, so that nothing about an option is said twice."""
+are made from :mod:`~stretto.options.table`, so that nothing about an option is said twice.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 a file for remember the end of their own.
 
 What cannot be written, because a disk is full or a terminal is gone, is lost: a daemon has better things to
-do than to die of its log."""
+do than to die of its log.
+"""
 
 from __future__ import annotations
 

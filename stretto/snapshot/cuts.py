@@ -3,7 +3,8 @@
 Groups are cut one after the other, by markers in their logs. What each task says of its microbatches at its
 own marker decides, not what anybody believes to have held off: the latest microbatch is committed, every task
 that has a part in it has let it take effect, and none has let a later one. Then the PStates of all tasks are
-those after that microbatch."""
+those after that microbatch.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 another.
 
 It is written last and appears at once, so a folder that has it is whole, or was damaged afterwards. It
-carries a checksum of itself, and sizes and hashes of everything else."""
+carries a checksum of itself, and sizes and hashes of everything else.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The log of such a group begins at an offset above 0, that of the furthest of its tasks, and what is below it
 is epoch 0, which no leader ever had. So a replica that comes later with nothing is below that log, and takes
-the leader's state; and one that begins with the snapshot is where the others began."""
+the leader's state; and one that begins with the snapshot is where the others began.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ ZooKeeper, a conductor and a supervisor for each node run as they do under ``str
 (:mod:`stretto.local.cluster`), in a folder that goes away at the end. Workers are real processes and so is
 what befalls them: they are killed, frozen by a signal, or cut off by the roads between the nodes
 (:mod:`stretto.testing.roads`). Whatever was done, :meth:`ClusterUnderTest.heal` undoes it and waits until
-every task group has all its replicas in sync."""
+every task group has all its replicas in sync.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ from typing import NewType
 import msgspec
 
 from stretto.errors import PeerError, UsageError
-from stretto.replog.frame import PAYLOAD_BYTES_MAX
 from stretto.vocabulary.invariants import check
 from stretto.vocabulary.types import Buffer
 
@@ -41,8 +40,6 @@ RECORD_BYTES_MAX = 8 * 1024 * 1024
 BATCH_BYTES_MAX = 32 * 1024 * 1024
 """Of a whole batch, with its lengths. A batch is the payload of one frame and is held in memory."""
 DEPOT_NAME_BYTES_MAX = 255
-
-check(BATCH_BYTES_MAX <= PAYLOAD_BYTES_MAX, "a record batch must fit a frame")
 
 _HEAD = struct.Struct("<BBHI")
 _HEAD_BYTES = _HEAD.size

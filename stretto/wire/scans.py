@@ -2,7 +2,8 @@
 
 A message is a header (MessagePack, one of the structs below) and bodies beside it, as in
 :mod:`stretto.wire.messages`. Every request names a pin and is answered once; none changes anything but the
-pin's time, so that a request whose answer was lost can be made again."""
+pin's time, so that a request whose answer was lost can be made again.
+"""
 
 from __future__ import annotations
 

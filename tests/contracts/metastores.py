@@ -26,7 +26,7 @@ from stretto.replog.core.events import (
 )
 from stretto.replog.core.record import GroupRecord, Member, Registration
 from stretto.sim.replication.metastore import Link, Manners, Metastore, Session
-from stretto.sim.world import World
+from stretto.sim.virtual.world import World
 from stretto.vocabulary.invariants import present
 from stretto.vocabulary.types import Incarnation, StorageId, WorkerId
 from stretto.zk.znodes.paths import Paths

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stretto import cli
-from stretto.sim.replication.campaign import ALL_TOTALS_FROM_SEEDS, Summary
+from stretto.sim.campaigns.replication import ALL_TOTALS_FROM_SEEDS, Summary
 from stretto.sim.replication.mutants import MUTANTS
 from stretto.sim.replication.scenario import scripts
 from stretto.sim.replication.simulation import TOTALS, Verdict

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from stretto import cli
+from stretto.sim.campaigns.worlds import catch
 from stretto.sim.microbatch.mutants import MUTANTS
 from stretto.sim.microbatch.simulation import run_seed
-from stretto.sim.worlds import catch
 from stretto.worker.microbatch.guards import Guards
 
 TRIED = (

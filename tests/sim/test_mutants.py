@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from stretto.replog.core.guards import GUARDS, Guards
-from stretto.sim.replication.campaign import catch
+from stretto.sim.campaigns.replication import catch
 from stretto.sim.replication.mutants import MUTANTS
 
 SLOW = {"appends_while_resigning", "isr_change_version", "resign_is_meant"}

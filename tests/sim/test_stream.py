@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from stretto import cli
+from stretto.sim.campaigns.worlds import catch
 from stretto.sim.stream.mutants import MUTANTS
 from stretto.sim.stream.simulation import run_seed
-from stretto.sim.worlds import catch
 from stretto.worker.topology.guards import Guards
 
 TRIED = ("elections", "restarts", "dead executors", "failures", "parked", "sent again", "declined", "cut")

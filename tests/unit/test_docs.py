@@ -25,7 +25,7 @@ from stretto.replog.core import effects, events, messages
 from stretto.replog.core.guards import Guards
 from stretto.sim.replication.mutants import MUTANTS
 from stretto.sim.replication.scenario import scripts
-from stretto.ui.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from stretto.ui.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md", "docs/PROTOCOL.md"]

@@ -9,7 +9,7 @@ import pytest
 
 from stretto.control import Log, LogLevel, LogPage
 from stretto.errors import StrettoError
-from stretto.network import log_pages
+from stretto.process import log_pages
 from stretto.process.logs import Recent
 
 TIME = "2026-01-01T00:00:00Z"

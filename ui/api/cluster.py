@@ -10,9 +10,9 @@ from litestar.params import Parameter
 from stretto import control
 from stretto.specs.operations import Operation
 from stretto.ui.api.common import Limit, find_named, get, node_named, put
-from stretto.ui.desk import Desk
-from stretto.ui.threads import HEALTH, SLOW
-from stretto.ui.views import ClusterView
+from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.threads import HEALTH, SLOW
+from stretto.ui.cluster.views import ClusterView
 from stretto.vocabulary.types import WorkerId
 
 

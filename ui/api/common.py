@@ -15,8 +15,8 @@ from litestar.params import Parameter
 from stretto import control
 from stretto.client.operating.status import GroupStatus
 from stretto.errors import UsageError
-from stretto.ui.desk import Desk
-from stretto.ui.threads import LOOKS, SLOW, on
+from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.threads import LOOKS, SLOW, on
 from stretto.vocabulary.suggest import did_you_mean
 
 T = TypeVar("T")

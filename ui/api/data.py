@@ -19,8 +19,8 @@ from stretto.errors import OutcomeUnknown, ProcessingFailed, ResultUnknown, Retr
 from stretto.module.partition import Partitioner
 from stretto.pstate import types
 from stretto.ui.api.common import Limit, find_named, get, module_named, post
-from stretto.ui.desk import Desk
-from stretto.ui.threads import SLOW
+from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.threads import SLOW
 from stretto.vocabulary.decoding import MALFORMED
 
 RECORDS_MAX = 10_000

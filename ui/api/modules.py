@@ -13,10 +13,10 @@ from stretto.client.operating.failures import ModuleFailures, find_failures, set
 from stretto.client.operating.status import GroupStatus
 from stretto.errors import UsageError
 from stretto.ui.api.common import Group, find_named, get, group_named, groups_of, module_named, post
-from stretto.ui.charts import Charts
-from stretto.ui.desk import Desk
-from stretto.ui.history import CHARTED_MINUTES, History, Scope
-from stretto.ui.threads import SLOW
+from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.threads import SLOW
+from stretto.ui.telemetry.charts import Charts
+from stretto.ui.telemetry.history import CHARTED_MINUTES, History, Scope
 from stretto.vocabulary.types import Epoch, WorkerId
 
 MINUTES_MAX = 7 * 24 * 60

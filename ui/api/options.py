@@ -7,7 +7,7 @@ import msgspec
 from stretto import control
 from stretto.options import Level
 from stretto.ui.api.common import delete, find_named, get, module_named, put
-from stretto.ui.desk import Desk
+from stretto.ui.cluster.desk import Desk
 
 
 @get("/options", summary="Dynamic options in force at a level")

@@ -14,7 +14,7 @@ from stretto.snapshot.checking import Verdict, check
 from stretto.snapshot.creating import create, default_name
 from stretto.snapshot.keeping import delete_files, too_many
 from stretto.ui.api.common import delete, get, module_named, post
-from stretto.ui.desk import Desk
+from stretto.ui.cluster.desk import Desk
 from stretto.vocabulary.suggest import did_you_mean
 
 

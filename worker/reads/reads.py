@@ -3,7 +3,8 @@ lease is checked after the state was looked at.
 
 Most point reads take a shorter way: :mod:`stretto.worker.reads.point_reads`. Everything else is read on the
 reading thread, and alone, so that nobody waits for another's long answer. A read at the end of a depot may
-wait there: see :mod:`stretto.worker.reads.parked_reads`."""
+wait there: see :mod:`stretto.worker.reads.parked_reads`.
+"""
 
 from __future__ import annotations
 

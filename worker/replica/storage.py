@@ -5,7 +5,8 @@ environment per task); ``incoming``, ``install`` and ``outgoing`` while a leader
 (:mod:`stretto.catchup.install`), ``spool`` while it copies its own, ``takeover`` until it has the files of
 tasks that come from other groups (:mod:`stretto.worker.replica.takeover`). Whatever cannot be trusted is set
 aside under another name, never deleted, and the replica begins again, empty and under a fresh storage id, so
-that no record mistakes it for what it was."""
+that no record mistakes it for what it was.
+"""
 
 from __future__ import annotations
 

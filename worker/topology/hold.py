@@ -4,7 +4,8 @@ Who asks for a hold prolongs it, or it ends by itself: no snapshot that its make
 waiting. While it lasts no records and no microbatch are begun; what has begun goes on, and is waited for.
 
 A hold says for which groups and epochs it stands. As long as a group's leader of that epoch leads, nothing
-that hops to other groups is counted as done there between the first cut and the last."""
+that hops to other groups is counted as done there between the first cut and the last.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 One server is one JVM under a guardian process (see :mod:`stretto.zk.server.guardian`): it stops when it is
 told to and when this process ends, however that happens. It listens on loopback only. The folder holds its
 configuration, its log and its data; a lock on it lasts as long as the JVM, so that two servers never share
-it. A server counts as started when it answers that it serves requests."""
+it. A server counts as started when it answers that it serves requests.
+"""
 
 from __future__ import annotations
 

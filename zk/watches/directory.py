@@ -3,7 +3,8 @@
 One watch on the list of workers and one on each worker's incarnations (:mod:`stretto.zk.watches.znode`); what
 a registration says of where its process listens never changes, so it is read once. The whole is told when no
 read is under way, if it is another than before. Of a worker with several incarnations, the one registered
-last counts: the others are leftovers of processes that are gone."""
+last counts: the others are leftovers of processes that are gone.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Verbs that move data of a module: ``append``, ``tail``, ``select``, ``query``, ``failures``, ``export``."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from stretto import control
 from stretto.cli.cluster import reach
 from stretto.client.api import Client
-from stretto.client.modules import describe, find_pstate
 from stretto.client.operating.cluster import Cluster
+from stretto.client.operating.modules import describe, find_pstate
 from stretto.client.reading.pstate import PStateReader
 from stretto.errors import RetriableError, UsageError
 from stretto.network.routing import Network

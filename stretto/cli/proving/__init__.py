@@ -1,0 +1,1 @@
+"""Verbs that put stretto to the proof: ``sim`` and ``bench``."""

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from stretto.cli.proving import sim_worlds
 from stretto.errors import UsageError
-from stretto.sim.replication.campaign import Summary, catch_all, cores, guards_of, run_seeds
+from stretto.sim.campaigns.replication import Summary, catch_all, cores, guards_of, run_seeds
 from stretto.sim.replication.faults import Plan
 from stretto.sim.replication.mutants import MUTANTS
 from stretto.sim.replication.scenario import ExpectationFailed, run_script, scripts

@@ -9,9 +9,9 @@ import msgspec
 import typer
 
 from stretto.errors import UsageError
-from stretto.sim.replication.campaign import Summary
+from stretto.sim.campaigns.replication import Summary
+from stretto.sim.campaigns.worlds import WORLDS, SmallWorld, catch_all, run_seeds
 from stretto.sim.replication.simulation import Verdict
-from stretto.sim.worlds import WORLDS, SmallWorld, catch_all, run_seeds
 
 
 def run(

@@ -138,9 +138,21 @@ class Ack:
         callback()
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
-        from stretto.client.api import await_ack  # noqa: PLC0415 - asyncio only for who awaits
+        return self._awaited().__await__()
 
-        return await_ack(self).__await__()
+    async def _awaited(self) -> dict[str, Any]:
+        import asyncio  # noqa: PLC0415 - only those load it who await an acknowledgement
+
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def settle() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self.add_done_callback(lambda: loop.call_soon_threadsafe(settle))
+        await done
+        return self.result(0)
 
 
 #: For who does not want to know.

@@ -2,7 +2,8 @@
 
 A :class:`~stretto.client.appending.producer.Producer` takes bytes and sends them where it is told. This is
 the layer above it, for values: it encodes them as JSON and asks the depot's
-:class:`~stretto.module.partition.Partitioner`, as the command line, the REST API and Spark do."""
+:class:`~stretto.module.partition.Partitioner`, as the command line, the REST API and Spark do.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from stretto import control
 from stretto.client.appending.acks import Ack
 from stretto.client.appending.producer import Producer
-from stretto.client.modules import find_depot
+from stretto.client.operating.modules import find_depot
 from stretto.errors import UsageError
 from stretto.module.partition import Partitioner, record_of
 from stretto.specs.modules import DepotSpec

@@ -16,7 +16,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
-from stretto.client.reading.depot import Question
+from stretto.client.asking.question import Question
 from stretto.errors import ModulePaused, RetriableError, StrettoError, UsageError
 from stretto.network.routing import Network
 from stretto.replog.core.effects import Refusal

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from stretto import control
+from stretto.client.asking.question import Question
 from stretto.client.operating.status import newest_groups
-from stretto.client.reading.depot import Question
 from stretto.errors import RetriableError, StrettoError
 from stretto.network.asking import ask
 from stretto.network.routing import Network

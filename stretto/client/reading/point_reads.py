@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from stretto.client.reading.depot import Question
-from stretto.client.reading.followers import Followers, Seen
+from stretto.client.asking.followers import Followers, Seen
+from stretto.client.asking.question import Question
 from stretto.errors import RetriableError, StrettoError
 from stretto.network.routing import Network
 from stretto.vocabulary.groups import GroupKey

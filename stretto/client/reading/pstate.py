@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from stretto.client.reading.depot import Question
-from stretto.client.reading.followers import Followers, Seen
+from stretto.client.asking.followers import Followers, Seen
+from stretto.client.asking.question import Question
 from stretto.client.reading.point_reads import PointReads
 from stretto.errors import RetriableError, UsageError
 from stretto.module.partition import owner_of, owners_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stretto.client.reading.depot import Question
+from stretto.client.asking.question import Question
 from stretto.control import ModuleDescription
 from stretto.errors import QueryFailed, RetriableError, UsageError
 from stretto.module.partition import owner_of

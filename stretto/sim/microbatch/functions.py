@@ -2,7 +2,8 @@
 
 On every task it has a list of what it did and counters that hops add to. Each record draws a word that nobody
 can guess and leaves it on two tasks, so that two runs of one record cannot be mixed unseen. It returns that
-word: who appended the record must be told that of the run that took effect."""
+word: who appended the record must be told that of the run that took effect.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from stretto.pstate import changes as state_changes
 from stretto.pstate.changes import Changes
 from stretto.sim.microbatch.functions import Call, Kept, Run
 from stretto.sim.microbatch.plan import DEPOT, SETTINGS, TOPOLOGY
-from stretto.sim.world import Violation
+from stretto.sim.virtual.world import Violation
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import Source, Version
 from stretto.vocabulary.types import Epoch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.sim.rules import Mutant, always, mutant
+from stretto.sim.virtual.rules import Mutant, always, mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     mutant("may_prime", "a record is replaced by what follows it only", always(True)),

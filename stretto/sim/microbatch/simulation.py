@@ -23,7 +23,7 @@ from stretto.sim.microbatch.group import Group
 from stretto.sim.microbatch.leader import Leader
 from stretto.sim.microbatch.plan import DEPOT, TOPOLOGY, Behaviour, Plan
 from stretto.sim.replication.simulation import Verdict
-from stretto.sim.world import Trace, Violation, World
+from stretto.sim.virtual.world import Trace, Violation, World
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import Source, Version
 from stretto.vocabulary.types import TaskId

@@ -20,7 +20,7 @@ from stretto.replog.core.record import GroupRecord, Member
 from stretto.replog.core.replica import Replica
 from stretto.replog.epochs import History, starting_below
 from stretto.replog.frame import Frame, Kind, decode, payload
-from stretto.sim.world import Violation
+from stretto.sim.virtual.world import Violation
 from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, StorageId, WorkerId
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from stretto.replog.frame import Header
 from stretto.replog.identity import Fsync, Identity, open_identity
 from stretto.replog.log import Replog
 from stretto.sim.replication.disk import SimFolder
-from stretto.sim.world import Violation
+from stretto.sim.virtual.world import Violation
 from stretto.vocabulary.types import Epoch, Millis, Offset, StorageId, TaskId, WorkerId
 
 if TYPE_CHECKING:

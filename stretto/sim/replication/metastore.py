@@ -24,7 +24,7 @@ from stretto.replog.core.events import (
     RegistrationSeen,
 )
 from stretto.replog.core.record import GroupRecord, Member, Registration
-from stretto.sim.world import World
+from stretto.sim.virtual.world import World
 from stretto.vocabulary.types import Incarnation, WorkerId
 
 Lost: TypeAlias = Event | Registration | None

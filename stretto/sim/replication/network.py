@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.sim.world import World
+from stretto.sim.virtual.world import World
 from stretto.vocabulary.types import WorkerId
 
 

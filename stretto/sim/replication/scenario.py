@@ -72,7 +72,7 @@ from stretto.sim.replication.node import Node
 from stretto.sim.replication.requests import Batch
 from stretto.sim.replication.simulation import FAILURES, Simulation, Verdict
 from stretto.sim.replication.workload import Session
-from stretto.sim.world import Trace, Violation
+from stretto.sim.virtual.world import Trace, Violation
 from stretto.vocabulary.types import Millis, TaskId, WorkerId
 
 UNTIL_MS = 20_000

@@ -19,7 +19,7 @@ from stretto.sim.replication.metastore import Metastore
 from stretto.sim.replication.network import Network
 from stretto.sim.replication.node import Node
 from stretto.sim.replication.workload import Workload
-from stretto.sim.world import Trace, Violation, World
+from stretto.sim.virtual.world import Trace, Violation, World
 from stretto.vocabulary.invariants import InvariantViolation
 from stretto.vocabulary.types import Epoch, Millis, WorkerId
 from stretto.wire import catchup

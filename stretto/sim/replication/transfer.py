@@ -19,7 +19,7 @@ from stretto.replog.core.producers import ProducerTable
 from stretto.replog.core.replica import Replica
 from stretto.replog.frame import Frame, decode
 from stretto.sim.replication.machine import Snapshot
-from stretto.sim.world import Violation
+from stretto.sim.virtual.world import Violation
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Millis, Offset, TaskId, WorkerId
 from stretto.wire import catchup

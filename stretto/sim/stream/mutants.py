@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.sim.rules import Mutant, always, mutant
+from stretto.sim.virtual.rules import Mutant, always, mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     mutant("has_run", "a hop that was taken is not run again", always(False)),

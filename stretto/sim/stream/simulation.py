@@ -20,7 +20,7 @@ from random import Random
 from stretto.sim.replication.simulation import Verdict
 from stretto.sim.stream.group import Group
 from stretto.sim.stream.plan import Behaviour, Plan, Record
-from stretto.sim.world import Trace, Violation, World
+from stretto.sim.virtual.world import Trace, Violation, World
 from stretto.vocabulary.types import TaskId
 from stretto.worker.topology.guards import GUARDS, Guards
 

@@ -126,7 +126,9 @@ def _written_bytes(folder: Path) -> int:
 @pytest.mark.soak
 def test_a_full_disk_is_told_and_overcome(cluster: Cluster) -> None:
     victim = leave_behind(cluster, **BULK)
-    options(cluster, **{LIMIT: SLOW, "replication.far.horizon.timeout.millis": 1_000})
+    timeout_seconds = 4.0
+    timeout_ms = int(timeout_seconds * 1_000)
+    options(cluster, **{LIMIT: SLOW, "replication.far.horizon.timeout.millis": timeout_ms})
     leader = cluster.leader()
     network = Network(cluster.addresses(), None)
     with Load(cluster.connect(), depot=LOAD_DEPOT) as load:
@@ -138,7 +140,7 @@ def test_a_full_disk_is_told_and_overcome(cluster: Cluster) -> None:
         wait_said(leader, "follower_has_no_room")
         images = leader.said("image_begins")
         waited = time.monotonic()
-        wait_until("three time-outs pass", lambda: time.monotonic() > waited + 3.0, 20.0)
+        wait_until("three time-outs pass", lambda: time.monotonic() > waited + 3 * timeout_seconds, 60.0)
         assert leader.said("image_begins") == images
         resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         options(cluster, **{LIMIT: 0})

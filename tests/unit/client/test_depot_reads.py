@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from stretto.client.reading.depot import Question, Reader, Record
+from stretto.client.asking.question import Question
+from stretto.client.reading.depot import Reader, Record
 from stretto.errors import OffsetTrimmed, RetriableError, UsageError
 from stretto.replog.core.effects import Refusal
 from stretto.vocabulary.groups import GroupKey

@@ -44,7 +44,7 @@ def test_it_is_asked_again_after_looking_where_the_workers_are(
 
 
 def test_in_the_end_it_is_told_that_nobody_answers(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stretto.client.modules.ASK_SECONDS", 0.01)
+    monkeypatch.setattr("stretto.client.operating.modules.ASK_SECONDS", 0.01)
     with pytest.raises(RetriableError, match="no worker of module m answers; see 'stretto module-status m'"):
         client.describe(MODULE, timeout=0.1)
     with pytest.raises(RetriableError, match="no worker of module m answers"):

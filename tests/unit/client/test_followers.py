@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stretto.client.reading.followers import AVOID_LAGGING_MS, AVOID_MS, Followers, Seen
+from stretto.client.asking.followers import AVOID_LAGGING_MS, AVOID_MS, Followers, Seen
 from stretto.errors import UsageError
 from stretto.network.routing import ClusterView
 from stretto.replog.core.effects import Refusal

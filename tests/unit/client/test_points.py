@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stretto.client.reading.followers import Seen
+from stretto.client.asking.followers import Seen
 from stretto.client.reading.point_reads import READ_KEYS, PointReads
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.network.endpoint import Connection, Endpoint

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stretto.cli.daemons import demo as command
+from stretto.cli.demo import demo as command
 from stretto.errors import StrettoError, UsageError
 
 

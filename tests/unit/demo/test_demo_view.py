@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from stretto import control
-from stretto.demo.load import Account
-from stretto.demo.view import render
+from stretto.cli.demo.load import Account
+from stretto.cli.demo.view import render
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 from stretto.wire.messages import GroupView

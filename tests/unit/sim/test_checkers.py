@@ -17,7 +17,7 @@ from stretto.replog.core.effects import Acked, Refusal, Refused
 from stretto.replog.core.record import GroupRecord, Member
 from stretto.replog.frame import Frame, Kind
 from stretto.sim.replication import checkers as checkers_module
-from stretto.sim.world import Violation
+from stretto.sim.virtual.world import Violation
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, ProducerId, StorageId, WorkerId
 from tests.unit.core.group import append_event, entry, history
 from tests.unit.sim.calm import Calm, replica_of

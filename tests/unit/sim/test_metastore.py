@@ -17,7 +17,7 @@ from stretto.replog.core.events import (
 )
 from stretto.replog.core.record import GroupRecord
 from stretto.sim.replication.metastore import Link, Manners, Metastore, Session
-from stretto.sim.world import World
+from stretto.sim.virtual.world import World
 from stretto.vocabulary.types import WorkerId
 from tests.unit.core.group import W0, W1, incarnation_of, member, record, registration
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stretto.sim.replication.network import Network, Weather
-from stretto.sim.world import World
+from stretto.sim.virtual.world import World
 from tests.unit.core.group import W0, W1, W2
 
 

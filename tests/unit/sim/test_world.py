@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stretto.sim.world import World
+from stretto.sim.virtual.world import World
 
 
 def test_things_happen_in_the_order_of_their_time_then_of_their_scheduling() -> None:

@@ -14,7 +14,7 @@ from stretto.telemetry.windows import (
     TopologyWindow,
     Window,
 )
-from stretto.ui.charts import Charts, charts_of, point_of
+from stretto.ui.telemetry.charts import Charts, charts_of, point_of
 from stretto.vocabulary.types import Epoch
 from tests.unit.ui.windows import distribution, group, kind, looks, window
 

@@ -15,11 +15,11 @@ from stretto import control
 from stretto.client.operating.cluster import Cluster
 from stretto.errors import RetriableError
 from stretto.telemetry.windows import Window
-from stretto.ui import collector as collectors
-from stretto.ui.collector import Collector
-from stretto.ui.history import History, Scope
-from stretto.ui.metrics import Metrics
-from stretto.ui.store import HOUR_MS, Store
+from stretto.ui.telemetry import collector as collectors
+from stretto.ui.telemetry.collector import Collector
+from stretto.ui.telemetry.history import History, Scope
+from stretto.ui.telemetry.metrics import Metrics
+from stretto.ui.telemetry.store import HOUR_MS, Store
 from stretto.vocabulary.types import WorkerId
 from stretto.wire import messages as wire
 from tests.unit.ui.test_metrics import exposed, record

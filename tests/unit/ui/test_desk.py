@@ -11,9 +11,9 @@ from stretto.client.operating.cluster import Cluster
 from stretto.client.operating.status import GroupState, GroupStatus
 from stretto.errors import RetriableError
 from stretto.telemetry.windows import StoryLine
-from stretto.ui import desk as desks
-from stretto.ui.desk import Desk
-from stretto.ui.views import Health
+from stretto.ui.cluster import desk as desks
+from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.views import Health
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import WorkerId
 from stretto.wire import messages as wire

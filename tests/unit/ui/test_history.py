@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from stretto.telemetry.windows import WINDOW_MS, Window
-from stretto.ui import history
-from stretto.ui.charts import Point, point_of
-from stretto.ui.history import History, Scope
-from stretto.ui.store import Store
+from stretto.ui.telemetry import history
+from stretto.ui.telemetry.charts import Point, point_of
+from stretto.ui.telemetry.history import History, Scope
+from stretto.ui.telemetry.store import Store
 from tests.unit.ui.windows import group, kind, window
 
 

@@ -10,7 +10,7 @@ import msgspec.yaml
 from msgspec.structs import replace
 
 from stretto.telemetry.windows import TopologyWindow
-from stretto.ui.metrics import (
+from stretto.ui.telemetry.metrics import (
     BOUNDS,
     COUNTERS,
     FORGOTTEN_SECONDS,

@@ -22,11 +22,11 @@ from stretto.client.api import Client
 from stretto.specs.modules import DepotSpec, TopologySpec
 from stretto.telemetry.windows import StoryLine
 from stretto.ui.api import data
-from stretto.ui.desk import Desk
-from stretto.ui.history import History
-from stretto.ui.metrics import Metrics
+from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.views import ClusterView, Health
 from stretto.ui.server import application
-from stretto.ui.views import ClusterView, Health
+from stretto.ui.telemetry.history import History
+from stretto.ui.telemetry.metrics import Metrics
 from stretto.vocabulary.types import Epoch, Offset, WorkerId
 from tests.unit.ui.test_views import module, status
 

@@ -9,8 +9,8 @@ import pytest
 
 from stretto.errors import StrettoError
 from stretto.telemetry.windows import StoryLine
-from stretto.ui import store as stores
-from stretto.ui.store import TIERS, Store, tier_for
+from stretto.ui.telemetry import store as stores
+from stretto.ui.telemetry.store import TIERS, Store, tier_for
 from stretto.vocabulary.groups import GroupKey
 from tests.unit.ui.windows import group, kind, window
 

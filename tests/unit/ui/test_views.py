@@ -9,7 +9,7 @@ import pytest
 from stretto import control
 from stretto.client.operating.status import GroupState, GroupStatus, ReplicaStatus
 from stretto.specs.modules import FailedUpdate
-from stretto.ui.views import Health, problems_of, sentence_of, serving_of, serving_unknown
+from stretto.ui.cluster.views import Health, problems_of, sentence_of, serving_of, serving_unknown
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 

@@ -17,9 +17,9 @@ from stretto import control
 from stretto.client.operating.cluster import Cluster
 from stretto.errors import StrettoError
 from stretto.telemetry.windows import NO_LOOKS, NOBODY, WINDOW_MS, GroupWindow, Window
-from stretto.ui.history import CHARTED_MINUTES, History, Scope
-from stretto.ui.metrics import Metrics
-from stretto.ui.store import Store
+from stretto.ui.telemetry.history import CHARTED_MINUTES, History, Scope
+from stretto.ui.telemetry.metrics import Metrics
+from stretto.ui.telemetry.store import Store
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import WorkerId
 from stretto.wire import messages as wire

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from stretto.telemetry.windows import GroupWindow, Window
-from stretto.ui.charts import Charts, Point, charts_of, point_of
-from stretto.ui.store import Store, tier_for
+from stretto.ui.telemetry.charts import Charts, Point, charts_of, point_of
+from stretto.ui.telemetry.store import Store, tier_for
 
 POINTS_MAX = 20_000
 """Kept: of some dozens of charts."""

@@ -23,7 +23,7 @@ from stretto.client.operating.status import GroupStatus, group_statuses
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.network.asking import ask
 from stretto.telemetry.windows import StoryLine
-from stretto.ui.views import (
+from stretto.ui.cluster.views import (
     PROBLEMS_MAX,
     ClusterView,
     Health,

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from stretto import control
+from stretto.cli.demo.load import Account
 from stretto.cli.output import sentences, table
-from stretto.demo.load import Account
 from stretto.supervisor.children import RunFile
 from stretto.wire.messages import GroupView
 

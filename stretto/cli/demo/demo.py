@@ -17,13 +17,13 @@ from stretto import control
 from stretto.artifact import load as load_artifact
 from stretto.cli.cluster import Key
 from stretto.cli.daemons.up import run_cluster
+from stretto.cli.demo import view
+from stretto.cli.demo.load import Load
 from stretto.cli.hints import exports
 from stretto.cli.output import console
 from stretto.client.api import Client
 from stretto.client.operating.cluster import Cluster
 from stretto.client.operating.upload import upload
-from stretto.demo import view
-from stretto.demo.load import Load
 from stretto.errors import RetriableError, StrettoError, UsageError
 from stretto.examples.wordcount import sentences
 from stretto.local.cluster import UI_PORT, LocalCluster

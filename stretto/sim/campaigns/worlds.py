@@ -10,15 +10,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from stretto.sim.campaigns.replication import Caught, cores
 from stretto.sim.microbatch import mutants as microbatch_mutants
 from stretto.sim.microbatch import plan as microbatch_plan
 from stretto.sim.microbatch import simulation as microbatch
-from stretto.sim.replication.campaign import Caught, cores
 from stretto.sim.replication.simulation import Verdict
-from stretto.sim.rules import Mutant
 from stretto.sim.stream import mutants as stream_mutants
 from stretto.sim.stream import plan as stream_plan
 from stretto.sim.stream import simulation as stream
+from stretto.sim.virtual.rules import Mutant
 from stretto.worker.microbatch.guards import GUARDS as MICROBATCH_GUARDS
 from stretto.worker.topology.guards import GUARDS as STREAM_GUARDS
 

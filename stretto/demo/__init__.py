@@ -1,1 +1,0 @@
-"""``stretto demo``: a cluster, a module, a live load, and a view of all that."""
