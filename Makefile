@@ -32,10 +32,11 @@ mutants: setup ## Count which slips of the hand the tests notice, in a sample of
 	@$(BIN)/python -m tests.mutants --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FILES),--files '$(FILES)') $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
-lint: setup ## Check style, formatting and types
+lint: setup ## Check style, formatting, types and layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
 
 format: setup ## Format the code and fix what can be fixed mechanically
 	@$(BIN)/ruff check --fix .

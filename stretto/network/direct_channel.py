@@ -1,38 +1,45 @@
-"""The short way of a caller who waits for one answer: it sends and receives on connections of the lane.
+"""The short way of a caller who waits for one answer: it sends and receives on connections of its own.
 
 To wake another thread and to be woken by it takes longer than all that a client does for a point read, or for
-a record that is appended by itself. So the first who comes has the lane to itself, with connections that no
-other thread touches, and makes the turns of its loop until the answer is there. Whoever comes meanwhile takes
-the client's thread, where requests travel together. What does not end with an answer of the leader is asked
-again there too: only that thread knows what to do about leaders that move.
+a record that is appended by itself. So the first caller that comes has the channel to itself, with
+connections that no other thread touches, and makes the turns of its loop until the answer is there. Callers
+that come meanwhile take the client's thread, where requests travel together. What does not end with an answer
+of the leader is asked again there too: only that thread knows what to do about leaders that move.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import zmq
 
 from stretto.network.connections import Connections
+from stretto.network.keys import ClusterKey
 from stretto.network.loop import Loop
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Buffer
 from stretto.wire import messages as wire
 
-if TYPE_CHECKING:
-    from stretto.network.routing import Network
-
 TIMEOUT_MS = 3_000
 
 
-class Lane:
-    """From any thread."""
+class DirectChannel:
+    """Connections on which one caller at a time, of any thread, asks a leader by its own hands."""
 
-    def __init__(self, network: Network, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self._network = network
+    def __init__(
+        self,
+        key: ClusterKey | None,
+        context: zmq.Context[zmq.Socket[bytes]],
+        *,
+        leader_address: Callable[[GroupKey], str | None],
+        on_lost: Callable[[GroupKey], None],
+    ) -> None:
+        """``on_lost`` hears on the caller's thread of a group whose leader's connection broke."""
+        self._key = key
         self._context = context
+        self._leader_address = leader_address
+        self._on_lost = on_lost
         self._taken = threading.Lock()
         self._closed = False
         self._loop: Loop | None = None
@@ -43,7 +50,7 @@ class Lane:
     ) -> wire.ToClient | None:
         """The answer of the group's leader, which is Unknown if none came; None if nothing was sent, and the
         client's thread is to be asked instead."""
-        address = self._network.view.leader_address(group)
+        address = self._leader_address(group)
         is_mine = False
         try:
             is_mine = self._taken.acquire(blocking=False)
@@ -80,19 +87,16 @@ class Lane:
         )
         while not answers:
             loop.turn()
-            if not answers and self._network.view.leader_address(group) != address:
+            if not answers and self._leader_address(group) != address:
                 break
         return (answers[0] if answers else None) or wire.Unknown(message.request)
 
     def _begin(self) -> Loop:
         # One answer is waited for. Whether there is more is asked before the next wait.
         loop = Loop(receives_max=1)
-        self._connections = Connections(loop, self._network.key, self._suspect, context=self._context)
+        self._connections = Connections(loop, self._key, self._on_lost, context=self._context)
         self._loop = loop
         return loop
-
-    def _suspect(self, group: GroupKey) -> None:
-        self._network.call(self._network.suspect, group)
 
     def _end(self) -> None:
         if self._loop is not None:
@@ -101,7 +105,8 @@ class Lane:
             self._loop = None
 
     def close(self) -> None:
-        """Whoever is on it leaves with its answer first; one that was interrupted may never."""
+        """Close the connections once the caller on them has its answer; one that was interrupted may
+        never."""
         self._closed = True
         is_mine = self._taken.acquire(timeout=2 * TIMEOUT_MS / 1_000)
         self._end()

@@ -19,7 +19,7 @@ import msgspec
 
 from stretto.errors import UsageError
 from stretto.network.connections import Connections, OnReply
-from stretto.network.direct_channel import Lane
+from stretto.network.direct_channel import DirectChannel
 from stretto.network.keys import ClusterKey, require_key
 from stretto.network.loop import Loop
 from stretto.vocabulary.groups import GroupKey
@@ -182,7 +182,12 @@ class Network:
         self.loop = Loop() if loop is None else loop
         self.view = ClusterView()
         self._connections = Connections(self.loop, key, self.suspect, worker)
-        self.lane = Lane(self, self._connections.context)
+        self.direct = DirectChannel(
+            key,
+            self._connections.context,
+            leader_address=self.view.leader_address,
+            on_lost=lambda group: self.call(self.suspect, group),
+        )
         self.request = self._connections.request
         self.cancel = self._connections.cancel
         self._numbers = itertools.count(1)
@@ -214,7 +219,7 @@ class Network:
         if self._closed:
             return
         self._closed = True
-        self.lane.close()
+        self.direct.close()
         if self._thread is None:
             self._connections.close()
         else:

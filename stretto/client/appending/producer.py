@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, TypeAlias
 import structlog
 
 from stretto.client.appending.acks import SENT, Ack, Batch
-from stretto.client.appending.task_queues import Identity, Lane, Lent
+from stretto.client.appending.task_queues import DirectAppend, Identity, TaskQueue
 from stretto.errors import (
     ModulePaused,
     NotAppended,
@@ -94,14 +94,14 @@ class Producer:
         if not self._tasks:
             raise UsageError(f"there is no module {module!r} on this cluster")
         self._task_count = network.view.task_counts[module]
-        self._lanes = {task: Lane(task) for task in self._tasks}
+        self._queues = {task: TaskQueue(task) for task in self._tasks}
         self._current = 0
         self._identities: dict[GroupKey, Identity] = {}
         self._unsettled = 0
         self._idle = threading.Condition(self._lock)
         self._lingering = False
         #: Of the caller who appends by its own hands. Nothing else goes out to its task until it is done.
-        self._lent: Lent | None = None
+        self._direct_append: DirectAppend | None = None
         self._closed = False
         self._declared = declared
         #: Records without a task go to the tasks in turn. Of most depots that is to be found out.
@@ -122,13 +122,13 @@ class Producer:
                 raise UsageError("the producer is closed")
             if self._buffered_bytes > self._max_buffered_bytes:
                 self._wait_for_room()
-            lane = self._lanes[self._tasks[self._current] if task is None else self._known(task)]
-            batch = lane.gathering
-            index = len(lane.records)
-            lane.records.append(record)
-            lane.records_bytes += size
-            if len(lane.records) >= self._batch_records or lane.records_bytes >= self._batch_bytes:
-                self._seal(lane)
+            queue = self._queues[self._tasks[self._current] if task is None else self._known(task)]
+            batch = queue.gathering
+            index = len(queue.records)
+            queue.records.append(record)
+            queue.records_bytes += size
+            if len(queue.records) >= self._batch_records or queue.records_bytes >= self._batch_bytes:
+                self._seal(queue)
             elif not self._lingering:
                 self._lingering = True
                 self._network.call(self._linger)
@@ -147,13 +147,13 @@ class Producer:
                 raise UsageError("the producer is closed")
             if self._buffered_bytes > self._max_buffered_bytes:
                 self._wait_for_room()
-            lane = self._lanes[self._tasks[self._current] if task is None else self._known(task)]
-            if lane.records:
-                self._seal(lane)
-            batch = lane.gathering
-            lane.records = records
-            lane.records_bytes = sum(map(len, records))
-            self._seal(lane)
+            queue = self._queues[self._tasks[self._current] if task is None else self._known(task)]
+            if queue.records:
+                self._seal(queue)
+            batch = queue.gathering
+            queue.records = records
+            queue.records_bytes = sum(map(len, records))
+            self._seal(queue)
         return Ack(batch if self._ack != "none" else SENT, self._lock)
 
     def append_and_wait(self, record: bytes, *, task: int | None = None) -> dict[str, Any]:
@@ -164,31 +164,31 @@ class Producer:
         if task is None and not self._deals:
             task = self._task_of_bytes()
         batch = Batch()
-        lent: Lent | None = None
+        direct: DirectAppend | None = None
         reply: wire.ToClient | None = None
         try:
             # An interrupt may come anywhere from here on.
-            lent = self._lend(record, task, batch) if self._ack == "append" else None
-            if lent is not None:
-                message = lent.message
+            direct = self._lend(record, task, batch) if self._ack == "append" else None
+            if direct is not None:
+                message = direct.message
                 reply = wire.Unknown(message.request)
-                reply = self._network.lane.ask(message.group, message, (batch.body,))
+                reply = self._network.direct.ask(message.group, message, (batch.body,))
                 if isinstance(reply, wire.Appended):
-                    self._acknowledged(lent, reply)
+                    self._acknowledged(direct, reply)
         finally:
-            self._leave(lent, batch, reply)
-        if lent is None:
+            self._leave(direct, batch, reply)
+        if direct is None:
             return self.append_batch([record], task=task).result()
         return Ack(batch, self._lock).result()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended so far is settled, well or not."""
         with self._lock:
-            for lane in self._lanes.values():
-                if lane.records:
-                    self._seal(lane)
+            for queue in self._queues.values():
+                if queue.records:
+                    self._seal(queue)
             if not self._idle.wait_for(self._is_idle, timeout):
-                left = self._unsettled + (self._lent is not None)
+                left = self._unsettled + (self._direct_append is not None)
                 raise TimeoutError(f"{left} batches are still on their way")
 
     def close(self, timeout: float | None = 30.0) -> None:
@@ -219,43 +219,43 @@ class Producer:
         return task
 
     def _known(self, task: int) -> TaskId:
-        if task not in self._lanes:
+        if task not in self._queues:
             raise UsageError(f"module {self._module} has tasks 0 to {len(self._tasks) - 1}, not {task}")
         return TaskId(task)
 
     def _wait_for_room(self) -> None:
         self._room.wait_for(lambda: self._buffered_bytes <= self._max_buffered_bytes)
 
-    def _seal(self, lane: Lane) -> None:
+    def _seal(self, queue: TaskQueue) -> None:
         """With the lock: close the batch, and let the client's thread send it."""
-        self._close_batch(lane)
-        self._network.call(self._pump, lane)
+        self._close_batch(queue)
+        self._network.call(self._pump, queue)
 
-    def _close_batch(self, lane: Lane) -> None:
-        batch, records = lane.gathering, lane.records
-        lane.gathering, lane.records, lane.records_bytes = Batch(), [], 0
+    def _close_batch(self, queue: TaskQueue) -> None:
+        batch, records = queue.gathering, queue.records
+        queue.gathering, queue.records, queue.records_bytes = Batch(), [], 0
         batch.body = pack(self._depot, records)
         batch.count = len(records)
         self._buffered_bytes += len(batch.body)
         batch.sealed_at = boot_time_ms()
         self._unsettled += 1
         self._current = (self._current + 1) % len(self._tasks)
-        lane.waiting.append(batch)
+        queue.waiting.append(batch)
 
     def _is_idle(self) -> bool:
-        return self._unsettled == 0 and self._lent is None
+        return self._unsettled == 0 and self._direct_append is None
 
-    # A record by the caller's own hands, who has an idle lane to itself.
+    # A record by the caller's own hands, who has an idle queue to itself.
 
-    def _lend(self, record: bytes, task: int | None, batch: Batch) -> Lent | None:
+    def _lend(self, record: bytes, task: int | None, batch: Batch) -> DirectAppend | None:
         """None if something is on its way, or has to be done first."""
         with self._lock:
             if self._closed:
                 raise UsageError("the producer is closed")
-            lane = self._lanes[self._tasks[self._current] if task is None else self._known(task)]
-            view, identity = self._network.view, lane.identity
-            group = view.of_task.get((self._module, lane.task))
-            if not self._is_idle() or self._lingering or lane.retrying:
+            queue = self._queues[self._tasks[self._current] if task is None else self._known(task)]
+            view, identity = self._network.view, queue.identity
+            group = view.of_task.get((self._module, queue.task))
+            if not self._is_idle() or self._lingering or queue.retrying:
                 return None
             if identity is None or identity.has_ended or group not in identity.opened:
                 return None
@@ -264,35 +264,35 @@ class Producer:
             batch.body = pack(self._depot, [record])
             batch.count = 1
             batch.sealed_at = boot_time_ms()
-            number, sequence = self._network.next_request(), lane.next_sequence
+            number, sequence = self._network.next_request(), queue.next_sequence
             self._current = (self._current + 1) % len(self._tasks)
-            self._lent = Lent(
-                lane,
+            self._direct_append = DirectAppend(
+                queue,
                 batch,
-                wire.AppendBatch(number, group, Kind.DEPOT, lane.task, identity.number, sequence, 1),
+                wire.AppendBatch(number, group, Kind.DEPOT, queue.task, identity.number, sequence, 1),
             )
-            return self._lent
+            return self._direct_append
 
-    def _acknowledged(self, lent: Lent, reply: wire.Appended) -> None:
-        lane, batch = lent.lane, lent.batch
+    def _acknowledged(self, direct: DirectAppend, reply: wire.Appended) -> None:
+        queue, batch = direct.queue, direct.batch
         batch.offset = reply.offset
-        lane.next_sequence = lent.message.sequence + 1
-        lane.attempts = 0
-        lane.has_gap = False
+        queue.next_sequence = direct.message.sequence + 1
+        queue.attempts = 0
+        queue.has_gap = False
         with self._lock:
             batch.settle(None)
-            self._lent = None
+            self._direct_append = None
             if self._is_idle():
                 self._idle.notify_all()
 
-    def _leave(self, lent: Lent | None, batch: Batch, reply: wire.ToClient | None) -> None:
+    def _leave(self, direct: DirectAppend | None, batch: Batch, reply: wire.ToClient | None) -> None:
         """Whatever was not simply acknowledged is for the client's thread, which knows what to do about it.
         So is what came meanwhile."""
-        left = self._lent
+        left = self._direct_append
         if left is not None and left.batch is batch:
             self._network.call(self._take_back, left, reply)
-        elif lent is not None and (lent.lane.waiting or lent.lane.has_ended):
-            self._network.call(self._go_on, lent.lane)
+        elif direct is not None and (direct.queue.waiting or direct.queue.has_ended):
+            self._network.call(self._go_on, direct.queue)
 
     # On the client's thread.
 
@@ -305,17 +305,17 @@ class Producer:
     def _linger_over(self) -> None:
         with self._lock:
             self._lingering = False
-            gathered = [lane for lane in self._lanes.values() if lane.records]
-            for lane in gathered:
-                self._close_batch(lane)
-        for lane in gathered:
-            self._pump(lane)
+            gathered = [queue for queue in self._queues.values() if queue.records]
+            for queue in gathered:
+                self._close_batch(queue)
+        for queue in gathered:
+            self._pump(queue)
 
-    def _take_back(self, lent: Lent, reply: wire.ToClient | None) -> None:
+    def _take_back(self, direct: DirectAppend, reply: wire.ToClient | None) -> None:
         """From who appended by its own hands; without a reply, nothing was sent."""
-        lane, batch, message = lent.lane, lent.batch, lent.message
+        queue, batch, message = direct.queue, direct.batch, direct.message
         with self._lock:
-            self._lent = None
+            self._direct_append = None
             if not batch.is_settled:
                 self._unsettled += 1
                 self._buffered_bytes += len(batch.body)
@@ -323,61 +323,61 @@ class Producer:
             # Its caller was interrupted behind that.
             pass
         elif reply is None:
-            lane.waiting.appendleft(batch)
+            queue.waiting.appendleft(batch)
         else:
             batch.sequence, batch.request, batch.times_sent = message.sequence, message.request, 1
             batch.doubts = 1
-            lane.next_sequence = message.sequence + 1
-            lane.in_flight.append(batch)
+            queue.next_sequence = message.sequence + 1
+            queue.in_flight.append(batch)
             self._network.learn(message.group, reply)
-            self._answered(lane, message.group, batch, message.request, reply)
-        self._go_on(lane)
+            self._answered(queue, message.group, batch, message.request, reply)
+        self._go_on(queue)
 
-    def _go_on(self, lane: Lane) -> None:
-        if lane.identity is not None and lane.identity.has_ended:
-            self._begin_anew(lane.identity)
-        self._pump(lane)
+    def _go_on(self, queue: TaskQueue) -> None:
+        if queue.identity is not None and queue.identity.has_ended:
+            self._begin_anew(queue.identity)
+        self._pump(queue)
 
-    def _is_lent(self, lane: Lane) -> bool:
-        return self._lent is not None and self._lent.lane is lane
+    def _is_appended_directly(self, queue: TaskQueue) -> bool:
+        return self._direct_append is not None and self._direct_append.queue is queue
 
-    def _pump(self, lane: Lane) -> None:
-        while lane.waiting and not lane.retrying and len(lane.in_flight) < self._max_in_flight:
-            if self._is_lent(lane):
+    def _pump(self, queue: TaskQueue) -> None:
+        while queue.waiting and not queue.retrying and len(queue.in_flight) < self._max_in_flight:
+            if self._is_appended_directly(queue):
                 return
-            if self._is_over(lane):
+            if self._is_over(queue):
                 return
-            group = self._network.view.of_task[(self._module, lane.task)]
-            identity = self._identity(lane, group)
+            group = self._network.view.of_task[(self._module, queue.task)]
+            identity = self._identity(queue, group)
             if identity.has_ended or not self._admitted(group, identity):
                 return
-            batch = lane.waiting.popleft()
+            batch = queue.waiting.popleft()
             if self._is_late(batch):
-                self._finish(lane, batch, self._too_late(lane, batch))
-            elif not self._send(lane, group, identity, batch):
-                lane.waiting.appendleft(batch)
-                self._again(lane, group)
+                self._finish(queue, batch, self._too_late(queue, batch))
+            elif not self._send(queue, group, identity, batch):
+                queue.waiting.appendleft(batch)
+                self._again(queue, group)
 
-    def _is_over(self, lane: Lane) -> bool:
+    def _is_over(self, queue: TaskQueue) -> bool:
         try:
             self._network.view.check_tasks(self._module, self._task_count)
         except UsageError as error:
-            self._give_up(lane, None, error)
+            self._give_up(queue, None, error)
             return True
         return False
 
-    def _send(self, lane: Lane, group: GroupKey, identity: Identity, batch: Batch) -> bool:
-        sequence = lane.next_sequence if batch.sequence is None else batch.sequence
+    def _send(self, queue: TaskQueue, group: GroupKey, identity: Identity, batch: Batch) -> bool:
+        sequence = queue.next_sequence if batch.sequence is None else batch.sequence
         number = self._network.next_request()
         epoch = self._network.view.epoch(group)
-        if lane.epoch != epoch:
-            lane.epoch, lane.attempts = epoch, 0
+        if queue.epoch != epoch:
+            queue.epoch, queue.attempts = epoch, 0
         waits = self._ack in ("all", "streams")
         append = wire.AppendBatch(
             number,
             group,
             Kind.DEPOT,
-            lane.task,
+            queue.task,
             identity.number,
             sequence,
             batch.count,
@@ -389,22 +389,22 @@ class Producer:
             number,
             append,
             (batch.body,),
-            lambda reply, _: self._answered(lane, group, batch, number, reply),
+            lambda reply, _: self._answered(queue, group, batch, number, reply),
             timeout_ms=REQUEST_TIMEOUT_MS,
             wait_ms=PROCESSING_MS if waits else 0,
         ):
             return False
         if batch.sequence is None:
             batch.sequence = sequence
-            lane.next_sequence += batch.count
+            queue.next_sequence += batch.count
         batch.request = number
         batch.times_sent += 1
         batch.doubts += 1
-        lane.in_flight.append(batch)
+        queue.in_flight.append(batch)
         return True
 
     def _answered(
-        self, lane: Lane, group: GroupKey, batch: Batch, number: int, reply: wire.ToClient | None
+        self, queue: TaskQueue, group: GroupKey, batch: Batch, number: int, reply: wire.ToClient | None
     ) -> None:
         match reply:
             # Also if it is sent again by now: that time had no effect.
@@ -422,30 +422,30 @@ class Producer:
                 batch.offset = offset
                 if streams:
                     batch.processed(streams)
-                lane.attempts = 0
-                lane.has_gap = False
-                self._finish(lane, batch, None)
-                self._pump(lane)
+                queue.attempts = 0
+                queue.has_gap = False
+                self._finish(queue, batch, None)
+                self._pump(queue)
             case wire.Failed(why=why, fault=fault):
-                self._give_up(lane, batch, fault.error(why))
+                self._give_up(queue, batch, fault.error(why))
             case wire.Refused(reason=Refusal.PAUSED):
-                self._paused(lane, batch)
+                self._paused(queue, batch)
             case wire.Refused(reason=Refusal.UNKNOWN_PRODUCER):
-                self._forgotten(lane, batch)
-            case wire.Refused(reason=Refusal.SEQUENCE_GAP) if lane.has_gap and lane.in_flight[0] is batch:
-                self._forgotten(lane, batch)
-            case _ if lane.has_ended:
-                self._forgotten(lane, batch)
+                self._forgotten(queue, batch)
+            case wire.Refused(reason=Refusal.SEQUENCE_GAP) if queue.has_gap and queue.in_flight[0] is batch:
+                self._forgotten(queue, batch)
+            case _ if queue.has_ended:
+                self._forgotten(queue, batch)
             case wire.Refused(reason=Refusal.STALLED | Refusal.OVERLOADED | Refusal.SEALED):
-                self._again(lane, group, BUSY_MS)
+                self._again(queue, group, BUSY_MS)
             case _:
-                self._again(lane, group)
-        if lane.identity is not None and lane.identity.has_ended:
-            self._begin_anew(lane.identity)
+                self._again(queue, group)
+        if queue.identity is not None and queue.identity.has_ended:
+            self._begin_anew(queue.identity)
 
-    def _finish(self, lane: Lane, batch: Batch, error: StrettoError | None) -> None:
-        if batch in lane.in_flight:
-            lane.in_flight.remove(batch)
+    def _finish(self, queue: TaskQueue, batch: Batch, error: StrettoError | None) -> None:
+        if batch in queue.in_flight:
+            queue.in_flight.remove(batch)
         size = len(batch.body)
         batch.body = b""
         with self._lock:
@@ -466,33 +466,35 @@ class Producer:
         if self._is_idle():
             self._idle.notify_all()
 
-    def _again(self, lane: Lane, group: GroupKey, least_ms: int = 0) -> None:
+    def _again(self, queue: TaskQueue, group: GroupKey, least_ms: int = 0) -> None:
         """Everything under way goes out again, in order, once somebody else leads or some time has passed."""
-        if lane.retrying:
+        if queue.retrying:
             return
-        lane.retrying = True
-        for batch in reversed(lane.in_flight):
+        queue.retrying = True
+        for batch in reversed(queue.in_flight):
             batch.request = 0
-            lane.waiting.appendleft(batch)
-        lane.in_flight.clear()
-        within_ms = max(least_ms, patience_ms(lane.attempts))
-        lane.attempts += 1
-        self._network.when_led_anew(group, lambda: self._resume(lane), above=lane.epoch, within_ms=within_ms)
+            queue.waiting.appendleft(batch)
+        queue.in_flight.clear()
+        within_ms = max(least_ms, patience_ms(queue.attempts))
+        queue.attempts += 1
+        self._network.when_led_anew(
+            group, lambda: self._resume(queue), above=queue.epoch, within_ms=within_ms
+        )
 
-    def _resume(self, lane: Lane) -> None:
-        lane.retrying = False
-        self._pump(lane)
+    def _resume(self, queue: TaskQueue) -> None:
+        queue.retrying = False
+        self._pump(queue)
 
     def _is_late(self, batch: Batch) -> bool:
         return batch.sealed_at + self._timeout_ms < self._network.loop.now
 
-    def _too_late(self, lane: Lane, batch: Batch) -> StrettoError:
+    def _too_late(self, queue: TaskQueue, batch: Batch) -> StrettoError:
         if batch.times_sent:
-            lane.has_gap = True
+            queue.has_gap = True
         if batch.doubts:
             return OutcomeUnknown("no worker confirmed the batch in time; it may be applied")
-        seconds, where = self._timeout_ms / 1_000, f"task {lane.task} of {self._module}"
-        refusal = batch.refusal if lane.identity is None else batch.refusal or lane.identity.refusal
+        seconds, where = self._timeout_ms / 1_000, f"task {queue.task} of {self._module}"
+        refusal = batch.refusal if queue.identity is None else batch.refusal or queue.identity.refusal
         match refusal:
             case Refusal.STALLED:
                 return NotEnoughReplicas(
@@ -510,43 +512,43 @@ class Producer:
                     "append it again later"
                 )
 
-    def _give_up(self, lane: Lane, first: Batch | None, error: StrettoError) -> None:
+    def _give_up(self, queue: TaskQueue, first: Batch | None, error: StrettoError) -> None:
         """This batch (None: all) will never be taken. Its sequence is never used, so no later one is either;
         those before it go on."""
         self._closed = True
-        under_way = list(lane.in_flight)
+        under_way = list(queue.in_flight)
         start = under_way.index(first) if first is not None else 0
         # Its doubts are those of all behind it, and if it has none, none of them can have been stored.
         is_certain = first is not None and not first.doubts
-        for batch in [*under_way[start:], *lane.refused, *lane.waiting]:
+        for batch in [*under_way[start:], *queue.refused, *queue.waiting]:
             told = (
                 error if is_certain or not batch.doubts else OutcomeUnknown(f"it may be applied, but {error}")
             )
-            self._finish(lane, batch, told)
-        lane.refused.clear()
-        lane.waiting.clear()
+            self._finish(queue, batch, told)
+        queue.refused.clear()
+        queue.waiting.clear()
 
-    def _paused(self, lane: Lane, batch: Batch) -> None:
+    def _paused(self, queue: TaskQueue, batch: Batch) -> None:
         """The leader has not stored this batch, hence none after it, and does not take it. Later ones go out
         under another id: a copy of these that is still on its way must not find its sequence awaited."""
-        if lane.identity is not None:
-            lane.identity.has_ended = True
-        under_way = list(lane.in_flight)
-        for each in [*under_way[under_way.index(batch) :], *lane.refused]:
-            self._finish(lane, each, ModulePaused(self._module))
-        lane.refused.clear()
+        if queue.identity is not None:
+            queue.identity.has_ended = True
+        under_way = list(queue.in_flight)
+        for each in [*under_way[under_way.index(batch) :], *queue.refused]:
+            self._finish(queue, each, ModulePaused(self._module))
+        queue.refused.clear()
         # One by one: others are added meanwhile.
-        while lane.waiting:
-            self._finish(lane, lane.waiting.popleft(), ModulePaused(self._module))
+        while queue.waiting:
+            self._finish(queue, queue.waiting.popleft(), ModulePaused(self._module))
 
     # Identities: admitted by each group once, and forgotten by it after a long silence.
 
-    def _identity(self, lane: Lane, group: GroupKey) -> Identity:
+    def _identity(self, queue: TaskQueue, group: GroupKey) -> Identity:
         """The task keeps it, whatever group it is in later."""
-        if lane.identity is None:
-            lane.identity = self._identities.setdefault(group, Identity())
-            lane.identity.lanes.append(lane)
-        return lane.identity
+        if queue.identity is None:
+            queue.identity = self._identities.setdefault(group, Identity())
+            queue.identity.queues.append(queue)
+        return queue.identity
 
     def _admitted(self, group: GroupKey, identity: Identity) -> bool:
         if group in identity.opened:
@@ -580,31 +582,31 @@ class Producer:
                 identity.opening.discard(group)
                 identity.attempts = 0
                 identity.refusal = None
-                for lane in identity.lanes:
-                    self._pump(lane)
+                for queue in identity.queues:
+                    self._pump(queue)
             case wire.Refused(reason=Refusal.UNKNOWN_PRODUCER):
                 identity.opening.discard(group)
                 identity.has_ended = True  # too old by now to be admitted
                 self._begin_anew(identity)
             case wire.Refused(reason=Refusal.PAUSED):
                 identity.opening.discard(group)
-                for lane in identity.lanes:
-                    while lane.waiting:
-                        batch = lane.waiting.popleft()
+                for queue in identity.queues:
+                    while queue.waiting:
+                        batch = queue.waiting.popleft()
                         lost = OutcomeUnknown("the module was paused while the batch was under way")
-                        self._finish(lane, batch, lost if batch.doubts else ModulePaused(self._module))
+                        self._finish(queue, batch, lost if batch.doubts else ModulePaused(self._module))
             case wire.Failed(why=why, fault=fault):
-                for lane in identity.lanes:
-                    self._give_up(lane, None, fault.error(why))
+                for queue in identity.queues:
+                    self._give_up(queue, None, fault.error(why))
             case _:
                 identity.refusal = reply.reason if isinstance(reply, wire.Refused) else None
                 self._open_again(group, identity, epoch)
 
     def _open_again(self, group: GroupKey, identity: Identity, epoch: Epoch) -> None:
-        for lane in identity.lanes:
-            while lane.waiting and self._is_late(lane.waiting[0]):
-                batch = lane.waiting.popleft()
-                self._finish(lane, batch, self._too_late(lane, batch))
+        for queue in identity.queues:
+            while queue.waiting and self._is_late(queue.waiting[0]):
+                batch = queue.waiting.popleft()
+                self._finish(queue, batch, self._too_late(queue, batch))
         within_ms = patience_ms(identity.attempts)
         identity.attempts += 1
         self._network.when_led_anew(
@@ -614,46 +616,46 @@ class Producer:
     def _open_where_it_is(self, group: GroupKey, identity: Identity) -> None:
         """Tasks that are in another group by now need not wait for this one, which may be over."""
         places = self._network.view.of_task
-        moved = [lane for lane in identity.lanes if places.get((self._module, lane.task)) != group]
-        if len(moved) < len(identity.lanes):
+        moved = [queue for queue in identity.queues if places.get((self._module, queue.task)) != group]
+        if len(moved) < len(identity.queues):
             self._open(group, identity)
         else:
             identity.opening.discard(group)
-        for lane in moved:
-            self._pump(lane)
+        for queue in moved:
+            self._pump(queue)
 
-    def _forgotten(self, lane: Lane, batch: Batch) -> None:
+    def _forgotten(self, queue: TaskQueue, batch: Batch) -> None:
         """What was refused every time had no effect, and goes out under the next id."""
-        if lane.identity is not None:
-            lane.identity.has_ended = True
+        if queue.identity is not None:
+            queue.identity.has_ended = True
         if batch.doubts:
-            self._finish(lane, batch, OutcomeUnknown(_FORGOTTEN))
+            self._finish(queue, batch, OutcomeUnknown(_FORGOTTEN))
         else:
-            lane.in_flight.remove(batch)
-            lane.refused.append(batch)
+            queue.in_flight.remove(batch)
+            queue.refused.append(batch)
 
     def _begin_anew(self, identity: Identity) -> None:
         """Once nothing is under way any more."""
         with self._lock:
-            if any(lane.in_flight or self._is_lent(lane) for lane in identity.lanes):
+            if any(queue.in_flight or self._is_appended_directly(queue) for queue in identity.queues):
                 return
             identity.begin()
-            for lane in identity.lanes:
-                lane.next_sequence = 0
-                lane.has_gap = False
-        for lane in identity.lanes:
-            while lane.waiting and lane.waiting[0].sequence is not None:
-                lane.refused.append(lane.waiting.popleft())
-            for batch in [each for each in lane.refused if each.doubts]:
-                lane.refused.remove(batch)
-                self._finish(lane, batch, OutcomeUnknown(_FORGOTTEN))
-            for batch in lane.refused:
+            for queue in identity.queues:
+                queue.next_sequence = 0
+                queue.has_gap = False
+        for queue in identity.queues:
+            while queue.waiting and queue.waiting[0].sequence is not None:
+                queue.refused.append(queue.waiting.popleft())
+            for batch in [each for each in queue.refused if each.doubts]:
+                queue.refused.remove(batch)
+                self._finish(queue, batch, OutcomeUnknown(_FORGOTTEN))
+            for batch in queue.refused:
                 batch.sequence = None
                 batch.times_sent = 0
-            lane.waiting.extendleft(reversed(lane.refused))
-            lane.refused.clear()
-        for lane in identity.lanes:
-            self._pump(lane)
+            queue.waiting.extendleft(reversed(queue.refused))
+            queue.refused.clear()
+        for queue in identity.queues:
+            self._pump(queue)
 
 
 def check_ack(ack: object) -> None:

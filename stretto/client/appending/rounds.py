@@ -85,16 +85,16 @@ class NamedWriter:
         sequence = sequence_in(round_, digest(batches))
         self._await(self._begin(self._id("claims"), self.home, sequence))
         producer = self._id("records")
-        lanes = [self._lane(producer, task, round_, each) for task, each in batches.items()]
-        under_way = [(next(lane), lane) for lane in lanes]
+        writings = [self._write_task(producer, task, round_, each) for task, each in batches.items()]
+        under_way = [(next(each), each) for each in writings]
         while under_way:
-            question, lane = under_way.pop(0)
+            question, writing = under_way.pop(0)
             self._await(question)
-            following = next(lane, None)
+            following = next(writing, None)
             if following is not None:
-                under_way.append((following, lane))
+                under_way.append((following, writing))
 
-    def _lane(
+    def _write_task(
         self, producer: ProducerId, task: TaskId, round_: int, batches: Sequence[Sequence[bytes]]
     ) -> Iterator[Question]:
         """Each batch of a task after the one before."""

@@ -22,10 +22,10 @@ class Identity:
     settled, another takes its place.
     """
 
-    __slots__ = ("attempts", "has_ended", "lanes", "number", "opened", "opening", "refusal")
+    __slots__ = ("attempts", "has_ended", "number", "opened", "opening", "queues", "refusal")
 
     def __init__(self) -> None:
-        self.lanes: list[Lane] = []
+        self.queues: list[TaskQueue] = []
         self.opened: set[GroupKey] = set()
         self.opening: set[GroupKey] = set()
         self.attempts = 0
@@ -39,7 +39,7 @@ class Identity:
         self.has_ended = False
 
 
-class Lane:
+class TaskQueue:
     """One task: what gathers, what waits to be sent, what is under way, in order of sequence."""
 
     __slots__ = (
@@ -82,9 +82,9 @@ class Lane:
         return self.identity is not None and self.identity.has_ended
 
 
-class Lent(NamedTuple):
-    """A lane whose one batch a caller sends, and receives the answer, by its own hands."""
+class DirectAppend(NamedTuple):
+    """A queue whose one batch a caller sends, and receives the answer, by its own hands."""
 
-    lane: Lane
+    queue: TaskQueue
     batch: Batch
     message: wire.AppendBatch

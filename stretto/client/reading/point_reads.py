@@ -183,7 +183,7 @@ class PointReads:
         if self._followers is not None or not 0 < len(keys) <= READ_KEYS:
             return None
         message = wire.ReadRows(self._network.next_request(), group, self._pstate, tasks, keys)
-        reply = self._network.lane.ask(group, message)
+        reply = self._network.direct.ask(group, message)
         if not isinstance(reply, wire.RowValues) or len(reply.values) < len(keys):
             return None
         self._seen.saw(group, reply.epoch, reply.offset)

@@ -165,9 +165,9 @@ def test_a_connection_that_breaks_is_no_end(worker: OneGroup, client: Client, pr
         waiting = pool.submit(producer.append_and_wait, b"second", task=0)
         assert worker.held.wait(SECONDS)
         # What is heard when its worker dies.
-        for connection in list(client._network.lane._connections._connections.values()):
-            client._network.lane._loop.call_soon(  # type: ignore[union-attr]
-                client._network.lane._connections._lose, connection
+        for connection in list(client._network.direct._connections._connections.values()):
+            client._network.direct._loop.call_soon(  # type: ignore[union-attr]
+                client._network.direct._connections._lose, connection
             )
         worker.holds = lambda _: False
         assert waiting.result(SECONDS) == {}
@@ -177,7 +177,7 @@ def test_a_connection_that_breaks_is_no_end(worker: OneGroup, client: Client, pr
 def test_a_lane_that_somebody_else_has_is_not_waited_for(
     worker: OneGroup, client: Client, producer: Producer
 ) -> None:
-    with client._network.lane._taken:
+    with client._network.direct._taken:
         assert producer.append_and_wait(b"second", task=0) == {}
     assert producer.append_and_wait(b"third", task=0) == {}
     assert [sequence for _, _, sequence, _ in worker.taken[2:]] == [1, 2]
@@ -186,7 +186,7 @@ def test_a_lane_that_somebody_else_has_is_not_waited_for(
 def test_an_interrupted_caller_leaves_a_record_that_is_settled_all_the_same(
     worker: OneGroup, client: Client, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = client._network.lane.ask
+    ask = client._network.direct.ask
 
     def interrupted(*args: object) -> None:
         ask(*args)  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def test_an_interrupted_caller_leaves_a_record_that_is_settled_all_the_same(
         return None
 
     worker.answer = noted
-    monkeypatch.setattr(client._network.lane, "ask", interrupted)
+    monkeypatch.setattr(client._network.direct, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         producer.append_and_wait(b"second", task=0)
     monkeypatch.undo()
@@ -231,25 +231,25 @@ def test_an_interrupt_anywhere_leaves_a_producer_that_goes_on(
     assert sequences == list(range(1, len(sequences) + 1))
 
 
-def test_a_lane_whose_batches_wait_for_another_attempt_is_not_lent(
+def test_a_queue_whose_batches_wait_for_another_attempt_is_not_appended_to_directly(
     worker: OneGroup, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer_module, "BUSY_MS", 1_500)
-    lane = producer._lanes[TaskId(0)]
+    queue = producer._queues[TaskId(0)]
 
     def overloaded_meanwhile(message: wire.AppendBatch) -> wire.ToClient | None:
-        is_busy = message.task == 0 and message.kind is Kind.DEPOT and (lane.retrying or not refused_once)
+        is_busy = message.task == 0 and message.kind is Kind.DEPOT and (queue.retrying or not refused_once)
         refused_once.append(message.sequence)
         return overloaded(message.request) if is_busy else None
 
     refused_once: list[int] = []
     worker.answer = overloaded_meanwhile
     first = producer.append(b"first", task=0)
-    eventually(lambda: lane.retrying, what="it is tried again later")
+    eventually(lambda: queue.retrying, what="it is tried again later")
     # Now nothing is on its way, because the other task's id ended, and this one's with it.
     worker.opened.clear()
     producer.append(b"other", task=1).result(SECONDS)
-    assert lane.retrying
+    assert queue.retrying
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(producer.append_and_wait, b"second", task=0).result(SECONDS) == {}
     # It was refused, so it is appended once under the next id.
