@@ -39,7 +39,7 @@ from stretto.errors import (
 )
 from stretto.process.interrupts import ending_at_once
 from stretto.ui.api import ROUTES
-from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.backend import Backend
 from stretto.ui.cluster.threads import SCRAPES, on
 from stretto.ui.document import document_of
 from stretto.ui.security import Gate, check_listening
@@ -75,9 +75,9 @@ class _Application(Litestar):
         await super().__call__(asked, receive, send_head)
 
 
-def application(desk: Desk, history: History, metrics: Metrics, token: str | None) -> Litestar:
+def application(backend: Backend, history: History, metrics: Metrics, token: str | None) -> Litestar:
     dependencies = {
-        "desk": Provide(lambda: desk, sync_to_thread=False),
+        "backend": Provide(lambda: backend, sync_to_thread=False),
         "history": Provide(lambda: history, sync_to_thread=False),
     }
     document = document_of(_described(dependencies), needs_token=token is not None)
@@ -201,9 +201,9 @@ def serve(cluster: Cluster, *, host: str, port: int, data_dir: Path, token: str 
             metrics = Metrics()
             history = History(store)
             collector = Collector(cluster, store, metrics, history)
-            desk = Desk(cluster, metrics.parked, store.story)
+            backend = Backend(cluster, metrics.parked, store.story)
             config = uvicorn.Config(
-                application(desk, history, metrics, token),
+                application(backend, history, metrics, token),
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -2,9 +2,9 @@
 
 ZooKeeper, a conductor and a supervisor for each node run as they do under ``stretto up``
 (:mod:`stretto.local.cluster`), in a folder that goes away at the end. Workers are real processes and so is
-what befalls them: they are killed, frozen by a signal, or cut off by the roads between the nodes
-(:mod:`stretto.testing.roads`). Whatever was done, :meth:`ClusterUnderTest.heal` undoes it and waits until
-every task group has all its replicas in sync.
+what befalls them: they are killed, frozen by a signal, or cut off from each other
+(:mod:`stretto.testing.network_faults`). Whatever was done, :meth:`ClusterUnderTest.heal` undoes it and waits
+until every task group has all its replicas in sync.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stretto.module.partition import owner_of
 from stretto.network.routing import Network
 from stretto.specs.modules import ModuleState
 from stretto.supervisor.children import RunFile, read_run_files, signal_process
-from stretto.testing.roads import Roads
+from stretto.testing.network_faults import NetworkFaults
 from stretto.vocabulary.suggest import did_you_mean
 from stretto.vocabulary.types import TaskId, WorkerId
 from stretto.worker.microbatch.coordinator import Phase
@@ -92,13 +92,13 @@ class ClusterUnderTest:
         self.folder = folder
         self.replication_factor = replication_factor
         self.nodes = tuple(f"node-{number}" for number in range(1, nodes + 1))
-        self._roads = Roads(self.nodes, self._pids)
+        self._network_faults = NetworkFaults(self.nodes, self._pids)
         try:
             self._local = LocalCluster(
                 folder, nodes, port=0, place=self._place, session_timeout_ms=int(session_timeout * 1_000)
             )
         except BaseException:
-            self._roads.close()
+            self._network_faults.close()
             raise
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="cluster-under-test", daemon=True)
@@ -111,9 +111,9 @@ class ClusterUnderTest:
 
     def _place(self, node: str, ports: Ports) -> NodePlace:
         return NodePlace(
-            host=self._roads.hosts[node],
-            advertised=self._roads.advertised[node],
-            zookeeper=self._roads.zookeeper(node, ports.zookeeper),
+            host=self._network_faults.hosts[node],
+            advertised=self._network_faults.advertised[node],
+            zookeeper=self._network_faults.zookeeper(node, ports.zookeeper),
         )
 
     # Life.
@@ -152,7 +152,7 @@ class ClusterUnderTest:
             for worker in workers:
                 signal_process(worker, signal.SIGKILL)
             eventually(lambda: not any(signal_process(each, 0) for each in workers), what="workers are dead")
-        self._roads.close()
+        self._network_faults.close()
 
     def connect(self) -> Client:
         """As :func:`stretto.connect`; closed with the cluster at the latest."""
@@ -187,8 +187,8 @@ class ClusterUnderTest:
             supervisors = [
                 node.address for node in self._asked.ask(control.Nodes()) if node.address is not None
             ]
-            # Where they are is told by the conductor, which is on no road.
-            self._roads.follow()
+            # Where they are is told by the conductor, which no fault cuts off.
+            self._network_faults.follow()
             upload(self._network, supervisors, packed, copies=factor)
         self._asked.ask(
             control.Launch(
@@ -251,9 +251,9 @@ class ClusterUnderTest:
         for each in (node, *others):
             self._check_node(each)
         if not others:
-            self._roads.isolate(node)
+            self._network_faults.isolate(node)
         for other in others:
-            self._roads.separate(node, other)
+            self._network_faults.separate(node, other)
 
     def kill_node(self, node: str) -> None:
         """Its supervisor and all its workers, as if the machine had lost power; down until :meth:`heal`."""
@@ -270,7 +270,7 @@ class ClusterUnderTest:
 
     def heal(self) -> None:
         """Undo all of it, and wait until every group is led and has all its replicas in sync."""
-        self._roads.heal()
+        self._network_faults.heal()
         for worker in list(self._paused):
             self.resume(worker)
         for node in list(self._down):

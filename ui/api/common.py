@@ -15,7 +15,7 @@ from litestar.params import Parameter
 from stretto import control
 from stretto.client.operating.status import GroupStatus
 from stretto.errors import UsageError
-from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.backend import Backend
 from stretto.ui.cluster.threads import LOOKS, SLOW, on
 from stretto.vocabulary.suggest import did_you_mean
 
@@ -64,25 +64,25 @@ Limit = Annotated[int, Parameter(ge=1, le=ENTRIES_MAX, description="No more than
 Group = Annotated[int, Parameter(ge=0)]
 
 
-def module_named(desk: Desk, module: str) -> control.ModuleView:
-    return find_named("there is no module", module, {each.module: each for each in desk.modules()})
+def module_named(backend: Backend, module: str) -> control.ModuleView:
+    return find_named("there is no module", module, {each.module: each for each in backend.modules()})
 
 
-def node_named(desk: Desk, node: str) -> control.NodeView:
-    return find_named("there is no node", node, {each.node: each for each in desk.ask(control.Nodes())})
+def node_named(backend: Backend, node: str) -> control.NodeView:
+    return find_named("there is no node", node, {each.node: each for each in backend.ask(control.Nodes())})
 
 
-def groups_of(desk: Desk, module: str) -> list[GroupStatus]:
+def groups_of(backend: Backend, module: str) -> list[GroupStatus]:
     """No conductor is needed, unless nobody else knows the module."""
     try:
-        return desk.groups(module)
+        return backend.groups(module)
     except UsageError:
-        module_named(desk, module)
+        module_named(backend, module)
         return []
 
 
-def group_named(desk: Desk, module: str, group: int) -> GroupStatus:
-    found = groups_of(desk, module)
+def group_named(backend: Backend, module: str, group: int) -> GroupStatus:
+    found = groups_of(backend, module)
     for status in found:
         if status.group.group == group:
             return status

@@ -19,7 +19,7 @@ from stretto.errors import OutcomeUnknown, ProcessingFailed, ResultUnknown, Retr
 from stretto.module.partition import Partitioner
 from stretto.pstate import types
 from stretto.ui.api.common import Limit, find_named, get, module_named, post
-from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.backend import Backend
 from stretto.ui.cluster.threads import SLOW
 from stretto.vocabulary.decoding import MALFORMED
 
@@ -50,14 +50,14 @@ class AppendedRecords(msgspec.Struct, frozen=True, omit_defaults=True):
     "/modules/{module:str}/depots/{depot:str}/records",
     summary="Append records; answered when all are visible, or processed",
 )
-def append(desk: Desk, module: str, depot: str, data: Records) -> AppendedRecords:
+def append(backend: Backend, module: str, depot: str, data: Records) -> AppendedRecords:
     check_ack(data.ack)
-    view = module_named(desk, module)
+    view = module_named(backend, module)
     spec = find_named(f"module {module} has no depot", depot, {each.name: each for each in view.depots})
     partitioner = Partitioner(spec, view.tasks)
     placed = [partitioner.place(record) for record in data.records]
     options = {"declared": spec, "linger_ms": 0, "timeout_ms": int(APPEND_SECONDS * 1_000), "ack": data.ack}
-    producer = desk.client.producer(module, depot, **options)
+    producer = backend.client.producer(module, depot, **options)
     deadline = time.monotonic() + APPEND_SECONDS
     acks = [producer.append(each.record, task=each.task) for each in placed]
     results = _results(acks, deadline)
@@ -119,7 +119,7 @@ class DepotPage(msgspec.Struct, frozen=True):
 
 @get("/modules/{module:str}/depots/{depot:str}/records", pool=SLOW, summary="Records of one task")
 def read_depot(
-    desk: Desk,
+    backend: Backend,
     module: str,
     depot: str,
     *,
@@ -127,11 +127,11 @@ def read_depot(
     offset: Annotated[int, Parameter(ge=0)] = 0,
     limit: Limit = 100,
 ) -> DepotPage:
-    view = module_named(desk, module)
+    view = module_named(backend, module)
     find_named(f"module {module} has no depot", depot, {each.name: each for each in view.depots})
     if task >= view.tasks:
         raise NotFoundException(detail=f"module {module} has no task {task}; it has {view.tasks}")
-    reader = desk.client.reader(module, depot, timeout=READ_SECONDS)
+    reader = backend.client.reader(module, depot, timeout=READ_SECONDS)
     start, end = reader.bounds(task)
     at = max(start, offset)
     records = reader.read(task, at).records[:limit] if at < end else []
@@ -166,7 +166,7 @@ class PStatePage(msgspec.Struct, frozen=True):
 
 @get("/modules/{module:str}/pstates/{pstate:str}", pool=SLOW, summary="What a PState holds")
 def read_pstate(
-    desk: Desk,
+    backend: Backend,
     module: str,
     pstate: str,
     *,
@@ -177,9 +177,9 @@ def read_pstate(
     after: Annotated[str | None, Parameter(description="Go on behind this key.")] = None,
     limit: Limit = 100,
 ) -> PStatePage:
-    view = module_named(desk, module)
+    view = module_named(backend, module)
     find_named(f"module {module} has no PState", pstate, {each.name: each for each in view.pstates})
-    reader = desk.client.pstate(module, pstate, timeout=READ_SECONDS)
+    reader = backend.client.pstate(module, pstate, timeout=READ_SECONDS)
     found = find(reader.type, key or [])
     shown = [plain(each) for each in found.path]
     if found.collection is None:
@@ -222,7 +222,7 @@ class QueryAnswer(msgspec.Struct, frozen=True):
 
 @get("/modules/{module:str}/queries/{name:str}", pool=SLOW, summary="Ask a query of the module")
 def ask_query(
-    desk: Desk,
+    backend: Backend,
     module: str,
     name: str,
     *,
@@ -230,11 +230,11 @@ def ask_query(
     named: Annotated[list[str] | None, Parameter(description="By their names: NAME=JSON.")] = None,
     timeout_ms: Annotated[int, Parameter(ge=1, le=QUERY_MS_MAX)] = 10_000,
 ) -> QueryAnswer:
-    view = module_named(desk, module)
+    view = module_named(backend, module)
     find_named(f"module {module} has no query", name, {each.name: each for each in view.queries})
     args = [queries.argument(each) for each in argument or ()]
     given = dict(queries.named_argument(each) for each in named or ())
-    answer = desk.client.asking(module, name, args, given, timeout=timeout_ms / 1_000).wait()
+    answer = backend.client.asking(module, name, args, given, timeout=timeout_ms / 1_000).wait()
     return QueryAnswer(plain(answer))
 
 

@@ -13,7 +13,7 @@ from stretto.client.operating.failures import ModuleFailures, find_failures, set
 from stretto.client.operating.status import GroupStatus
 from stretto.errors import UsageError
 from stretto.ui.api.common import Group, find_named, get, group_named, groups_of, module_named, post
-from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.backend import Backend
 from stretto.ui.cluster.threads import SLOW
 from stretto.ui.telemetry.charts import Charts
 from stretto.ui.telemetry.history import CHARTED_MINUTES, History, Scope
@@ -24,23 +24,23 @@ STORY_SHOWN_MAX = 500
 
 
 @get("/modules", summary="The modules")
-def modules(desk: Desk) -> tuple[control.ModuleView, ...]:
-    return desk.ask(control.Modules())
+def modules(backend: Backend) -> tuple[control.ModuleView, ...]:
+    return backend.ask(control.Modules())
 
 
 @get("/modules/{module:str}", summary="One module")
-def one_module(desk: Desk, module: str) -> control.ModuleView:
-    return module_named(desk, module)
+def one_module(backend: Backend, module: str) -> control.ModuleView:
+    return module_named(backend, module)
 
 
 @get("/modules/{module:str}/groups", summary="The task groups, by their replicas' word")
-def groups(desk: Desk, module: str) -> list[GroupStatus]:
-    return groups_of(desk, module)
+def groups(backend: Backend, module: str) -> list[GroupStatus]:
+    return groups_of(backend, module)
 
 
 @get("/modules/{module:str}/groups/{group:int}", summary="One task group")
-def one_group(desk: Desk, module: str, group: Group) -> GroupStatus:
-    return group_named(desk, module, group)
+def one_group(backend: Backend, module: str, group: Group) -> GroupStatus:
+    return group_named(backend, module, group)
 
 
 class StoryEntry(msgspec.Struct, frozen=True):
@@ -51,9 +51,9 @@ class StoryEntry(msgspec.Struct, frozen=True):
 
 
 @get("/modules/{module:str}/groups/{group:int}/story", summary="Recent transitions")
-def story(desk: Desk, module: str, group: Group) -> list[StoryEntry]:
-    status = group_named(desk, module, group)
-    lines = desk.story(status)[-STORY_SHOWN_MAX:]
+def story(backend: Backend, module: str, group: Group) -> list[StoryEntry]:
+    status = group_named(backend, module, group)
+    lines = backend.story(status)[-STORY_SHOWN_MAX:]
     return [StoryEntry(worker, line.at_ms, line.event, line.fields) for worker, line in lines]
 
 
@@ -70,10 +70,10 @@ class EpochEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @get("/modules/{module:str}/groups/{group:int}/epochs", summary="The epochs that its log has, newest last")
-def epochs(desk: Desk, module: str, group: Group) -> list[EpochEntry]:
-    status = group_named(desk, module, group)
-    found = desk.epochs(status)
-    lines = desk.story(status)
+def epochs(backend: Backend, module: str, group: Group) -> list[EpochEntry]:
+    status = group_named(backend, module, group)
+    found = backend.epochs(status)
+    lines = backend.story(status)
     leads = {
         line.fields.get("epoch"): (worker, line.at_ms) for worker, line in lines if line.event == "leads"
     }
@@ -104,21 +104,21 @@ class EndingEpoch(msgspec.Struct, frozen=True):
     status_code=202,
     summary="Ask the leader to hand over",
 )
-def resign(desk: Desk, module: str, group: Group, data: Successor) -> EndingEpoch:
-    group_named(desk, module, group)
-    return EndingEpoch(desk.act(control.ResignLeader(module=module, group=group, to=data.to)))
+def resign(backend: Backend, module: str, group: Group, data: Successor) -> EndingEpoch:
+    group_named(backend, module, group)
+    return EndingEpoch(backend.act(control.ResignLeader(module=module, group=group, to=data.to)))
 
 
 @get("/modules/{module:str}/leadership", summary="The balance of leaders")
-def leadership(desk: Desk, module: str) -> control.LeadershipView:
-    module_named(desk, module)
-    return desk.ask(control.Leadership(module=module))
+def leadership(backend: Backend, module: str) -> control.LeadershipView:
+    module_named(backend, module)
+    return backend.ask(control.Leadership(module=module))
 
 
 @post("/modules/{module:str}/leadership/balance", status_code=202, summary="Balance now")
-def balance(desk: Desk, module: str) -> control.LeadershipView:
-    module_named(desk, module)
-    return desk.act(control.Balance(module=module))
+def balance(backend: Backend, module: str) -> control.LeadershipView:
+    module_named(backend, module)
+    return backend.act(control.Balance(module=module))
 
 
 @get("/charts", summary="Replication over time")
@@ -137,11 +137,11 @@ def charts(
     pool=SLOW,
     summary="Records that functions did not manage, and streams' progress",
 )
-def failures(desk: Desk, module: str, topology: str | None = None) -> ModuleFailures:
-    module_named(desk, module)
-    return desk.shared(
+def failures(backend: Backend, module: str, topology: str | None = None) -> ModuleFailures:
+    module_named(backend, module)
+    return backend.shared(
         ("failures", module, topology),
-        lambda: find_failures(desk.cluster, module, lambda each: topology in (None, each.topology)),
+        lambda: find_failures(backend.cluster, module, lambda each: topology in (None, each.topology)),
     )
 
 
@@ -160,8 +160,8 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 @post("/modules/{module:str}/failures", status_code=200, summary="Try parked records again, or forget them")
-def settle(desk: Desk, module: str, data: Settling) -> Settled:
-    view = module_named(desk, module)
+def settle(backend: Backend, module: str, data: Settling) -> Settled:
+    view = module_named(backend, module)
     record, topology = data.record, data.topology
     if record is not None and topology is not None:
         raise UsageError("name a topology, whose records are all meant, or one record, and not both")
@@ -169,14 +169,14 @@ def settle(desk: Desk, module: str, data: Settling) -> Settled:
     if named is not None:
         find_named(f"module {module} has no topology", named, {each.name: each for each in view.topologies})
     if record is not None:
-        if not settle_one(desk.cluster, module, record, again=data.again):
+        if not settle_one(backend.cluster, module, record, again=data.again):
             raise NotFoundException(
                 detail=f"{record.topology} has not parked record {record.offset} of depot {record.depot} on "
                 f"task {record.task}, so nothing was done; GET the same address to see what is parked"
             )
         return Settled(1)
     settled = settle_failures(
-        desk.cluster, module, lambda each: data.topology in (None, each.topology), again=data.again
+        backend.cluster, module, lambda each: data.topology in (None, each.topology), again=data.again
     )
     return Settled(settled)
 

@@ -14,7 +14,7 @@ from stretto.snapshot.checking import Verdict, check
 from stretto.snapshot.creating import create, default_name
 from stretto.snapshot.keeping import delete_files, too_many
 from stretto.ui.api.common import delete, get, module_named, post
-from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.backend import Backend
 from stretto.vocabulary.suggest import did_you_mean
 
 
@@ -34,14 +34,14 @@ class Created(msgspec.Struct, frozen=True):
 
 
 @get("/snapshots", summary="The snapshots that the cluster knows of, oldest first")
-def list_snapshots(desk: Desk, module: str | None = None) -> tuple[control.SnapshotView, ...]:
-    return desk.cluster.ask(control.Snapshots(module=module))
+def list_snapshots(backend: Backend, module: str | None = None) -> tuple[control.SnapshotView, ...]:
+    return backend.cluster.ask(control.Snapshots(module=module))
 
 
 @post("/modules/{module:str}/snapshots", summary="Make a snapshot; answered when it is complete")
-def create_snapshot(desk: Desk, module: str, data: Creation) -> Created:
-    module_named(desk, module)
-    return _create(desk, module, data)
+def create_snapshot(backend: Backend, module: str, data: Creation) -> Created:
+    module_named(backend, module)
+    return _create(backend, module, data)
 
 
 @post(
@@ -49,27 +49,27 @@ def create_snapshot(desk: Desk, module: str, data: Creation) -> Created:
     status_code=200,
     summary="Read a snapshot again, and tell what is not as it was",
 )
-def verify_snapshot(desk: Desk, module: str, name: str) -> Verdict:
-    return _verify(desk, module, name)
+def verify_snapshot(backend: Backend, module: str, name: str) -> Verdict:
+    return _verify(backend, module, name)
 
 
 @delete(
     "/modules/{module:str}/snapshots/{name:str}", summary="Delete a snapshot with its files, or forget it"
 )
-def delete_snapshot(desk: Desk, module: str, name: str, *, forget: bool = False) -> None:
-    _delete(desk, _named_snapshot(desk, module, name), forget=forget)
+def delete_snapshot(backend: Backend, module: str, name: str, *, forget: bool = False) -> None:
+    _delete(backend, _named_snapshot(backend, module, name), forget=forget)
 
 
-def _create(desk: Desk, module: str, data: Creation) -> Created:
+def _create(backend: Backend, module: str, data: Creation) -> Created:
     to = Path(data.to)
     if not to.is_absolute():
         raise UsageError(f"{data.to!r} is relative, and nobody knows to what; name the folder from its root")
-    folder, manifest, keep = create(desk.cluster, module, data.name or default_name(), to)
-    known = desk.cluster.ask(control.Snapshots(module=module))
+    folder, manifest, keep = create(backend.cluster, module, data.name or default_name(), to)
+    known = backend.cluster.ask(control.Snapshots(module=module))
     deleted = []
     for each in too_many(known, keep):
         try:
-            _delete(desk, each, forget=False)
+            _delete(backend, each, forget=False)
         except StrettoError:
             # What cannot be deleted from here stays on the list.
             continue
@@ -77,19 +77,19 @@ def _create(desk: Desk, module: str, data: Creation) -> Created:
     return Created(str(folder), len(manifest.tasks), manifest.size_bytes, deleted)
 
 
-def _verify(desk: Desk, module: str, name: str) -> Verdict:
-    return check(Path(_named_snapshot(desk, module, name).folder))
+def _verify(backend: Backend, module: str, name: str) -> Verdict:
+    return check(Path(_named_snapshot(backend, module, name).folder))
 
 
-def _delete(desk: Desk, snapshot: control.SnapshotView, *, forget: bool) -> None:
+def _delete(backend: Backend, snapshot: control.SnapshotView, *, forget: bool) -> None:
     if not forget:
         delete_files(snapshot)
-    desk.act(control.ForgetSnapshot(module=snapshot.module, name=snapshot.name))
+    backend.act(control.ForgetSnapshot(module=snapshot.module, name=snapshot.name))
 
 
-def _named_snapshot(desk: Desk, module: str, name: str) -> control.SnapshotView:
+def _named_snapshot(backend: Backend, module: str, name: str) -> control.SnapshotView:
     """Also of a module that is gone."""
-    known = {each.name: each for each in desk.cluster.ask(control.Snapshots(module=module))}
+    known = {each.name: each for each in backend.cluster.ask(control.Snapshots(module=module))}
     if name not in known:
         raise NotFoundException(
             detail=f"there is no snapshot {name} of {module}; {did_you_mean(name, known)}"

@@ -1,4 +1,4 @@
-"""The application as a whole, in front of a desk that is told what to do."""
+"""The application as a whole, in front of a backend that is told what to do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stretto.client.api import Client
 from stretto.specs.modules import DepotSpec, TopologySpec
 from stretto.telemetry.windows import StoryLine
 from stretto.ui.api import data
-from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster.backend import Backend
 from stretto.ui.cluster.views import ClusterView, Health
 from stretto.ui.server import application
 from stretto.ui.telemetry.history import History
@@ -50,7 +50,7 @@ class Ack:
             raise TimeoutError
 
 
-class Fakes(Desk):
+class Fakes(Backend):
     def __init__(self) -> None:
         self.begun, self.over = threading.Semaphore(0), threading.Event()
         topology = TopologySpec(name="count", kind="stream", depots=("events",))

@@ -52,7 +52,7 @@ class _Plan(NamedTuple):
     at_ms: int | None = None
 
 
-class Desk:
+class Backend:
     """May be used from many threads."""
 
     def __init__(

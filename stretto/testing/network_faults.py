@@ -72,7 +72,7 @@ class _Cuts:
         return bool(self.alone & ends) or ends in self.pairs
 
 
-class Roads:
+class NetworkFaults:
     """``pids_of`` tells the processes of each node, so that it is known who connects."""
 
     def __init__(self, nodes: Sequence[str], pids_of: Callable[[], Mapping[str, set[int]]]) -> None:
@@ -91,7 +91,7 @@ class Roads:
         self._gates: dict[tuple[str, int], _Gate] = {}
         self._to_zookeeper: list[_Gate] = []
         self._closing = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, name="roads", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="network-faults", daemon=True)
         self._watcher.start()
 
     def zookeeper(self, node: str, port: int) -> str:

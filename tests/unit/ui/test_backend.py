@@ -11,8 +11,8 @@ from stretto.client.operating.cluster import Cluster
 from stretto.client.operating.status import GroupState, GroupStatus
 from stretto.errors import RetriableError
 from stretto.telemetry.windows import StoryLine
-from stretto.ui.cluster import desk as desks
-from stretto.ui.cluster.desk import Desk
+from stretto.ui.cluster import backend as desks
+from stretto.ui.cluster.backend import Backend
 from stretto.ui.cluster.views import Health
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import WorkerId
@@ -69,22 +69,22 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[GroupStatus]:
 
 
 @pytest.fixture
-def desk(cluster: FakeCluster, groups: list[GroupStatus]) -> Desk:
-    return Desk(cast(Cluster, cluster), dict, lambda _: list(REMEMBERED))
+def backend(cluster: FakeCluster, groups: list[GroupStatus]) -> Backend:
+    return Backend(cast(Cluster, cluster), dict, lambda _: list(REMEMBERED))
 
 
-def test_all_is_well(desk: Desk) -> None:
-    view = desk.cluster_view()
+def test_all_is_well(backend: Backend) -> None:
+    view = backend.cluster_view()
     assert (view.health, view.conductor) == (Health.GOOD, "c:1")
     assert view.planned_at_ms == view.at_ms
 
 
 def test_without_a_conductor_groups_are_judged_and_what_it_told_is_kept(
-    desk: Desk, cluster: FakeCluster
+    backend: Backend, cluster: FakeCluster
 ) -> None:
-    before = desk.cluster_view()
+    before = backend.cluster_view()
     cluster.conductor = None
-    view = desk.cluster_view()
+    view = backend.cluster_view()
     assert view.health is Health.DEGRADED
     assert view.sentence.startswith("nothing is planned or changed: no conductor is active; start one")
     assert (view.nodes, view.modules) == (before.nodes, before.modules)
@@ -92,51 +92,51 @@ def test_without_a_conductor_groups_are_judged_and_what_it_told_is_kept(
 
 
 def test_if_zookeeper_is_lost_what_is_not_served_comes_first(
-    desk: Desk, cluster: FakeCluster, groups: list[GroupStatus]
+    backend: Backend, cluster: FakeCluster, groups: list[GroupStatus]
 ) -> None:
-    desk.cluster_view()
+    backend.cluster_view()
     cluster.conductor_answers = cluster.workers_answer = False
     groups[:] = [status(GroupState.NO_LEASE, group=0, why="worker w0: ZooKeeper does not answer it")]
-    view = desk.cluster_view()
+    view = backend.cluster_view()
     assert view.health is Health.BAD
     assert view.sentence.startswith("group 0 of M: no lease: worker w0: ZooKeeper does not answer it")
     assert "no connection to ZooKeeper" in view.problems[1].sentence
 
 
-def test_if_nobody_ever_answered_nothing_is_known(desk: Desk, cluster: FakeCluster) -> None:
+def test_if_nobody_ever_answered_nothing_is_known(backend: Backend, cluster: FakeCluster) -> None:
     cluster.conductor = None
     cluster.workers_answer = False
-    view = desk.cluster_view()
+    view = backend.cluster_view()
     assert (view.health, view.sentence, view.planned_at_ms) == (Health.UNKNOWN, SILENCE, None)
 
 
 def test_without_a_conductor_from_the_beginning_groups_are_known_all_the_same(
-    desk: Desk, cluster: FakeCluster, groups: list[GroupStatus]
+    backend: Backend, cluster: FakeCluster, groups: list[GroupStatus]
 ) -> None:
     cluster.conductor = None
     groups[:] = [status(GroupState.OFFLINE, group=0)]
-    assert desk.cluster_view().health is Health.BAD
-    assert desk.groups("M")[0].group == GroupKey("M", 1, 0)
+    assert backend.cluster_view().health is Health.BAD
+    assert backend.groups("M")[0].group == GroupKey("M", 1, 0)
 
 
 def test_the_story_of_a_group_has_what_replicas_told_that_are_gone_and_nothing_twice(
-    desk: Desk, groups: list[GroupStatus]
+    backend: Backend, groups: list[GroupStatus]
 ) -> None:
     live = (WorkerId("w0"), StoryLine(at_ms=2, event="leads", fields={"epoch": 2}))
     REMEMBERED.append(live)
     try:
-        assert desk.story(groups[0]) == [REMEMBERED[0], live]
+        assert backend.story(groups[0]) == [REMEMBERED[0], live]
     finally:
         REMEMBERED.remove(live)
 
 
 def test_modules_are_known_while_there_is_no_conductor_as_it_told_last(
-    desk: Desk, cluster: FakeCluster
+    backend: Backend, cluster: FakeCluster
 ) -> None:
     cluster.conductor_answers = False
     with pytest.raises(RetriableError):
-        desk.modules()
+        backend.modules()
     cluster.conductor_answers = True
-    before = desk.modules()
+    before = backend.modules()
     cluster.conductor_answers = False
-    assert desk.modules() == before
+    assert backend.modules() == before
