@@ -56,7 +56,7 @@ from stretto.zk.sessions.client import await_connection, close, new_client
 from stretto.zk.sessions.credentials import Credentials, refusal
 from stretto.zk.sessions.outcomes import LOST_ANSWER
 from stretto.zk.watches.options import read_all, set_option, unset_option
-from stretto.zk.watches.tree import Mirror, Znode
+from stretto.zk.watches.tree import WatchedTree, Znode
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import ConductorRegistration, DrainedNodes, ZnodeDamaged, encode
 
@@ -109,7 +109,7 @@ class Conductor:
         self._wake = threading.Event()
         self._failure: BaseException | None = None
         self._acting = threading.Lock()
-        self._mirror: Mirror | None = None
+        self._mirror: WatchedTree | None = None
         self._view = View()
         #: The tree was read at least once.
         self._has_looked = False
@@ -206,7 +206,7 @@ class Conductor:
         if self._mirror is None:
             for path in (*self._paths.mirrored, self._paths.options):
                 self._client.ensure_path(path)
-            self._mirror = Mirror(self._client, self._paths, self._wake.set)
+            self._mirror = WatchedTree(self._client, self._paths, self._wake.set)
         if self._mirror.refresh():
             self._view = view.read(self._mirror, self._paths)
             for problem in self._view.problems:

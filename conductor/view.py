@@ -16,7 +16,7 @@ from stretto.specs.assignments import Assignment, GroupPlan, plans_of
 from stretto.specs.modules import ModuleSpec, Trial
 from stretto.vocabulary.suggest import did_you_mean
 from stretto.vocabulary.types import Incarnation, WorkerId
-from stretto.zk.watches.tree import Mirror, Znode
+from stretto.zk.watches.tree import WatchedTree, Znode
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import (
     ConductorRegistration,
@@ -110,12 +110,12 @@ def named(kind: str, name: str, known: Collection[str]) -> str:
     raise UnknownName(f"there is no {kind} {name}; {did_you_mean(name, known)}")
 
 
-def read(mirror: Mirror, paths: Paths) -> View:
+def read(mirror: WatchedTree, paths: Paths) -> View:
     return _Reading(mirror, paths).view
 
 
 class _Reading:
-    def __init__(self, mirror: Mirror, paths: Paths) -> None:
+    def __init__(self, mirror: WatchedTree, paths: Paths) -> None:
         self._mirror = mirror
         self._paths = paths
         self.view = view = View()

@@ -18,7 +18,7 @@ from stretto.network.loop import Loop
 from stretto.network.routing import Network
 from stretto.supervisor.artifacts import ArtifactStore
 from stretto.vocabulary.types import Incarnation
-from stretto.zk.watches.view import View
+from stretto.zk.watches.daemon_session import DaemonSession
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import NodeRegistration, decode
 
@@ -34,7 +34,7 @@ class ModuleCode:
     def __init__(
         self,
         loop: Loop,
-        view: View,
+        view: DaemonSession,
         paths: Paths,
         *,
         folder: Path,

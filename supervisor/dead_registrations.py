@@ -15,7 +15,7 @@ import structlog
 
 from stretto.network.loop import Loop
 from stretto.vocabulary.types import Incarnation, WorkerId
-from stretto.zk.watches.view import Followed, View
+from stretto.zk.watches.daemon_session import DaemonSession, WatchedPath
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import WorkerRegistration, ZnodeDamaged, decode
 
@@ -28,7 +28,7 @@ DEAD_MAX = 64
 class _Registered:
     """One registration of a worker of ours."""
 
-    followed: Followed | None = None
+    followed: WatchedPath | None = None
     launch: str | None = None
     """None until it is read."""
     is_deleting: bool = False
@@ -37,7 +37,7 @@ class _Registered:
 @dataclass(slots=True, eq=False)
 class _Watched:
     worker: WorkerId
-    followed: Followed | None = None
+    followed: WatchedPath | None = None
     registered: dict[str, _Registered] = field(default_factory=dict)
     """By path."""
     dead: dict[str, int] = field(default_factory=dict)
@@ -56,7 +56,9 @@ class _Watched:
 class Burials:
     """All methods are the loop's."""
 
-    def __init__(self, loop: Loop, view: View, paths: Paths, buried: Callable[[WorkerId, str], None]) -> None:
+    def __init__(
+        self, loop: Loop, view: DaemonSession, paths: Paths, buried: Callable[[WorkerId, str], None]
+    ) -> None:
         """``buried`` is told when no registration of a dead launch is left."""
         self._loop = loop
         self._view = view

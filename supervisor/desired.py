@@ -18,7 +18,7 @@ from stretto.network.loop import Loop
 from stretto.specs.assignments import Assignment
 from stretto.specs.modules import ModuleSpec, ModuleState, Update
 from stretto.vocabulary.types import WorkerId
-from stretto.zk.watches.view import Followed, View
+from stretto.zk.watches.daemon_session import DaemonSession, WatchedPath
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import DestroyedModules, Record, ZnodeDamaged, decode
 
@@ -38,7 +38,7 @@ class Fate(enum.Enum):
 @dataclass(slots=True, eq=False)
 class _Module:
     name: str
-    followed: list[Followed] = field(default_factory=list)
+    followed: list[WatchedPath] = field(default_factory=list)
     spec: ModuleSpec | None = None
     assignment: Assignment | None = None
     told: set[str] = field(default_factory=set)
@@ -52,7 +52,9 @@ class _Module:
 class Desired:
     """All methods are the loop's."""
 
-    def __init__(self, loop: Loop, view: View, paths: Paths, node: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: Loop, view: DaemonSession, paths: Paths, node: str, changed: Callable[[], None]
+    ) -> None:
         self._loop = loop
         self._view = view
         self._paths = paths
@@ -157,7 +159,7 @@ class Desired:
 
     def _follow(
         self, module: _Module, path: str, read: Callable[[_Module, str, bytes | None], None]
-    ) -> Followed:
+    ) -> WatchedPath:
         return self._view.follow_data(
             path, lambda data: self._loop.call_soon(self._read, module, path, read, data)
         )

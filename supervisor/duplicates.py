@@ -13,7 +13,7 @@ import structlog
 
 from stretto.network.loop import Loop
 from stretto.vocabulary.types import Incarnation
-from stretto.zk.watches.view import Followed, View
+from stretto.zk.watches.daemon_session import DaemonSession, WatchedPath
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import NodeRegistration, ZnodeDamaged, decode
 
@@ -24,7 +24,14 @@ class Namesakes:
     """All methods are the loop's."""
 
     def __init__(
-        self, loop: Loop, view: View, paths: Paths, *, node: str, folder: str, changed: Callable[[], None]
+        self,
+        loop: Loop,
+        view: DaemonSession,
+        paths: Paths,
+        *,
+        node: str,
+        folder: str,
+        changed: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._view = view
@@ -35,7 +42,7 @@ class Namesakes:
         self._is_started = False
         self._is_listed = False
         #: By path; the folder is None until it is read.
-        self._registered: dict[str, tuple[Followed, str | None]] = {}
+        self._registered: dict[str, tuple[WatchedPath, str | None]] = {}
 
     @property
     def are_none(self) -> bool:
@@ -61,7 +68,7 @@ class Namesakes:
             self._registered[path] = (self._follow(path), None)
         self._changed()
 
-    def _follow(self, path: str) -> Followed:
+    def _follow(self, path: str) -> WatchedPath:
         return self._view.follow_data(path, lambda data: self._loop.call_soon(self._read, path, data))
 
     def _read(self, path: str, data: bytes | None) -> None:

@@ -46,7 +46,7 @@ from stretto.vocabulary.types import Incarnation, Millis, WorkerId
 from stretto.worker.hosting.hosting import DELETING
 from stretto.worker.replica.takeover import PREPARING
 from stretto.zk.sessions.credentials import Credentials
-from stretto.zk.watches.view import View
+from stretto.zk.watches.daemon_session import DaemonSession
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import ConductorRegistration, NodeRegistration, ZnodeDamaged, decode, encode
 
@@ -130,7 +130,7 @@ class Supervisor:
         self._lock = lock_folder(self._data)
         owner = _claim(self._data, config.cluster, config.node)
         self.loop = Loop()
-        self._view = View(
+        self._view = DaemonSession(
             config.zookeeper,
             session_timeout_ms=config.session_timeout_ms,
             registration=self._registration,

@@ -39,11 +39,11 @@ from stretto.zk.sessions.credentials import Credentials
 from stretto.zk.sessions.session import Done, MetastoreUnavailable, Send, Session
 from stretto.zk.sessions.succession import OnFailure, Succession
 from stretto.zk.watches.directory import Found, WorkerDirectory
-from stretto.zk.watches.group import FollowedGroup
+from stretto.zk.watches.group import WatchedGroup
 from stretto.zk.watches.members import MemberSearch
-from stretto.zk.watches.options import FollowedOptions
+from stretto.zk.watches.options import WatchedOptions
+from stretto.zk.watches.record import WatchedRecord, follow_assignment
 from stretto.zk.watches.registrations import WatchedRegistrations
-from stretto.zk.watches.spec import FollowedRecord, follow_assignment
 from stretto.zk.watches.survey import Survey, Surveyed
 from stretto.zk.watches.znode import WatchedZnode
 from stretto.zk.znodes.paths import Paths
@@ -112,12 +112,12 @@ class Metastore(Succession):
         self._registration_changed = False
         #: The renewal on its way, by when it was sent.
         self._pulse_sent_ms: Millis | None = None
-        self._groups: dict[GroupKey, FollowedGroup] = {}
+        self._groups: dict[GroupKey, WatchedGroup] = {}
         self._registrations = WatchedRegistrations(self)
-        self._options = None if options_of is None else FollowedOptions(self, options_of, self._options_read)
-        self._spec: FollowedRecord[ModuleSpec] | None = None
+        self._options = None if options_of is None else WatchedOptions(self, options_of, self._options_read)
+        self._spec: WatchedRecord[ModuleSpec] | None = None
         if options_of is not None:
-            self._spec = FollowedRecord(self, paths.spec(options_of), ModuleSpec, self._spec_read)
+            self._spec = WatchedRecord(self, paths.spec(options_of), ModuleSpec, self._spec_read)
         self._directory: WorkerDirectory | None = None
         self._assignment: WatchedZnode | None = None
 
@@ -339,7 +339,7 @@ class Metastore(Succession):
         """Tell the record now, if there is one, and whenever it changes; and requests to resign."""
         with self.lock:
             if group not in self._groups:
-                followed = self._groups[group] = FollowedGroup(self, group)
+                followed = self._groups[group] = WatchedGroup(self, group)
                 followed.restart(new_session=True)
 
     def unfollow(self, group: GroupKey) -> None:

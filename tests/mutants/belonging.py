@@ -59,7 +59,7 @@ ALSO = {
     "zk/server/guardian.py": ("integration/zk/test_embedded.py",),
     "zk/watches/options.py": ("integration/zk/test_options.py",),
     "zk/watches/tree.py": ("integration/zk/test_mirror.py",),
-    "zk/watches/view.py": ("integration/zk/test_mirror.py", "integration/zk/test_groups.py"),
+    "zk/watches/daemon_session.py": ("integration/zk/test_mirror.py", "integration/zk/test_groups.py"),
     "zk/*.py": (
         "contracts/test_metastore_contract.py",
         "integration/zk/test_groups.py",

@@ -1,8 +1,9 @@
 """One session after the other, for as long as whoever needs them lives.
 
-What a worker (:mod:`stretto.zk.metastore`) and the other daemons (:mod:`stretto.zk.watches.view`) have in
-common: a session that expired is followed by a fresh one; one whose server says nothing for too long is sent
-to another server; what could not be done is tried again with the next tick; and a silence is told to people.
+What a worker (:mod:`stretto.zk.metastore`) and the other daemons (:mod:`stretto.zk.watches.daemon_session`)
+have in common: a session that expired is followed by a fresh one; one whose server says nothing for too long
+is sent to another server; what could not be done is tried again with the next tick; and a silence is told to
+people.
 """
 
 from __future__ import annotations

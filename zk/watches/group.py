@@ -5,7 +5,7 @@ What a read of the record finds is passed on if it is newer than what was passed
 A request to resign is looked for, and passed on, only while the record names this very incarnation as
 leader: whoever else were to take it up would delete it.
 
-Nothing here retries on a lost connection: :meth:`FollowedGroup.restart` is called when there is one again,
+Nothing here retries on a lost connection: :meth:`WatchedGroup.restart` is called when there is one again,
 and answers to what was asked before it are void.
 """
 
@@ -43,7 +43,7 @@ class Asker(Watcher, Protocol):
     def leads_here(self, record: GroupRecord) -> bool: ...
 
 
-class FollowedGroup:
+class WatchedGroup:
     def __init__(self, asker: Asker, group: GroupKey) -> None:
         self.asker = asker
         self.group = group

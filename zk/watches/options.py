@@ -209,7 +209,7 @@ class OptionsAsker(Watcher, Protocol):
     def ask_early_synced(self, send: Send, done: Done) -> None: ...
 
 
-class FollowedOptions:
+class WatchedOptions:
     """What is set for the cluster and one module. Under the asker's lock, as all that follows."""
 
     def __init__(self, asker: OptionsAsker, module: str, told: Callable[[OptionSet], None]) -> None:

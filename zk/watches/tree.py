@@ -1,7 +1,7 @@
 """A copy of the metastore's tree, kept by watches, for those who plan over all of it.
 
-A watch that fires marks its znode; :meth:`Mirror.refresh` reads what is marked, and watches it again by the
-same call, so that no change falls between reading and watching. Nothing is read that did not change, and
+A watch that fires marks its znode; :meth:`WatchedTree.refresh` reads what is marked, and watches it again by
+the same call, so that no change falls between reading and watching. Nothing is read that did not change, and
 storms of changes become one reading. What its own client has written is in it with the next refresh; what
 others have written may be missing. Who decides by the copy must expect it to be old, and change things only
 by compare-and-set.
@@ -38,7 +38,7 @@ class Znode:
     """The session that it lives as long as; 0 if it outlives all."""
 
 
-class Mirror:
+class WatchedTree:
     """Owned by one thread at a time; only the watches come from others."""
 
     def __init__(self, client: KazooClient, paths: Paths, changed: Callable[[], None]) -> None:

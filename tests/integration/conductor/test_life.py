@@ -17,7 +17,7 @@ from stretto.conductor.view import Module, View, read
 from stretto.errors import RetriableError
 from stretto.vocabulary.types import Incarnation
 from stretto.zk.creation import next_generation
-from stretto.zk.watches.tree import Mirror
+from stretto.zk.watches.tree import WatchedTree
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import DestroyedModules, NodeRegistration, decode, encode
 from tests.integration.conductor.scene import DIGEST, MANIFEST, Scene
@@ -37,7 +37,7 @@ class Lived:
 
     def look(self) -> View:
         """The nodes are there, and so is what the metastore says now."""
-        mirror = Mirror(self.zk, self.paths, lambda: None)
+        mirror = WatchedTree(self.zk, self.paths, lambda: None)
         mirror.refresh()
         mirror.close()
         view = read(mirror, self.paths)

@@ -22,8 +22,8 @@ from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.creation import evenly
 from stretto.zk.metastore import Metastore
 from stretto.zk.server.embedded import EmbeddedZooKeeper
+from stretto.zk.watches.daemon_session import DaemonSession
 from stretto.zk.watches.options import read_all
-from stretto.zk.watches.view import View
 from stretto.zk.znodes.records import ResignRequest, encode
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.recorder import Recorder, Started
@@ -108,7 +108,7 @@ def test_whoever_unfollows_hears_no_more(
         operator.set(workers.paths.group(group), encode(CREATED))
     recorder.wait_event(RecordRead, lambda read: read.version == 1, other)
     assert [read.version for read in recorder.events(RecordRead, GROUP)] == [0]
-    # Followed again, it is told what is there now.
+    # WatchedPath again, it is told what is there now.
     metastore.follow(GROUP)
     recorder.wait_event(RecordRead, lambda read: read.version == 1, GROUP)
 
@@ -302,7 +302,7 @@ def test_znodes_that_nobody_of_the_cluster_made_hide_no_others(
     assert recorder.wait_event(MembersSeen).alive == frozenset(CREATED.isr)
 
     assert read_all(operator, paths).levels == {}
-    view = View(
+    view = DaemonSession(
         zookeeper.address,
         session_timeout_ms=SESSION_TIMEOUT_MS,
         registration=lambda incarnation: (paths.node("n", incarnation), b""),

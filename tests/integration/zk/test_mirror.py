@@ -16,7 +16,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.zk.server.embedded import EmbeddedZooKeeper
 from stretto.zk.sessions.client import close, new_client
 from stretto.zk.watches import tree as mirror_module
-from stretto.zk.watches.tree import Mirror
+from stretto.zk.watches.tree import WatchedTree
 from stretto.zk.znodes.paths import Paths
 from tests.integration.zk.proxy import Proxy
 from tests.integration.zk.waiting import wait_until
@@ -54,7 +54,7 @@ def truth(client: KazooClient, paths: Paths) -> dict[str, bytes]:
     return found
 
 
-def copied(mirror: Mirror) -> dict[str, bytes]:
+def copied(mirror: WatchedTree) -> dict[str, bytes]:
     mirror.refresh()
     return {path: znode.data for path, znode in mirror.data.items()}
 
@@ -62,7 +62,7 @@ def copied(mirror: Mirror) -> dict[str, bytes]:
 def test_what_its_own_client_wrote_is_in_it_although_watches_are_told_late(
     client: KazooClient, writer: KazooClient, paths: Paths
 ) -> None:
-    mirror = Mirror(client, paths, lambda: None)
+    mirror = WatchedTree(client, paths, lambda: None)
     mirror.refresh()
     held_up = threading.Event()
     client.handler.dispatch_callback(Callback("watch", held_up.wait, (30,)))
@@ -80,7 +80,7 @@ def test_what_was_read_before_the_connection_broke_counts_as_different(
     for path in (first, second):
         writer.create(path, b"0", makepath=True)
     told: list[object] = []
-    mirror = Mirror(client, paths, lambda: told.append(None))
+    mirror = WatchedTree(client, paths, lambda: told.append(None))
     mirror.refresh()
     told.clear()
     for path in (first, second):
@@ -109,7 +109,7 @@ def test_it_has_what_is_there_and_hears_of_changes(
     group = paths.group(GroupKey("counts", 1, 0))
     writer.create(group, b"0", makepath=True)
     changed = threading.Event()
-    mirror = Mirror(client, paths, changed.set)
+    mirror = WatchedTree(client, paths, changed.set)
     assert copied(mirror) == truth(writer, paths)
     assert mirror.data[group].data == b"0"
     changed.clear()
@@ -131,12 +131,12 @@ def test_requests_to_resign_and_operations_are_not_copied(
     group = GroupKey("counts", 1, 0)
     writer.create(paths.resign(group), b"r", makepath=True)
     writer.create(f"{paths.operations}/op-1", b"o", makepath=True)
-    assert copied(Mirror(client, paths, lambda: None)).keys() == {paths.group(group), paths.options}
+    assert copied(WatchedTree(client, paths, lambda: None)).keys() == {paths.group(group), paths.options}
 
 
 def test_random_changes_are_followed(client: KazooClient, writer: KazooClient, paths: Paths) -> None:
     rng = random.Random(7)
-    mirror = Mirror(client, paths, lambda: None)
+    mirror = WatchedTree(client, paths, lambda: None)
     places = [paths.group(GroupKey(module, 1, number)) for module in "ab" for number in range(3)]
     places += [f"{paths.nodes}/n{number}/i{each}" for number in range(2) for each in range(2)]
     places += [paths.spec("a"), paths.assignment("b"), paths.drained]
@@ -158,7 +158,7 @@ def test_it_goes_on_in_a_new_session(zookeeper: EmbeddedZooKeeper, writer: Kazoo
         client = new_client(proxy.address, 2_000)
         client.start()
         try:
-            mirror = Mirror(client, paths, lambda: None)
+            mirror = WatchedTree(client, paths, lambda: None)
             spec = paths.spec("counts")
             writer.create(spec, b"0", makepath=True)
             wait_until("it is seen", lambda: spec in copied(mirror))
@@ -197,7 +197,7 @@ def test_it_goes_on_over_a_new_connection_of_the_same_session(
         client = new_client(proxy.address, 30_000)
         client.start()
         try:
-            mirror = Mirror(client, paths, lambda: None)
+            mirror = WatchedTree(client, paths, lambda: None)
             spec = paths.spec("counts")
             writer.create(spec, b"0", makepath=True)
             wait_until("it is seen", lambda: spec in copied(mirror))

@@ -8,7 +8,7 @@ from kazoo.exceptions import ConnectionLoss, NoAuthError
 from stretto.replog.core.events import RecordRead, Resign
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, WorkerId
-from stretto.zk.watches.group import FollowedGroup
+from stretto.zk.watches.group import WatchedGroup
 from stretto.zk.znodes.records import ResignRequest, encode
 from tests.unit.core.group import W0, W1, W2, record
 from tests.unit.zk.znodes import Asker
@@ -21,7 +21,7 @@ class Followed:
 
     def __init__(self) -> None:
         self.asker = Asker(W0)
-        self.group = FollowedGroup(self.asker, GROUP)
+        self.group = WatchedGroup(self.asker, GROUP)
         self.group.restart(new_session=True)
         self.asker.settle()
 

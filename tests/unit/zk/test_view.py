@@ -10,8 +10,8 @@ from kazoo.exceptions import ConnectionLoss, NoAuthError, SessionExpiredError
 
 from stretto.vocabulary.types import Incarnation
 from stretto.zk.sessions.session import Done, MetastoreUnavailable, Send
-from stretto.zk.watches import view as view_module
-from stretto.zk.watches.view import View
+from stretto.zk.watches import daemon_session as view_module
+from stretto.zk.watches.daemon_session import DaemonSession
 from tests.unit.zk.znodes import Questions, Znodes
 
 
@@ -49,7 +49,7 @@ class Daemon:
 
     def __init__(self) -> None:
         self.started: list[Incarnation] = []
-        self.view = View(
+        self.view = DaemonSession(
             "127.0.0.1:1",
             session_timeout_ms=3_000,
             registration=lambda incarnation: (f"/c/nodes/{incarnation}", b"me"),

@@ -39,10 +39,10 @@ Read: TypeAlias = Callable[[KazooClient, str, Callable[[WatchedEvent], None]], A
 Told: TypeAlias = Callable[[Any], None]
 
 
-class Followed:
+class WatchedPath:
     """One znode's data or children. At most one read is under way, however often it changes."""
 
-    def __init__(self, view: View, path: str, read: Read, told: Told) -> None:
+    def __init__(self, view: DaemonSession, path: str, read: Read, told: Told) -> None:
         self._view = view
         self._path = path
         self._read_it = read
@@ -122,7 +122,7 @@ class Followed:
             self._view.again_later(self._read)
 
 
-class View(Succession):
+class DaemonSession(Succession):
     def __init__(
         self,
         hosts: str,
@@ -144,7 +144,7 @@ class View(Succession):
         )
         self._registration = registration
         self._started = started
-        self.followed: dict[Followed, None] = {}
+        self.followed: dict[WatchedPath, None] = {}
         self._deleting: dict[str, list[Callable[[], None]]] = {}
         self._writing: dict[str, bytes] = {}
 
@@ -160,7 +160,7 @@ class View(Succession):
 
     # What is followed, and what is deleted.
 
-    def follow_data(self, path: str, told: Callable[[bytes | None], None]) -> Followed:
+    def follow_data(self, path: str, told: Callable[[bytes | None], None]) -> WatchedPath:
         """None: there is no such znode."""
 
         def read(client: KazooClient, path: str, watch: Callable[[WatchedEvent], None]) -> Any:
@@ -168,7 +168,7 @@ class View(Succession):
 
         return self._follow(path, read, lambda value: told(None if value is None else value[0]))
 
-    def follow_children(self, path: str, told: Callable[[list[str] | None], None]) -> Followed:
+    def follow_children(self, path: str, told: Callable[[list[str] | None], None]) -> WatchedPath:
         """None: there is no such znode."""
 
         def read(client: KazooClient, path: str, watch: Callable[[WatchedEvent], None]) -> Any:
@@ -176,9 +176,9 @@ class View(Succession):
 
         return self._follow(path, read, lambda names: told(None if names is None else named(names)))
 
-    def _follow(self, path: str, read: Read, told: Told) -> Followed:
+    def _follow(self, path: str, read: Read, told: Told) -> WatchedPath:
         with self.lock:
-            followed = Followed(self, path, read, told)
+            followed = WatchedPath(self, path, read, told)
             self.followed[followed] = None
             followed.restart()
             return followed

@@ -18,7 +18,7 @@ from stretto.zk.watches.znode import WatchedZnode
 from stretto.zk.znodes.records import Record, decode
 
 
-class FollowedRecord(Generic[Record]):
+class WatchedRecord(Generic[Record]):
     """Under the asker's lock. What cannot be read leaves what was known, and begins no session."""
 
     def __init__(
