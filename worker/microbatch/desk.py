@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 import msgspec
 import structlog
@@ -35,12 +35,12 @@ from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Epoch, Millis, TaskId
 from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Lost, Reply, Why
+from stretto.worker.executors.replies import Lost, Reply, Why
 from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.coordinator import Coordinator, Phase
 from stretto.worker.microbatch.messages import Speaker
 from stretto.worker.microbatch.participant import COORDINATOR, Participant
-from stretto.worker.topology import rows, work
+from stretto.worker.topology import host, rows, work
 from stretto.worker.topology.settling import Settled, Tally, led_no_more
 from stretto.worker.topology.waiting import Where
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from stretto.network.routing import Network
     from stretto.network.transport import Connection
     from stretto.state.applied import AppliedState
-    from stretto.worker.process import Worker
     from stretto.worker.replica.group import Group
+    from stretto.worker.topology.desk import StreamDesk
 
 DELIVERY_MS = 2_000
 RETRY_MS = 1_000
@@ -61,6 +61,15 @@ log = structlog.get_logger()
 _encode = msgspec.msgpack.Encoder().encode
 _messages: msgspec.msgpack.Decoder[messages.AnyMessage] = msgspec.msgpack.Decoder(messages.AnyMessage)
 _decode_calls = msgspec.msgpack.Decoder(list[protocol.SourcedCall]).decode
+
+
+class Host(host.Host, Protocol):
+    """The worker, as its microbatches see it."""
+
+    @property
+    def streams(self) -> StreamDesk:
+        """Their entries and their network are for all topologies."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +89,7 @@ class _Led:
 class MicrobatchDesk:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         #: The epoch in which a group's microbatches run.
         self._epochs: dict[GroupKey, Epoch] = {}

@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 import structlog
 
@@ -26,8 +26,8 @@ from stretto.vocabulary.invariants import InvariantViolation
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Buffer, Epoch, Offset, TaskId
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Lost, Reply, Why
-from stretto.worker.topology import rows, work
+from stretto.worker.executors.replies import Lost, Reply, Why
+from stretto.worker.topology import host, rows, work
 from stretto.worker.topology.entries import Entries
 from stretto.worker.topology.hops import Asked, Called, Failures, Hops, Route, Told, only_step
 from stretto.worker.topology.settling import Settled, Tally, led_no_more, not_led
@@ -35,7 +35,6 @@ from stretto.worker.topology.stream import Stream
 from stretto.worker.topology.waiting import Where
 
 if TYPE_CHECKING:
-    from stretto.worker.process import Worker
     from stretto.worker.replica.group import Group
 
 log = structlog.get_logger()
@@ -44,6 +43,19 @@ RETRY_MS = 1_000
 """Until what could not be read of the state is read again."""
 FAILURES_SHOWN_MAX = 1_000
 """Of a group, in one answer."""
+
+
+class Host(host.Host, Protocol):
+    """The worker, as its streams see it."""
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        ...
+
+    def option(self, name: str) -> Any:
+        """In force for the module."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +79,7 @@ class _Led:
 class StreamDesk:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self.entries = Entries()
         self.hops = Hops(worker, self._take)

@@ -12,7 +12,7 @@ could be missing there: a leader that goes by other code refuses them, until bot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -30,14 +30,41 @@ from stretto.worker.topology.inbox import ASKED_MAX
 
 if TYPE_CHECKING:
     from stretto.network.loop import Loop
-    from stretto.network.transport import Connection
-    from stretto.worker.process import Worker
+    from stretto.network.transport import Connection, Transport
+    from stretto.vocabulary.types import WorkerId
+    from stretto.worker.topology.host import Config
 
 TIMEOUT_MS = 60_000
 TASKS_END = 1 << 32
 """Beyond any number of a task."""
 NUMBERS_END = (1 << 63) - 1
 """Beyond any number of a hop."""
+
+
+class Host(Protocol):
+    """The worker, as hops to and from it see it."""
+
+    @property
+    def worker(self) -> WorkerId: ...
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        ...
+
+    @property
+    def artifact(self) -> str:
+        """Digest of the module's code that the worker goes by."""
+        ...
 
 
 class Called(NamedTuple):
@@ -235,7 +262,7 @@ class Route:
 class Hops:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker, take: Take) -> None:
+    def __init__(self, worker: Host, take: Take) -> None:
         self._worker = worker
         self.take = take
         self._network: Network | None = None

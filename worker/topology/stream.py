@@ -30,8 +30,8 @@ from typing import assert_never
 
 from stretto.pstate.changes import NO_CHANGES, Packed
 from stretto.vocabulary.invariants import check
-from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.executors.replies import Why
 from stretto.worker.topology import work
 from stretto.worker.topology.batches import (
     Bare,

@@ -9,8 +9,8 @@ import msgspec
 
 from stretto.pstate.changes import NO_CHANGES, Packed
 from stretto.vocabulary.types import Buffer, Epoch, TaskId
-from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.executors.replies import Why
 
 RecordKey: TypeAlias = tuple[str, int]
 """A depot and an offset."""

@@ -11,8 +11,8 @@ import msgspec
 from stretto.pstate.changes import NO_CHANGES, Changes, Packed, joined, pack_part
 from stretto.sim.stream.plan import DEPOT, TOPOLOGY, Record
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.executors.replies import Why
 from stretto.worker.topology import rows, work
 from stretto.worker.topology.stream import Stream
 

@@ -14,7 +14,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Lost, Why
+from stretto.worker.executors.replies import Lost, Why
 from stretto.worker.microbatch import machine, messages
 from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.topology import rows

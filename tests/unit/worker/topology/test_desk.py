@@ -11,7 +11,7 @@ from stretto.module.work import StepCall, Timed
 from stretto.specs.modules import TopologySpec
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.executors.pool import Lost, Why
+from stretto.worker.executors.replies import Lost, Why
 from stretto.worker.topology import rows, work
 from stretto.worker.topology.desk import StreamDesk
 

@@ -9,8 +9,8 @@ import pytest
 
 from stretto.pstate.changes import Packed
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.executors.replies import Why
 from stretto.worker.topology import work
 from stretto.worker.topology.batches import Batch, Retry
 from stretto.worker.topology.stream import PAUSE_MS, Stream

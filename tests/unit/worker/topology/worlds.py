@@ -16,8 +16,8 @@ import msgspec
 
 from stretto.pstate.changes import Packed
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
+from stretto.worker.executors.replies import Why
 from stretto.worker.topology import work
 from stretto.worker.topology.stream import Stream
 
