@@ -32,8 +32,8 @@ from stretto.pstate.changes import NO_CHANGES, Packed
 from stretto.vocabulary.invariants import check
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.executors.replies import Why
-from stretto.worker.topology import work
-from stretto.worker.topology.batches import (
+from stretto.worker.topology.machine import effects, events
+from stretto.worker.topology.machine.batches import (
     Bare,
     Batch,
     Calls,
@@ -47,23 +47,14 @@ from stretto.worker.topology.batches import (
     start_of,
     without_first,
 )
-from stretto.worker.topology.failed import Failed, backoff_ms
-from stretto.worker.topology.guards import GUARDS, Guards
-from stretto.worker.topology.inbox import Arrived, Inbox, bounded
-from stretto.worker.topology.outbox import Outbox
-from stretto.worker.topology.work import (
-    Effect,
-    Entry,
-    Event,
-    OfCalls,
-    OfRecords,
-    OfRetry,
-    Origin,
-    Parked,
-    RecordKey,
-    Settings,
-    Stored,
-)
+from stretto.worker.topology.machine.effects import Effect, Entry, Parked
+from stretto.worker.topology.machine.events import Event
+from stretto.worker.topology.machine.failed import Failed, backoff_ms
+from stretto.worker.topology.machine.guards import GUARDS, Guards
+from stretto.worker.topology.machine.inbox import Arrived, Inbox, bounded
+from stretto.worker.topology.machine.outbox import Outbox
+from stretto.worker.topology.machine.settings import Settings
+from stretto.worker.topology.machine.stored import OfCalls, OfRecords, OfRetry, Origin, RecordKey, Stored
 
 RUNNING_MAX = 2
 """One runs, and the next is there when it ends."""
@@ -169,37 +160,36 @@ class Stream:
     def step(self, event: Event, now: int) -> list[Effect]:
         self._now = now
         match event:
-            case work.Grown(depot=depot, end=end):
+            case events.Grown(depot=depot, end=end):
                 self._ends[depot] = max(self._ends[depot], end)
-            case work.Called():
+            case events.Called():
                 self._called(event)
-            case work.Ran():
+            case events.Ran():
                 self._ran(event)
-            case work.NotRun():
+            case events.NotRun():
                 self._not_run(event)
-            case work.Accepted(batch=number):
+            case events.Accepted(batch=number):
                 self._accepted(number)
-            case work.Refused(batch=number):
+            case events.Refused(batch=number):
                 self._refused(number)
-            case work.Applied(batch=number):
+            case events.Applied(batch=number):
                 self._applied(number)
-            case work.HopAnswered(number=number, failures=failures):
+            case events.HopAnswered(number=number, failures=failures):
                 self._hop_answered(number, failures)
-            case work.Settle():
+            case events.Settle():
                 self._settle(event)
-            case work.Retimed(settings=settings):
+            case events.SettingsChanged(settings=settings):
                 self._settings = settings
                 self._size = min(self._size, settings.records_max)
-            case work.Tick():
+            case events.Tick():
                 pass
             case _:
                 assert_never(event)
         if not self._appending:
             self._pump()
-        effects, self._effects = self._effects, []
-        return effects
+        wanted, self._effects = self._effects, []
+        return wanted
 
-    @property
     def next_deadline(self) -> int | None:
         deadlines = [until for _, _, until in self._blocked.values()]
         others = (self._failed.next_due, self._resumes_at)
@@ -235,7 +225,7 @@ class Stream:
     @property
     def _appending(self) -> bool:
         """An Append is not answered yet: it is the first thing to be stepped."""
-        return any(isinstance(effect, work.Append) for effect in self._effects)
+        return any(isinstance(effect, effects.Append) for effect in self._effects)
 
     def _pump(self) -> None:
         if self._resumes_at is not None:
@@ -257,19 +247,19 @@ class Stream:
         waiting = [number for number, batch in self._unfinished.items() if not batch.is_applied]
         return min([*waiting, *(batch.number for batch in self._running)], default=self._numbers)
 
-    def _called(self, called: work.Called) -> None:
+    def _called(self, called: events.Called) -> None:
         key, inbox = called.key, self._inbox
         self._owed.forgotten += inbox.forget(key[0], called.settled, called.epoch)
         if not inbox.may_ask(key, called.epoch):
-            self._effects.append(work.Decline(called.ticket))
+            self._effects.append(effects.Decline(called.ticket))
         elif inbox.has_run(key):
             arrived = inbox.open.get(key)
             if arrived is not None:
                 arrived.ask(called.ticket)
             else:
-                self._effects.append(work.Answer(called.ticket, inbox.failures_of(key)))
+                self._effects.append(effects.Answer(called.ticket, inbox.failures_of(key)))
         elif not inbox.may_take(key, called.after):
-            self._effects.append(work.Decline(called.ticket))
+            self._effects.append(effects.Decline(called.ticket))
         else:
             arrived, done = inbox.take(key, called.ticket)
             arrived.parts += 1
@@ -280,7 +270,7 @@ class Stream:
             return False
         calls = self._calls.popleft()
         batch = self._begin(calls)
-        run = work.RunCalls(
+        run = effects.RunCalls(
             batch=batch.number, attempt=self.attempt, applied=self._applied_below, calls=calls.calls
         )
         self._running.append(batch)
@@ -319,7 +309,7 @@ class Stream:
     def _run(self, of: Work, depot: str, offset: int | None, size: int, *, is_aside: bool = False) -> None:
         batch = self._begin(of)
         self._effects.append(
-            work.RunRecords(
+            effects.RunRecords(
                 batch=batch.number,
                 attempt=self.attempt,
                 applied=self._applied_below,
@@ -339,7 +329,7 @@ class Stream:
 
     # What was run.
 
-    def _ran(self, ran: work.Ran) -> None:
+    def _ran(self, ran: events.Ran) -> None:
         if not self._running or self._running[0].number != ran.batch:
             return
         batch = self._running.popleft()
@@ -369,7 +359,7 @@ class Stream:
                 assert_never(batch.of)
         self._append(batch, ran.changes)
 
-    def _adapt(self, ran: work.Ran, size: int) -> None:
+    def _adapt(self, ran: events.Ran, size: int) -> None:
         worked_us = ran.elapsed_us - ran.delayed_us
         patience_us = self._settings.timeout_ms * 1_000 // PATIENT
         if worked_us > SLOW_US or ran.elapsed_us > patience_us:
@@ -377,7 +367,7 @@ class Stream:
         elif worked_us < QUICK_US and ran.elapsed_us < patience_us // 2 and ran.end - ran.start >= size:
             self._size = min(max(self._size, size * 2), self._settings.records_max)
 
-    def _not_run(self, lost: work.NotRun) -> None:
+    def _not_run(self, lost: events.NotRun) -> None:
         if not any(batch.number == lost.batch for batch in self._running):
             return
         suspect = self._running[0]
@@ -399,7 +389,7 @@ class Stream:
             self._note("stream_waits", why=lost.sentence)
         self._end_attempt(again)
 
-    def _suspect(self, batch: Batch, lost: work.NotRun) -> work.Ran | None:
+    def _suspect(self, batch: Batch, lost: events.NotRun) -> events.Ran | None:
         """Whom to blame: the record or call, if it was alone. Else whatever was there is run one by one."""
         match batch.of:
             case Records(depot=depot, size=1):
@@ -420,8 +410,8 @@ class Stream:
         return None
 
     def _blame(
-        self, batch: Batch, key: RecordKey, lost: work.NotRun, *, start: int, end: int
-    ) -> work.Ran | None:
+        self, batch: Batch, key: RecordKey, lost: events.NotRun, *, start: int, end: int
+    ) -> events.Ran | None:
         before = self._crashed[1] if self._crashed is not None and self._crashed[0] == key else 0
         self._crashed = (key, before + 1)
         if lost.why is Why.CRASH and before + 1 < CRASHES_MAX:
@@ -464,7 +454,7 @@ class Stream:
         entry.progress = {depot: end for depot, end in entry.progress.items() if end != self._progress[depot]}
         self._unfinished[batch.number] = batch
         if changes.pstates or entry:
-            self._effects.append(work.Append(batch.number, changes, entry))
+            self._effects.append(effects.Append(batch.number, changes, entry))
         else:
             batch.is_applied = True
             self._accepted(batch.number)
@@ -544,7 +534,7 @@ class Stream:
     def _answer(self, arrived: Arrived) -> None:
         del self._inbox.open[arrived.key]
         failures = tuple(arrived.failures)
-        self._effects += [work.Answer(ticket, failures) for ticket in arrived.waiting]
+        self._effects += [effects.Answer(ticket, failures) for ticket in arrived.waiting]
 
     def _reached(self, depot: str) -> int:
         """Below this, all that records led to is done."""
@@ -586,7 +576,7 @@ class Stream:
         self._blocked[depot] = (offset, attempts, self._now + backoff_ms(attempts))
         return True
 
-    def _retried(self, batch: Batch, retry: Retry, ran: work.Ran) -> None:
+    def _retried(self, batch: Batch, retry: Retry, ran: events.Ran) -> None:
         """What its hops come to is found out by whoever leads then, from the outbox."""
         if (ran.start, ran.end) != (retry.key[1], retry.key[1] + 1):
             self._failed.park_trimmed(batch.entry, retry.key, retry.failures, self._settings.parked_max)
@@ -663,7 +653,7 @@ class Stream:
         # What runs now goes on from elsewhere. It has had no effect yet.
         self._end_attempt(list(self._running))
 
-    def _settle(self, asked: work.Settle) -> None:
+    def _settle(self, asked: events.Settle) -> None:
         count = 0
         for key in asked.keys:
             if key in self._failed.parked and key not in self._owed.unparked:
@@ -672,28 +662,28 @@ class Stream:
                     self._failed.retry(self._owed, key, 0)
                 else:
                     self._owed.unparked.append(key)
-        settled = work.Settled(asked.ticket, count)
+        settled = effects.Settled(asked.ticket, count)
         (self._owed.settled if count else self._effects).append(settled)
 
     def _note(self, event: str, **fields: object) -> None:
-        self._effects.append(work.Note(event, fields))
+        self._effects.append(effects.Note(event, fields))
 
 
-def _processed(records: Records, end: int) -> work.Processed:
+def _processed(records: Records, end: int) -> effects.Processed:
     """What came of those below ``end``; what is behind it is run again."""
     start, results = records.start, records.results
     if results is not None:
         results = tuple((start + index, result) for index, result in results if start + index < end)
     notes = [note for note in records.failures if start + note.index < end]
     failures = tuple((start + note.index, note.error) for note in notes)
-    return work.Processed(records.depot, start, end, results, failures)
+    return effects.Processed(records.depot, start, end, results, failures)
 
 
 def _is_of(batch: Batch, depot: str) -> bool:
     return isinstance(batch.of, Records) and batch.of.depot == depot
 
 
-def _blamed(batch: Batch, lost: work.NotRun, start: int, end: int) -> work.Ran:
+def _blamed(batch: Batch, lost: events.NotRun, start: int, end: int) -> events.Ran:
     """As if it had run, and failed."""
     note = FailureNote(0, lost.sentence)
-    return work.Ran(batch=batch.number, start=start, end=end, failures=(note,), elapsed_us=QUICK_US)
+    return events.Ran(batch=batch.number, start=start, end=end, failures=(note,), elapsed_us=QUICK_US)

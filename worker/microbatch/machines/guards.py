@@ -17,7 +17,7 @@ from stretto.vocabulary.types import TaskId
 
 if TYPE_CHECKING:
     from stretto.state.microbatch_entries import Batch, Version
-    from stretto.worker.microbatch.messages import Speaker
+    from stretto.worker.microbatch.machines.messages import Speaker
 
 
 def begins_anew(primed_here: bool) -> bool:
