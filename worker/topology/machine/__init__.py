@@ -8,6 +8,8 @@
 | ``events``, ``effects``, ``settings`` | what happens to it, what it wants done, and what options say |
 | ``stored`` | what it keeps in rows of its task, and finds there when it begins |
 | ``batches`` | what it has under way |
+| ``cursor`` | how far it is with one depot |
+| ``pace`` | how many records run at once |
 | ``failed`` | records that failed: tried again when, or parked |
 | ``outbox``, ``inbox`` | hops to other tasks that are not done, and hops of others that have run here |
 | ``guards`` | every safety rule of hops, by name, for the simulator's mutants |

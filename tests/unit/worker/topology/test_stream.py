@@ -213,7 +213,7 @@ class _TrustsTheExecutorsPosition(Stream):
         batch = self._unfinished[number]
         super()._refused(number)
         if batch.ran is not None and hasattr(batch.of, "depot"):
-            self._positions[DEPOT] = batch.ran.end
+            self._cursors[DEPOT].position = batch.ran.end
 
 
 class _SaysEverythingIsApplied(Stream):
