@@ -10,14 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from stretto.state.microbatch_entries import EntryGuards
+from stretto.state.microbatch_entries import Batch, EntryGuards, Version
 from stretto.vocabulary.types import TaskId
-
-if TYPE_CHECKING:
-    from stretto.state.microbatch_entries import Batch, Version
-    from stretto.worker.microbatch.machines.messages import Speaker
+from stretto.worker.microbatch.machines.messages import Speaker
 
 
 def begins_anew(primed_here: bool) -> bool:
