@@ -17,6 +17,7 @@ comes too late, because of what has been applied before it, changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -27,7 +28,6 @@ from stretto.pstate import ordered
 from stretto.pstate.changes import Changes
 from stretto.vocabulary.decoding import MALFORMED
 from stretto.vocabulary.types import Buffer, TaskId
-from stretto.worker.microbatch.guards import GUARDS, Guards
 
 DATABASE = "$microbatch"
 
@@ -150,6 +150,24 @@ class Missed(msgspec.Struct, frozen=True, array_like=True, tag="missed", gc=Fals
     changes: bytes
 
 
+def may_prime(stored: Batch | None, batch: Batch) -> bool:
+    """A committed batch is followed by a higher id, any other by a higher version of the same id."""
+    if stored is None:
+        return True
+    if stored.committed:
+        return batch.version.id > stored.version.id
+    return batch.version.id == stored.version.id and batch.version > stored.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryGuards:
+    """The safety rules of entries as they are applied; the machines that make entries have more of them."""
+
+    may_prime: Callable[[Batch | None, Batch], bool] = may_prime
+
+
+ENTRY_GUARDS = EntryGuards()
+
 Entry: TypeAlias = Prime | Commit | Stage | Roll | Missed
 
 encode = msgspec.msgpack.Encoder().encode
@@ -168,7 +186,7 @@ def parse(payload: Buffer) -> Entry:
         raise PeerError(f"an entry of a microbatch is malformed: {error}") from None
 
 
-def resolve(entry: Entry, get: Get, guards: Guards = GUARDS) -> dict[str, Changes]:
+def resolve(entry: Entry, get: Get, guards: EntryGuards = ENTRY_GUARDS) -> dict[str, Changes]:
     """What it does, by database: ``$microbatch`` and, when changes take effect, PStates."""
     match entry:
         case Prime(topology=topology, batch=batch):

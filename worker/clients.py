@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stretto.network.transport import Connection
     from stretto.worker.process import Worker
     from stretto.worker.replica.group import Group
-    from stretto.worker.telemetry import Meter
+    from stretto.worker.replica.meter import Meter
 
 MARKER_BYTES_MAX = 64
 _RECORDS = (Kind.DEPOT, Kind.PRODUCER_OPEN, Kind.CLAIM)

@@ -8,32 +8,22 @@ latest windows are kept for whoever asks, as are the latest transitions of each 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stretto.module.work import Timed
-from stretto.replog.core import effects
 from stretto.replog.core.record import Member
-from stretto.replog.frame import Frame, Kind
-from stretto.telemetry.histogram import Histogram
 from stretto.telemetry.windows import (
     BEHIND,
     FOLLOWED,
     LED,
     LOOK_MS,
-    NO_LOOKS,
-    NO_REPLOG,
     WINDOW_MS,
-    GroupWindow,
-    KindWindow,
-    Looks,
-    ReplogLooks,
     StoryLine,
-    TopologyWindow,
     Window,
 )
 from stretto.vocabulary.types import Epoch, Millis, Offset, WorkerId
+from stretto.worker.replica.meter import Meter
 from stretto.worker.replica.views import is_stalled
 
 if TYPE_CHECKING:
@@ -46,202 +36,8 @@ if TYPE_CHECKING:
 
 WINDOWS_KEPT = 30
 """Five minutes: so long may nobody have asked without missing any."""
-STORY_LINES = 200
 
 _clock = time.perf_counter
-
-
-class _KindMeter:
-    __slots__ = ("apply", "bytes", "entries", "failures", "replicate")
-
-    def __init__(self) -> None:
-        self.entries = 0
-        self.bytes = 0
-        self.replicate = Histogram()
-        self.apply = Histogram()
-        self.failures: Counter[str] = Counter()
-
-    def told(self) -> KindWindow:
-        return KindWindow(
-            entries=self.entries,
-            bytes=self.bytes,
-            replicate=self.replicate.told() if self.replicate.count else None,
-            apply=self.apply.told() if self.apply.count else None,
-            failures=dict(self.failures),
-        )
-
-
-class _TopologyMeter:
-    __slots__ = ("batches", "lag", "parked", "records", "retrying")
-
-    def __init__(self) -> None:
-        self.batches = 0
-        self.records = 0
-        self.lag = self.retrying = self.parked = NO_LOOKS
-
-    def told(self) -> TopologyWindow:
-        return TopologyWindow(
-            batches=self.batches,
-            records=self.records,
-            lag=self.lag,
-            retrying=self.retrying,
-            parked=self.parked,
-        )
-
-
-class Meter:
-    """Of one replica."""
-
-    def __init__(self) -> None:
-        #: Created here as a leader and not decided: end, kind, entries, bytes, when.
-        self._underway: deque[tuple[Offset, Kind, int, int, float]] = deque()
-        self._isr: frozenset[WorkerId] = frozenset()
-        self.story: deque[StoryLine] = deque(maxlen=STORY_LINES)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._kinds: dict[Kind, _KindMeter] = {}
-        self._events: Counter[str] = Counter()
-        self._looks: dict[str, Looks] = {}
-        self._replogs: dict[str, ReplogLooks] = {}
-        self._led_epoch = Epoch(0)
-        self._lines: deque[StoryLine] = deque(maxlen=STORY_LINES)
-        self._topologies: dict[str, _TopologyMeter] = {}
-        self._functions: dict[str, Histogram] = {}
-        self.busy_seconds = 0.0
-
-    # From the loop.
-
-    def created(self, frames: Sequence[Frame]) -> None:
-        now = _clock()
-        for frame in frames:
-            header = frame.header
-            self._underway.append((header.end_offset, header.kind, header.count, frame.size_bytes, now))
-
-    def decided(self, end: Offset) -> None:
-        if not self._underway or self._underway[0][0] > end:
-            return
-        now = _clock()
-        while self._underway and self._underway[0][0] <= end:
-            _, kind, entries, size, created = self._underway.popleft()
-            meter = self._of(kind)
-            meter.entries += entries
-            meter.bytes += size
-            meter.replicate.add(now - created)
-
-    def answered(self, kind: Kind, result: effects.Result) -> None:
-        """What became of an append, whoever asked for it."""
-        match result:
-            case effects.Refused(reason=reason):
-                self._of(kind).failures[reason.value] += 1
-            case effects.Unknown():
-                self._of(kind).failures["unknown"] += 1
-            case _:
-                pass
-
-    def counted(self, event: str, times: int = 1) -> None:
-        self._events[event] += times
-
-    def noted(self, event: str, fields: dict[str, Any]) -> None:
-        """A transition of the replica."""
-        line = StoryLine(at_ms=time.time_ns() // 1_000_000, event=event, fields=fields)
-        self.story.append(line)
-        self._lines.append(line)
-        match event:
-            case "leads":
-                self._events["elections"] += 1
-                self._isr = frozenset()
-            case "stalled":
-                self._events["stalls"] += 1
-            case "steps_down":
-                self._underway.clear()
-            case "proposes_isr":
-                # The first change of a new leader is one of what it inherited.
-                self._isr = frozenset(fields["was"])
-            case "isr":
-                now = frozenset(fields["isr"])
-                if self._isr - now:
-                    self._events["shrinks"] += 1
-                if now - self._isr and self._isr:
-                    self._events["expands"] += 1
-                self._isr = now
-            case _:
-                pass
-
-    def look(self, **numbers: float) -> None:
-        for name, value in numbers.items():
-            self._looks[name] = self._looks.get(name, NO_LOOKS).with_look(value)
-
-    def look_at_replog(self, standing: str, *, size: int, unapplied: int) -> None:
-        before = self._replogs.get(standing, NO_REPLOG)
-        self._replogs[standing] = ReplogLooks(
-            before.size.with_look(size), before.unapplied.with_look(unapplied)
-        )
-
-    def leads(self, epoch: Epoch) -> None:
-        self._led_epoch = epoch
-
-    def ran(self, topology: str, records: int) -> None:
-        """A batch of records, or the part of a microbatch."""
-        meter = self._of_topology(topology)
-        meter.batches += 1
-        meter.records += records
-
-    def called(self, times: Iterable[Timed]) -> None:
-        """Functions of the module."""
-        for each in times:
-            histogram = self._functions.get(each.function)
-            if histogram is None:
-                histogram = self._functions[each.function] = Histogram()
-            if each.quick:
-                histogram.add_many(each.quick_ns / 1e9, each.quick)
-            for slow_ns in each.slow_ns:
-                histogram.add(slow_ns / 1e9)
-
-    def look_at_topology(
-        self, topology: str, *, lag: int | None, retrying: int | None, parked: int | None
-    ) -> None:
-        """None: not known here."""
-        meter = self._of_topology(topology)
-        if lag is not None:
-            meter.lag = meter.lag.with_look(lag)
-        if retrying is not None:
-            meter.retrying = meter.retrying.with_look(retrying)
-        if parked is not None:
-            meter.parked = meter.parked.with_look(parked)
-
-    # From the applying thread.
-
-    def applied_run(self, frames: Iterable[Frame], seconds: float) -> None:
-        for kind in {frame.header.kind for frame in frames}:
-            self._of(kind).apply.add(seconds)
-
-    # From the loop again.
-
-    def take(self, **standing: Any) -> GroupWindow:
-        """The window that ends now. A run that is applied meanwhile may count for it or for the next."""
-        kinds, events, looks, busy = self._kinds, self._events, self._looks, self.busy_seconds
-        topologies, functions = self._topologies, self._functions
-        replogs, led_epoch, lines = self._replogs, self._led_epoch, self._lines
-        self._begin()
-        standing |= looks
-        return GroupWindow(
-            busy_ms=busy * 1_000,
-            led_epoch=led_epoch,
-            replogs=replogs,
-            story=tuple(lines),
-            kinds={kind.name.lower(): meter.told() for kind, meter in list(kinds.items())},
-            events=dict(events),
-            topologies={name: meter.told() for name, meter in topologies.items()},
-            functions={name: histogram.told() for name, histogram in functions.items()},
-            **standing,
-        )
-
-    def _of_topology(self, topology: str) -> _TopologyMeter:
-        return self._topologies.get(topology) or self._topologies.setdefault(topology, _TopologyMeter())
-
-    def _of(self, kind: Kind) -> _KindMeter:
-        return self._kinds.get(kind) or self._kinds.setdefault(kind, _KindMeter())
 
 
 class Telemetry:

@@ -26,7 +26,7 @@ from stretto.module.runner import Times
 from stretto.replog.frame import Header, Kind, encode
 from stretto.vocabulary.records import pack
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
-from stretto.worker.telemetry import Meter
+from stretto.worker.replica.meter import Meter
 
 TARGET = 0.02
 ROUNDS = 4

@@ -40,7 +40,7 @@ from stretto.supervisor.children import RunFile, read_run_files, signal_process
 from stretto.testing.network_faults import NetworkFaults
 from stretto.vocabulary.suggest import did_you_mean
 from stretto.vocabulary.types import TaskId, WorkerId
-from stretto.worker.microbatch.coordinator import Phase
+from stretto.worker.microbatch.machines.coordinator import Phase
 
 T = TypeVar("T")
 

@@ -111,8 +111,9 @@ class RunSteps(msgspec.Struct, frozen=True, tag="run_steps", gc=False):
 
 
 class Microbatch(msgspec.Struct, frozen=True, tag="microbatch", gc=False):
-    """From worker to worker: the first body is a message of :mod:`stretto.worker.microbatch.messages` for a
-    task's leader, the second calls, if it brings any. Answered with Taken, which promises nothing."""
+    """From worker to worker, to the leader of a task. The first body is a message of
+    :mod:`stretto.worker.microbatch.machines.messages`, the second calls, if it brings any. Answered with
+    Taken, which promises nothing."""
 
     request: int
     group: GroupKey

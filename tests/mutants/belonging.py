@@ -19,6 +19,7 @@ from pathlib import Path
 TARGETS = (
     "worker/*.py",
     "worker/*/*.py",
+    "worker/*/*/*.py",
     "replog/*.py",
     "catchup/*.py",
     "catchup/fetch/*.py",
@@ -36,7 +37,7 @@ NOT_TARGETS = (
     "worker/telemetry.py",
     "stretto/vocabulary/plurals.py",
     # Each clause has its mutant in the simulator.
-    "worker/microbatch/guards.py",
+    "worker/microbatch/machines/guards.py",
 )
 
 #: Where tests are looked for that reach a module by way of another.

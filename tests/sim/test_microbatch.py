@@ -13,7 +13,7 @@ from stretto import cli
 from stretto.sim.campaigns.worlds import catch
 from stretto.sim.microbatch.mutants import MUTANTS
 from stretto.sim.microbatch.simulation import run_seed
-from stretto.worker.microbatch.guards import Guards
+from stretto.worker.microbatch.machines.guards import Guards
 
 TRIED = (
     "commits",

@@ -12,7 +12,7 @@ from stretto import cli
 from stretto.sim.campaigns.worlds import catch
 from stretto.sim.stream.mutants import MUTANTS
 from stretto.sim.stream.simulation import run_seed
-from stretto.worker.topology.guards import Guards
+from stretto.worker.topology.machine.guards import Guards
 
 TRIED = ("elections", "restarts", "dead executors", "failures", "parked", "sent again", "declined", "cut")
 CAUGHT_SOON = ("may_follow", "may_ask", "may_send", "passes_records", "remembers_failure", "notes_run")

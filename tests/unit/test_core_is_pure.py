@@ -1,4 +1,4 @@
-"""The lint really bans what would make ``replog/core``, the conductor's planners and microbatches impure."""
+"""The lint really bans what would make ``replog/core``, planners and the machines of topologies impure."""
 
 from __future__ import annotations
 
@@ -40,12 +40,18 @@ PLANNERS = [
     "conductor/planning/assignment.py",
     "conductor/planning/leadership.py",
     "conductor/planning/spread.py",
-    "worker/microbatch/coordinator.py",
     "state/microbatch_entries.py",
-    "worker/microbatch/guards.py",
-    "worker/microbatch/machine.py",
-    "worker/microbatch/messages.py",
-    "worker/microbatch/participant.py",
+]
+
+#: Rooms that are pure as a whole.
+MACHINES = [
+    "worker/microbatch/machines",
+    "worker/topology/machine",
+]
+
+PURE = [
+    *PLANNERS,
+    *(path.relative_to(ROOT).as_posix() for room in MACHINES for path in sorted((ROOT / room).rglob("*.py"))),
 ]
 
 PURITY_RULES = {"TID251", "PTH123", "T201", "S102", "S307", "T100"}
@@ -97,14 +103,20 @@ def test_the_ban_holds_in_folders_inside_the_core() -> None:
     assert flagged_lines("import time", "replog/core/roles/x.py") == {1}
 
 
-@pytest.mark.parametrize("path", PLANNERS)
-def test_the_ban_holds_in_every_planner(path: str) -> None:
-    assert (ROOT / path).is_file()
+@pytest.mark.parametrize("path", [*PURE, *(f"{room}/x.py" for room in MACHINES)])
+def test_the_ban_holds_in_every_planner_and_machine(path: str) -> None:
     assert flagged_lines("import time\nimport kazoo\nopen('x')", path) == {1, 2, 3}
 
 
-@pytest.mark.parametrize("path", ["replog/x.py", "conductor/x.py", "worker/microbatch/x.py"])
-def test_the_ban_ends_at_the_core_and_the_planners(path: str) -> None:
+@pytest.mark.parametrize("path", PLANNERS)
+def test_every_planner_is_where_the_ban_is_tested(path: str) -> None:
+    assert (ROOT / path).is_file()
+
+
+@pytest.mark.parametrize(
+    "path", ["replog/x.py", "conductor/x.py", "state/x.py", "worker/microbatch/x.py", "worker/topology/x.py"]
+)
+def test_the_ban_ends_at_the_core_the_planners_and_the_machines(path: str) -> None:
     assert flagged_lines("import time\nopen('x')", path) == set()
 
 
@@ -114,7 +126,7 @@ def test_pure_imports_pass_in_the_core() -> None:
     assert flagged_lines(source, "replog/core/x.py") == set()
 
 
-@pytest.mark.parametrize("path", ["replog/core", "conductor"])
+@pytest.mark.parametrize("path", ["replog/core", "conductor", *MACHINES])
 def test_the_core_is_pure_without_suppressions(path: str) -> None:
     report = ruff("--select", ",".join(sorted(PURITY_RULES)), "--ignore-noqa", path)
 
@@ -124,7 +136,7 @@ def test_the_core_is_pure_without_suppressions(path: str) -> None:
 def test_the_core_calls_no_impure_builtin() -> None:
     calls = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.func.id}()"
-        for path in [*sorted((ROOT / "replog" / "core").rglob("*.py")), *(ROOT / each for each in PLANNERS)]
+        for path in [*sorted((ROOT / "replog" / "core").rglob("*.py")), *(ROOT / each for each in PURE)]
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_BUILTINS
     ]

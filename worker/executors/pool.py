@@ -13,14 +13,13 @@ They are started with the worker, whether it leads or not, so that a fail-over f
 
 from __future__ import annotations
 
-import enum
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import structlog
@@ -28,10 +27,14 @@ import structlog
 from stretto.vocabulary.types import Buffer, TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.process import ExecutorProcess
+from stretto.worker.executors.replies import Lost, Then, Why
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
+    from stretto.network.loop import Loop
     from stretto.vocabulary.groups import GroupKey
-    from stretto.worker.process import Worker
+    from stretto.vocabulary.types import WorkerId
 
 LOAD_MS = 60_000
 RESTART_MS = 100
@@ -44,31 +47,32 @@ CALM_MS = 30_000
 log = structlog.get_logger()
 
 
-class Why(enum.Enum):
-    """A request was lost."""
+class Hosting(Protocol):
+    """The groups of which a worker holds a replica."""
 
-    TIME_OUT = "time-out"
-    """It ran for too long."""
-    CRASH = "crash"
-    """The process ended while it ran."""
-    BYSTANDER = "bystander"
-    """Another one that ran before it did one of these."""
-    NOT_LOADED = "not loaded"
-    """The module cannot be imported here."""
+    @property
+    def plans(self) -> Sized: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    why: Why
-    sentence: str
-    done: int = 0
-    """How many records or calls of it were done before."""
-    ran_ms: int = 0
-    """How long it did, if it was killed for that."""
+class Host(Protocol):
+    """The worker, as its executors see it."""
 
+    @property
+    def worker(self) -> WorkerId: ...
 
-Reply: TypeAlias = protocol.Answer | Lost
-Then: TypeAlias = Callable[[Reply, list[bytes]], None]
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def hosting(self) -> Hosting: ...
+
+    def option(self, name: str) -> Any:
+        """In force for the module."""
+        ...
+
+    def clear_readers(self) -> None:
+        """An executor has died, perhaps in the middle of a read."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ class _Waiting:
 class Executors:
     """All methods are the loop's."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._numbers = itertools.count(1)
         self._slots: list[_Slot] = []
@@ -174,7 +178,7 @@ def _chosen(slots: Sequence[_Slot], group: GroupKey) -> _Slot | None:
 class _Slot:
     """One executor over all its lives."""
 
-    def __init__(self, worker: Worker, number: str, code: Code) -> None:
+    def __init__(self, worker: Host, number: str, code: Code) -> None:
         self._worker = worker
         self._loop = worker.loop
         self._name = f"{worker.worker}/{number}"

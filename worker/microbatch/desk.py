@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 import msgspec
 import structlog
@@ -35,12 +35,15 @@ from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Epoch, Millis, TaskId
 from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Lost, Reply, Why
-from stretto.worker.microbatch import machine, messages
-from stretto.worker.microbatch.coordinator import Coordinator, Phase
-from stretto.worker.microbatch.messages import Speaker
-from stretto.worker.microbatch.participant import COORDINATOR, Participant
-from stretto.worker.topology import rows, work
+from stretto.worker.executors.replies import Lost, Reply, Why
+from stretto.worker.microbatch.machines import effects, events, messages
+from stretto.worker.microbatch.machines.coordinator import Coordinator, Phase
+from stretto.worker.microbatch.machines.messages import Speaker
+from stretto.worker.microbatch.machines.participant import COORDINATOR, Participant
+from stretto.worker.microbatch.machines.settings import Settings
+from stretto.worker.topology import host, rows
+from stretto.worker.topology.machine.effects import Entry, Parked
+from stretto.worker.topology.machine.stored import RecordKey
 from stretto.worker.topology.settling import Settled, Tally, led_no_more
 from stretto.worker.topology.waiting import Where
 
@@ -48,8 +51,8 @@ if TYPE_CHECKING:
     from stretto.network.routing import Network
     from stretto.network.transport import Connection
     from stretto.state.applied import AppliedState
-    from stretto.worker.process import Worker
     from stretto.worker.replica.group import Group
+    from stretto.worker.topology.desk import StreamDesk
 
 DELIVERY_MS = 2_000
 RETRY_MS = 1_000
@@ -61,6 +64,15 @@ log = structlog.get_logger()
 _encode = msgspec.msgpack.Encoder().encode
 _messages: msgspec.msgpack.Decoder[messages.AnyMessage] = msgspec.msgpack.Decoder(messages.AnyMessage)
 _decode_calls = msgspec.msgpack.Decoder(list[protocol.SourcedCall]).decode
+
+
+class Host(host.Host, Protocol):
+    """The worker, as its microbatches see it."""
+
+    @property
+    def streams(self) -> StreamDesk:
+        """Their entries and their network are for all topologies."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -80,17 +92,17 @@ class _Led:
 class MicrobatchDesk:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         #: The epoch in which a group's microbatches run.
         self._epochs: dict[GroupKey, Epoch] = {}
         self._restarts = itertools.count()
         self._participants: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
         self._coordinators: dict[str, _Led] = {}
-        self._put = Stepping[_Led, machine.Event](worker.loop, self._step, machine.Tick()).put
+        self._put = Stepping[_Led, events.Event](worker.loop, self._step, events.Tick()).put
         #: Parked records that are being forgotten: task, topology, records, and who waits for that.
         self._forgets = itertools.count()
-        self._forgetting: dict[GroupKey, dict[int, tuple[TaskId, str, list[work.RecordKey], Settled]]] = {}
+        self._forgetting: dict[GroupKey, dict[int, tuple[TaskId, str, list[RecordKey], Settled]]] = {}
         #: Records that they left out for good, as last counted, by group and topology.
         self._parked: dict[GroupKey, dict[str, int]] = {}
 
@@ -141,22 +153,22 @@ class MicrobatchDesk:
                 participant = Participant(spec.name, task, Speaker(epoch * RESTARTS_MAX + restart), settings)
                 led = _Led(group, task, spec, lane, file, participant)
                 self._participants.setdefault((group.key, task), {})[spec.name] = led
-                self._put(led, machine.Started())
+                self._put(led, events.Started())
                 self._put(led, self._grown(led))
                 if task == COORDINATOR:
                     tasks = self._worker.description.tasks
                     coordinator = Coordinator(spec.name, spec.depots, tasks, settings)
                     led = self._coordinators[spec.name] = _Led(group, task, spec, lane, file, coordinator)
-                    self._put(led, machine.Started())
+                    self._put(led, events.Started())
 
-    def _settings(self, spec: TopologySpec) -> machine.Settings:
+    def _settings(self, spec: TopologySpec) -> Settings:
         worker = self._worker
         level = Level.of(worker.config.module, topology=spec.name)
 
         def value(name: str) -> int:
             return int(worker.options.value(f"topology.microbatch.{name}", level))
 
-        return machine.Settings(
+        return Settings(
             max_records=value("max.records"),
             interval_ms=Millis(value("interval.millis")),
             retries=value("retries"),
@@ -166,7 +178,7 @@ class MicrobatchDesk:
 
     def settings_changed(self) -> None:
         for led in self._all():
-            self._put(led, machine.SettingsChanged(settings=self._settings(led.spec)))
+            self._put(led, events.SettingsChanged(settings=self._settings(led.spec)))
 
     def _all(self) -> Iterator[_Led]:
         yield from self._coordinators.values()
@@ -181,9 +193,9 @@ class MicrobatchDesk:
                 if depot in led.spec.depots:
                     self._put(led, self._grown(led))
 
-    def _grown(self, led: _Led) -> machine.Grown:
+    def _grown(self, led: _Led) -> events.Grown:
         ends = led.group.depot_ends
-        return machine.Grown(
+        return events.Grown(
             bounds={depot: (0, int(ends.get((led.task, depot), 0))) for depot in led.spec.depots}
         )
 
@@ -196,7 +208,7 @@ class MicrobatchDesk:
         if any(name not in led for name in names):
             return None
         for name in names:
-            self._put(led[name], machine.Awaited(depot=depot, end=awaited))
+            self._put(led[name], events.Awaited(depot=depot, end=awaited))
         return {name: _participant(led[name]).processed.get(depot, 0) for name in names}
 
     def received(self, sender: Connection, message: wire.Microbatch, bodies: list[memoryview]) -> None:
@@ -229,35 +241,35 @@ class MicrobatchDesk:
             led = self._participants.get((group, task), {}).get(topology)
         if led is None:
             return False
-        self._put(led, machine.Received(message=message, body=body))
+        self._put(led, events.Received(message=message, body=body))
         return True
 
-    def _step(self, led: _Led, event: machine.Event) -> int | None:
+    def _step(self, led: _Led, event: events.Event) -> int | None:
         for effect in led.machine.step(event, self._worker.loop.now):
             self._carry_out(led, effect)
         return led.machine.next_deadline()
 
     # What is to be done.
 
-    def _carry_out(self, led: _Led, effect: machine.Effect) -> None:
+    def _carry_out(self, led: _Led, effect: effects.Effect) -> None:
         match effect:
-            case machine.Send(task=task, message=message, body=body):
+            case effects.Send(task=task, message=message, body=body):
                 self._send(led.spec.name, task, message, body)
-            case machine.Load():
+            case effects.Load():
                 self._load(led, effect)
-            case machine.Append(token=token, entry=entry):
+            case effects.Append(token=token, entry=entry):
                 self._append(led, token, entry)
-            case machine.Execute():
+            case effects.Execute():
                 self._execute(led, effect)
-            case machine.Collect():
+            case effects.Collect():
                 self._collect(led, effect)
-            case machine.Miss():
+            case effects.Miss():
                 self._miss(led, effect)
-            case machine.Processed():
+            case effects.Processed():
                 self._worker.waiters.processed(led.group.key, led.task, led.spec.name, effect)
-            case machine.Discard():
+            case effects.Discard():
                 self._worker.executors.forget(led.group.key, led.task, led.spec.name)
-            case machine.Note(event=event, fields=fields):
+            case effects.Note(event=event, fields=fields):
                 log.warning(event, group=str(led.group.key), **fields)
             case _:
                 assert_never(effect)
@@ -295,12 +307,12 @@ class MicrobatchDesk:
     def _network(self) -> Network:
         return self._worker.streams.hops.network
 
-    def _load(self, led: _Led, load: machine.Load) -> None:
-        def read() -> machine.Loaded:
+    def _load(self, led: _Led, load: effects.Load) -> None:
+        def read() -> events.Loaded:
             # Before what was rolled is read: it must not be beyond that.
             progress = rows.progress(led.group.state, led.task, led.spec.name) if load.with_progress else None
             with led.group.state.reading_pstate(led.task, microbatch_entries.DATABASE) as found:
-                return machine.Loaded(
+                return events.Loaded(
                     token=load.token,
                     batch=microbatch_entries.batch_of(led.spec.name, found.get),
                     rolled=microbatch_entries.rolled_of(led.spec.name, found.get),
@@ -308,7 +320,7 @@ class MicrobatchDesk:
                     progress=progress,
                 )
 
-        def then(loaded: machine.Loaded | Exception) -> None:
+        def then(loaded: events.Loaded | Exception) -> None:
             if isinstance(loaded, Exception):
                 # What lacked may be there again, such as a reader's slot in the file.
                 log.error("microbatch_not_read", group=str(led.group.key), why=str(loaded), retry_ms=RETRY_MS)
@@ -324,13 +336,13 @@ class MicrobatchDesk:
             led.group,
             led.task,
             microbatch_entries.encode(entry),
-            lambda: self._put(led, machine.Appended(token=token, applied=True)),
+            lambda: self._put(led, events.Appended(token=token, applied=True)),
             kind=Kind.MICROBATCH,
         )
         if not is_in:
-            self._put(led, machine.Appended(token=token, applied=False, why="its group takes no entries now"))
+            self._put(led, events.Appended(token=token, applied=False, why="its group takes no entries now"))
 
-    def _miss(self, led: _Led, miss: machine.Miss) -> None:
+    def _miss(self, led: _Led, miss: effects.Miss) -> None:
         """Told like a record that failed: the first of the task's own, or none if there are only calls."""
         first = miss.spans[0] if miss.spans else Span("", led.task, 0, 0)
         input_ = ", ".join(f"{span.depot} from {span.start} to {span.end}" for span in miss.spans)
@@ -340,16 +352,16 @@ class MicrobatchDesk:
             "was lost in an unclean election; put it right by hand, and forget this",
             beginning=f"all that it changes on this task ({input_ or 'calls of other tasks'})".encode(),
         )
-        entry = work.Entry(
+        entry = Entry(
             progress={span.depot: span.end for span in miss.spans},
-            parked=[work.Parked((first.depot, first.start), 1, note)],
+            parked=[Parked((first.depot, first.start), 1, note)],
         )
         packed = joined(rows.packed(led.spec.name, entry, time.time_ns() // 1_000_000))
         self._append(led, miss.token, microbatch_entries.Missed(led.spec.name, miss.version, packed))
 
     # The executor.
 
-    def _execute(self, led: _Led, effect: machine.Execute) -> None:
+    def _execute(self, led: _Led, effect: effects.Execute) -> None:
         request = protocol.RunRound(
             number=0,
             lane=led.lane,
@@ -364,14 +376,14 @@ class MicrobatchDesk:
             led.group.key, request, partial(self._executed, led, effect), bodies=effect.calls
         )
 
-    def _executed(self, led: _Led, effect: machine.Execute, reply: Reply, bodies: list[bytes]) -> None:
+    def _executed(self, led: _Led, effect: effects.Execute, reply: Reply, bodies: list[bytes]) -> None:
         if isinstance(reply, Lost) and reply.why is Why.TIME_OUT:
             hung = _step(effect, reply.done) or led.spec.name
             led.group.meter.called((Timed(hung, 0, 0, (reply.ran_ms * 1_000_000,)),))
         match reply:
             case protocol.RoundRan(calls=calls, failures=failures):
                 led.group.meter.called(reply.times)
-                event: machine.Event = machine.Executed(
+                event: events.Event = events.Executed(
                     version=effect.version,
                     round=effect.round,
                     calls={task: (count, body) for (task, count), body in zip(calls, bodies, strict=True)},
@@ -385,14 +397,14 @@ class MicrobatchDesk:
                 )
             case Lost(why=Why.TIME_OUT | Why.CRASH) if effect.careful:
                 failure = messages.Failure(_source(led.task, effect, reply.done), reply.sentence, "")
-                event = machine.Executed(
+                event = events.Executed(
                     version=effect.version, round=effect.round, calls={}, failures=(failure,)
                 )
             case _:
                 event = _not_executed(effect, reply)
         self._put(led, event)
 
-    def _collect(self, led: _Led, effect: machine.Collect) -> None:
+    def _collect(self, led: _Led, effect: effects.Collect) -> None:
         request = protocol.Collect(
             number=0,
             lane=led.lane,
@@ -403,34 +415,34 @@ class MicrobatchDesk:
         )
         self._worker.executors.run(led.group.key, request, partial(self._collected, led, effect))
 
-    def _collected(self, led: _Led, effect: machine.Collect, reply: Reply, bodies: list[bytes]) -> None:
+    def _collected(self, led: _Led, effect: effects.Collect, reply: Reply, bodies: list[bytes]) -> None:
         if not isinstance(reply, protocol.Collected):
             self._put(led, _not_executed(effect, reply))
             return
-        entry = work.Entry(
+        entry = Entry(
             progress={span.depot: span.end for span in effect.spans},
             parked=_parked(effect.left_out, reply.beginnings),
         )
         changes = Packed(reply.pstates, bodies[0])
         led.group.meter.ran(led.spec.name, sum(_length(span) for span in effect.spans))
 
-        def pack(too_many: Sequence[work.RecordKey] = ()) -> None:
+        def pack(too_many: Sequence[RecordKey] = ()) -> None:
             entry.unparked = list(too_many)
             own = rows.packed(led.spec.name, entry, time.time_ns() // 1_000_000)
-            self._put(led, machine.Collected(version=effect.version, changes=joined(changes, own)))
+            self._put(led, events.Collected(version=effect.version, changes=joined(changes, own)))
 
         if entry.parked:
             self._find_room(led, len(entry.parked), pack)
         else:
             pack()
 
-    def _find_room(self, led: _Led, count: int, then: Callable[[Sequence[work.RecordKey]], None]) -> None:
+    def _find_room(self, led: _Led, count: int, then: Callable[[Sequence[RecordKey]], None]) -> None:
         """Which parked records are too many when these are added."""
         level = Level.of(self._worker.config.module, topology=led.spec.name)
         parked_max = int(self._worker.options.value("topology.failures.max", level))
         state: AppliedState = led.group.state
 
-        def read() -> tuple[work.RecordKey, ...]:
+        def read() -> tuple[RecordKey, ...]:
             parked = rows.parked(state, led.task, led.spec.name)
             return parked[: max(0, len(parked) + count - parked_max)]
 
@@ -484,7 +496,7 @@ class MicrobatchDesk:
 
     def forget(self, group: Group, failures: Sequence[control.FailureKey], then: Settled) -> None:
         """Of a group that is led here; ``then`` hears how many of them were parked, and are not any more."""
-        by_place: dict[tuple[TaskId, str], list[work.RecordKey]] = {}
+        by_place: dict[tuple[TaskId, str], list[RecordKey]] = {}
         for each in failures:
             if each.task in group.plan.tasks:
                 by_place.setdefault((each.task, each.topology), []).append((each.depot, each.offset))
@@ -493,7 +505,7 @@ class MicrobatchDesk:
             self._forget(group, task, topology, records, tally.add)
 
     def _forget(
-        self, group: Group, task: TaskId, topology: str, records: list[work.RecordKey], then: Settled
+        self, group: Group, task: TaskId, topology: str, records: list[RecordKey], then: Settled
     ) -> None:
         forgetting = self._forgetting.setdefault(group.key, {})
         number = next(self._forgets)
@@ -507,7 +519,7 @@ class MicrobatchDesk:
             if waiting is not None:
                 waiting[-1](settled)
 
-        def found(parked: list[work.RecordKey] | Exception) -> None:
+        def found(parked: list[RecordKey] | Exception) -> None:
             if isinstance(parked, Exception):
                 done(
                     RetriableError(f"what is parked in group {group.key} cannot be read: {parked}; ask again")
@@ -515,7 +527,7 @@ class MicrobatchDesk:
             elif not parked:
                 done(0)
             else:
-                payload = joined(rows.packed(topology, work.Entry(unparked=parked), 0))
+                payload = joined(rows.packed(topology, Entry(unparked=parked), 0))
                 entries_ = self._worker.streams.entries
                 if not entries_.append(group, task, payload, lambda: done(len(parked))):
                     done(RetriableError(f"group {group.key} takes no entries now; ask again"))
@@ -557,9 +569,9 @@ def _keys(left_out: Sequence[LeftOut]) -> tuple[tuple[str, int], ...]:
     return tuple((each.source.depot, each.source.offset) for each in left_out)
 
 
-def _parked(left_out: Sequence[LeftOut], beginnings: Sequence[bytes]) -> list[work.Parked]:
+def _parked(left_out: Sequence[LeftOut], beginnings: Sequence[bytes]) -> list[Parked]:
     return [
-        work.Parked(
+        Parked(
             (each.source.depot, each.source.offset),
             each.attempts,
             protocol.FailureNote(0, each.error, each.traceback, beginning),
@@ -568,19 +580,19 @@ def _parked(left_out: Sequence[LeftOut], beginnings: Sequence[bytes]) -> list[wo
     ]
 
 
-def _not_executed(effect: machine.Execute | machine.Collect, reply: Reply) -> machine.ExecutionFailed:
+def _not_executed(effect: effects.Execute | effects.Collect, reply: Reply) -> events.ExecutionFailed:
     match reply:
         case Lost(why=why, sentence=sentence):
             hung = why in (Why.TIME_OUT, Why.CRASH)
-            return machine.ExecutionFailed(version=effect.version, why=sentence, hung=hung)
+            return events.ExecutionFailed(version=effect.version, why=sentence, hung=hung)
         case protocol.Failed(why=sentence, is_too_much=too_large):
-            return machine.ExecutionFailed(version=effect.version, why=sentence, too_large=too_large)
+            return events.ExecutionFailed(version=effect.version, why=sentence, too_large=too_large)
         case _:
             sentence = f"an executor answered {type(reply).__name__}"
-            return machine.ExecutionFailed(version=effect.version, why=sentence)
+            return events.ExecutionFailed(version=effect.version, why=sentence)
 
 
-def _source(task: TaskId, effect: machine.Execute, index: int) -> Source:
+def _source(task: TaskId, effect: effects.Execute, index: int) -> Source:
     """Of the record or call that was run after so many others."""
     for span in effect.spans:
         if index < _length(span):
@@ -591,7 +603,7 @@ def _source(task: TaskId, effect: machine.Execute, index: int) -> Source:
     return Source(call.depot, call.task, call.offset)
 
 
-def _step(effect: machine.Execute, index: int) -> str | None:
+def _step(effect: effects.Execute, index: int) -> str | None:
     """That was run after so many others, if it is known: calls are run one by one only with care."""
     calls = [call.step for body in effect.calls for call in _decode_calls(body)]
     steps = set(calls[index : index + 1] if effect.careful else calls)

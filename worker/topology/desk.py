@@ -1,7 +1,7 @@
 """The streams of a worker: one for each topology and task that it leads, as long as it leads there.
 
-The driver of :class:`~stretto.worker.topology.stream.Stream`: what happens is stepped at the end of the
-loop's turn, when no replica is in the middle of anything; so an append is taken or refused on the spot.
+The driver of :class:`~stretto.worker.topology.machine.stream.Stream`: what happens is stepped at the end of
+the loop's turn, when no replica is in the middle of anything; so an append is taken or refused on the spot.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 import structlog
 
@@ -26,16 +26,18 @@ from stretto.vocabulary.invariants import InvariantViolation
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Buffer, Epoch, Offset, TaskId
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Lost, Reply, Why
-from stretto.worker.topology import rows, work
+from stretto.worker.executors.replies import Lost, Reply, Why
+from stretto.worker.topology import host, rows
 from stretto.worker.topology.entries import Entries
 from stretto.worker.topology.hops import Asked, Called, Failures, Hops, Route, Told, only_step
+from stretto.worker.topology.machine import effects, events
+from stretto.worker.topology.machine.settings import Settings
+from stretto.worker.topology.machine.stored import RecordKey, Stored
+from stretto.worker.topology.machine.stream import Stream
 from stretto.worker.topology.settling import Settled, Tally, led_no_more, not_led
-from stretto.worker.topology.stream import Stream
 from stretto.worker.topology.waiting import Where
 
 if TYPE_CHECKING:
-    from stretto.worker.process import Worker
     from stretto.worker.replica.group import Group
 
 log = structlog.get_logger()
@@ -44,6 +46,19 @@ RETRY_MS = 1_000
 """Until what could not be read of the state is read again."""
 FAILURES_SHOWN_MAX = 1_000
 """Of a group, in one answer."""
+
+
+class Host(host.Host, Protocol):
+    """The worker, as its streams see it."""
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        ...
+
+    def option(self, name: str) -> Any:
+        """In force for the module."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +82,7 @@ class _Led:
 class StreamDesk:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self.entries = Entries()
         self.hops = Hops(worker, self._take)
@@ -79,7 +94,7 @@ class StreamDesk:
         #: Restarted in this epoch: they begin when what is in the log by then is applied.
         self._unsettled: dict[GroupKey, tuple[Epoch, Offset]] = {}
         self._led: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
-        self._put = Stepping[_Led, work.Event](worker.loop, self._step, work.Tick()).put
+        self._put = Stepping[_Led, events.Event](worker.loop, self._step, events.Tick()).put
 
     @property
     def _specs(self) -> list[TopologySpec]:
@@ -128,7 +143,7 @@ class StreamDesk:
         beginning = self._beginnings[group.key] = object()
         state, specs, tasks = group.state, self._specs, group.plan.tasks
 
-        def read() -> dict[tuple[TaskId, str], work.Stored]:
+        def read() -> dict[tuple[TaskId, str], Stored]:
             now_us = time.time_ns() // 1_000
             return {
                 (task, spec.name): rows.read(state, task, spec.name, now_us)
@@ -136,7 +151,7 @@ class StreamDesk:
                 for spec in specs
             }
 
-        def begun(found: dict[tuple[TaskId, str], work.Stored] | Exception) -> None:
+        def begun(found: dict[tuple[TaskId, str], Stored] | Exception) -> None:
             if self._beginnings.get(group.key) is not beginning:
                 return
             if isinstance(found, Exception):
@@ -154,13 +169,13 @@ class StreamDesk:
 
         look()
 
-    def _add(self, group: Group, epoch: Epoch, task: TaskId, spec: TopologySpec, stored: work.Stored) -> None:
+    def _add(self, group: Group, epoch: Epoch, task: TaskId, spec: TopologySpec, stored: Stored) -> None:
         stream = Stream(spec.depots, self._settings(spec), stored)
         file = str(group.state.folder(task).absolute())
         led = _Led(group, epoch, task, spec, stream, file)
         self._led.setdefault((group.key, task), {})[spec.name] = led
         for depot in spec.depots:
-            self._put(led, work.Grown(depot, group.depot_ends.get((task, depot), DepotOffset(0))))
+            self._put(led, events.Grown(depot, group.depot_ends.get((task, depot), DepotOffset(0))))
 
     def _end(self, led: _Led) -> None:
         led.is_over = True
@@ -170,14 +185,14 @@ class StreamDesk:
         for settled in led.settling.values():
             settled(led_no_more(self._worker.worker, led.group.key))
 
-    def _settings(self, spec: TopologySpec) -> work.Settings:
+    def _settings(self, spec: TopologySpec) -> Settings:
         worker = self._worker
         level = Level.of(worker.config.module, topology=spec.name)
 
         def value(name: str) -> int:
             return int(worker.options.value(name, level))
 
-        return work.Settings(
+        return Settings(
             retry=spec.retry,
             retries=value("topology.stream.retries"),
             records_max=value("topology.stream.batch.records"),
@@ -191,7 +206,7 @@ class StreamDesk:
     def settings_changed(self) -> None:
         for streams in self._led.values():
             for led in streams.values():
-                self._put(led, work.Retimed(self._settings(led.spec)))
+                self._put(led, events.SettingsChanged(self._settings(led.spec)))
 
     def close(self) -> None:
         for key in list(self._epochs):
@@ -206,7 +221,7 @@ class StreamDesk:
         for (task, depot), depot_end in depots.items():
             for led in self._led.get((group.key, task), {}).values():
                 if depot in led.spec.depots:
-                    self._put(led, work.Grown(depot, depot_end))
+                    self._put(led, events.Grown(depot, depot_end))
         self.entries.applied(group, end)
 
     def processed_of(self, where: Where) -> dict[str, int] | None:
@@ -269,7 +284,7 @@ class StreamDesk:
     def settle(self, call: control.SettleFailures, then: Settled) -> None:
         """Of a group that is led here; ``then`` hears how many of them streams had parked."""
         known = {(spec.name, depot) for spec in self._specs for depot in spec.depots}
-        by_stream: dict[tuple[TaskId, str], list[work.RecordKey]] = {}
+        by_stream: dict[tuple[TaskId, str], list[RecordKey]] = {}
         for each in call.keys:
             if (each.topology, each.depot) in known:
                 by_stream.setdefault((each.task, each.topology), []).append((each.depot, each.offset))
@@ -281,7 +296,7 @@ class StreamDesk:
                 continue
             ticket = next(self._tickets)
             led.settling[ticket] = tally.add
-            self._put(led, work.Settle(tuple(keys), call.again, ticket))
+            self._put(led, events.Settle(tuple(keys), call.again, ticket))
 
     def _take(self, group: GroupKey, task: TaskId, topology: str, called: Called, told: Told) -> bool:
         led = self._led.get((group, task), {}).get(topology)
@@ -289,43 +304,43 @@ class StreamDesk:
             return False
         ticket = led.asked.add(next(self._tickets), called, told)
         self._put(
-            led, work.Called(ticket, called.key, called.epoch, called.after, called.settled, called.calls)
+            led, events.Called(ticket, called.key, called.epoch, called.after, called.settled, called.calls)
         )
         return True
 
-    def _step(self, led: _Led, event: work.Event) -> int | None:
+    def _step(self, led: _Led, event: events.Event) -> int | None:
         for effect in led.stream.step(event, self._worker.loop.now):
             self._carry_out(led, effect)
-        return led.stream.next_deadline
+        return led.stream.next_deadline()
 
     # What is to be done.
 
-    def _carry_out(self, led: _Led, effect: work.Effect) -> None:
+    def _carry_out(self, led: _Led, effect: effects.Effect) -> None:
         match effect:
-            case work.RunRecords() | work.RunCalls():
+            case effects.RunRecords() | effects.RunCalls():
                 self._run(led, effect)
-            case work.Append():
+            case effects.Append():
                 self._append(led, effect)
-            case work.Hop():
+            case effects.Hop():
                 self._hop(led, effect)
-            case work.Answer(ticket=ticket, failures=failures):
+            case effects.Answer(ticket=ticket, failures=failures):
                 led.asked.answer(ticket, failures)
-            case work.Decline(ticket=ticket):
+            case effects.Decline(ticket=ticket):
                 led.asked.refuse(ticket, Refusal.NOT_READY)
-            case work.Settled(ticket=ticket, count=count):
+            case effects.Settled(ticket=ticket, count=count):
                 led.settling.pop(ticket)(count)
-            case work.Processed():
+            case effects.Processed():
                 self._worker.waiters.processed(led.group.key, led.task, led.spec.name, effect)
-            case work.Note(event=event, fields=fields):
+            case effects.Note(event=event, fields=fields):
                 log.warning(event, group=str(led.group.key), task=led.task, topology=led.spec.name, **fields)
             case _:
                 assert_never(effect)
 
-    def _run(self, led: _Led, run: work.RunRecords | work.RunCalls) -> None:
+    def _run(self, led: _Led, run: effects.RunRecords | effects.RunCalls) -> None:
         lane = protocol.Lane(led.spec.name, led.task, led.epoch, run.attempt)
         request: protocol.Request
         bodies: tuple[Buffer, ...] = ()
-        if isinstance(run, work.RunRecords):
+        if isinstance(run, effects.RunRecords):
             request = protocol.Run(
                 number=0,
                 lane=lane,
@@ -349,37 +364,37 @@ class StreamDesk:
 
         self._worker.executors.run(led.group.key, request, then, bodies=bodies)
 
-    def _measure(self, led: _Led, run: work.RunRecords | work.RunCalls, reply: Reply) -> None:
+    def _measure(self, led: _Led, run: effects.RunRecords | effects.RunCalls, reply: Reply) -> None:
         meter = led.group.meter
         match reply:
             case protocol.Ran(times=times, start=start, end=end):
                 meter.called(times)
-                if isinstance(run, work.RunRecords):
+                if isinstance(run, effects.RunRecords):
                     meter.ran(led.spec.name, end - start)
             case Lost(why=Why.TIME_OUT, ran_ms=ran_ms):
                 # Calls of several steps run one by one next, and then it is known which of them hangs.
-                step = only_step(run.calls) if isinstance(run, work.RunCalls) else None
+                step = only_step(run.calls) if isinstance(run, effects.RunCalls) else None
                 meter.called((Timed(step or led.spec.name, 0, 0, (ran_ms * 1_000_000,)),))
             case _:
                 pass
 
-    def _append(self, led: _Led, append: work.Append) -> None:
+    def _append(self, led: _Led, append: effects.Append) -> None:
         number = append.batch
         own = rows.packed(led.spec.name, append.entry, time.time_ns() // 1_000_000)
         is_in = self.entries.append(
             led.group,
             led.task,
             joined(append.changes, own),
-            lambda: self._put(led, work.Applied(number)),
+            lambda: self._put(led, events.Applied(number)),
         )
-        self._step(led, work.Accepted(number) if is_in else work.Refused(number))
+        self._step(led, events.Accepted(number) if is_in else events.Refused(number))
 
-    def _hop(self, led: _Led, hop: work.Hop) -> None:
+    def _hop(self, led: _Led, hop: effects.Hop) -> None:
         def then(failures: Failures) -> None:
             notes = tuple(
                 protocol.FailureNote(failure.origin, failure.error, failure.traceback) for failure in failures
             )
-            self._put(led, work.HopAnswered(hop.number, notes))
+            self._put(led, events.HopAnswered(hop.number, notes))
 
         route = led.routes.get(hop.task)
         if route is None:
@@ -388,10 +403,10 @@ class StreamDesk:
         route.send(hop, then)
 
 
-def _event(batch: int, reply: Reply, bodies: list[bytes]) -> work.Event:
+def _event(batch: int, reply: Reply, bodies: list[bytes]) -> events.Event:
     match reply:
         case protocol.Ran():
-            return work.Ran(
+            return events.Ran(
                 batch=batch,
                 start=reply.start,
                 end=reply.end,
@@ -404,8 +419,8 @@ def _event(batch: int, reply: Reply, bodies: list[bytes]) -> work.Event:
                 delayed_us=reply.delayed_us,
             )
         case protocol.Failed(why=why, is_too_much=is_too_much):
-            return work.NotRun(batch, None, why, is_too_much)
+            return events.NotRun(batch, None, why, is_too_much)
         case Lost(why=why_lost, sentence=sentence):
-            return work.NotRun(batch, why_lost, sentence)
+            return events.NotRun(batch, why_lost, sentence)
         case _:
             raise InvariantViolation("a stream hears what it did not ask for", {"reply": reply})

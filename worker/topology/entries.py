@@ -20,7 +20,7 @@ from stretto.vocabulary.types import Buffer, Epoch, Offset, TaskId
 
 if TYPE_CHECKING:
     from stretto.worker.replica.group import Group
-    from stretto.worker.telemetry import Meter
+    from stretto.worker.replica.meter import Meter
 
 
 class Entries:

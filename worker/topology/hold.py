@@ -9,24 +9,60 @@ that hops to other groups is counted as done there between the first cut and the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from stretto import control
 
 if TYPE_CHECKING:
-    from stretto.worker.process import Worker
+    from stretto.network.loop import Loop
+    from stretto.vocabulary.groups import GroupKey
+    from stretto.vocabulary.types import WorkerId
+    from stretto.worker.replica.group import Group
 
 log = structlog.get_logger()
 
 HOLD_MS_MAX = 30_000
 
 
+class Topologies(Protocol):
+    """All streams of a worker, or all its microbatches."""
+
+    @property
+    def under_way(self) -> str:
+        """What has begun and is not done, for people; empty if there is nothing."""
+        ...
+
+    def settings_changed(self) -> None:
+        """Look again whether they are held."""
+        ...
+
+
+class Host(Protocol):
+    """The worker, as a hold of its topologies sees it."""
+
+    @property
+    def worker(self) -> WorkerId: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def groups(self) -> Mapping[GroupKey, Group]: ...
+
+    @property
+    def streams(self) -> Topologies: ...
+
+    @property
+    def microbatches(self) -> Topologies: ...
+
+
 class Holding:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         #: When each hold ends, by its token.
         self._until: dict[str, int] = {}

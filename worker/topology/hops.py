@@ -2,8 +2,8 @@
 
 A hop is answered when all that it led to is applied, or has failed. Until then it is sent again whenever
 somebody else leads, or too long a time has passed; whoever leads there knows what has run
-(:mod:`stretto.worker.topology.inbox`). Hops from one task to another are sent in their order: if one of them
-has to be sent again, so are all behind it.
+(:mod:`stretto.worker.topology.machine.inbox`). Hops from one task to another are sent in their order: if one
+of them has to be sent again, so are all behind it.
 
 Workers take up the code of an update one after the other. Calls are run by the code that made them, or steps
 could be missing there: a leader that goes by other code refuses them, until both go by the same.
@@ -12,7 +12,7 @@ could be missing there: a leader that goes by other code refuses them, until bot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -25,13 +25,15 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Buffer, Epoch, TaskId
 from stretto.wire import messages as wire
 from stretto.worker.executors.protocol import FailureNote
-from stretto.worker.topology import work
-from stretto.worker.topology.inbox import ASKED_MAX
+from stretto.worker.topology.machine import effects
+from stretto.worker.topology.machine.inbox import ASKED_MAX
+from stretto.worker.topology.machine.stored import HopKey
 
 if TYPE_CHECKING:
     from stretto.network.loop import Loop
-    from stretto.network.transport import Connection
-    from stretto.worker.process import Worker
+    from stretto.network.transport import Connection, Transport
+    from stretto.vocabulary.types import WorkerId
+    from stretto.worker.topology.host import Config
 
 TIMEOUT_MS = 60_000
 TASKS_END = 1 << 32
@@ -40,10 +42,36 @@ NUMBERS_END = (1 << 63) - 1
 """Beyond any number of a hop."""
 
 
+class Host(Protocol):
+    """The worker, as hops to and from it see it."""
+
+    @property
+    def worker(self) -> WorkerId: ...
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        ...
+
+    @property
+    def artifact(self) -> str:
+        """Digest of the module's code that the worker goes by."""
+        ...
+
+
 class Called(NamedTuple):
     """A hop that has come, as its sender made it."""
 
-    key: work.HopKey
+    key: HopKey
     epoch: Epoch
     after: int
     settled: int
@@ -96,8 +124,8 @@ class Asked:
     """
 
     def __init__(self) -> None:
-        self._calls: dict[work.HopKey, tuple[Buffer, list[int]]] = {}
-        self._tickets: dict[int, tuple[work.HopKey, Told]] = {}
+        self._calls: dict[HopKey, tuple[Buffer, list[int]]] = {}
+        self._tickets: dict[int, tuple[HopKey, Told]] = {}
 
     def add(self, ticket: int, called: Called, told: Told) -> int:
         _, tickets = self._calls.setdefault(called.key, (called.calls, []))
@@ -145,7 +173,7 @@ class Route:
         self._epoch = epoch
         self._target = target
         #: In the order of their numbers, each with who hears of its answer.
-        self._unanswered: dict[int, tuple[work.Hop, Callable[[Failures], None]]] = {}
+        self._unanswered: dict[int, tuple[effects.Hop, Callable[[Failures], None]]] = {}
         #: Everything is sent again soon, and nothing before that.
         self._waits = False
         self._attempts = 0
@@ -153,7 +181,7 @@ class Route:
         self._round = 0
         self._is_over = False
 
-    def send(self, hop: work.Hop, then: Callable[[Failures], None]) -> None:
+    def send(self, hop: effects.Hop, then: Callable[[Failures], None]) -> None:
         self._unanswered[hop.number] = (hop, then)
         if not self._waits:
             self._try(hop)
@@ -163,7 +191,7 @@ class Route:
         self._is_over = True
         self._unanswered.clear()
 
-    def _try(self, hop: work.Hop) -> None:
+    def _try(self, hop: effects.Hop) -> None:
         hops, round_ = self._hops, self._round
         network = hops.network
         group = hops.group_of(self._target)
@@ -235,7 +263,7 @@ class Route:
 class Hops:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker, take: Take) -> None:
+    def __init__(self, worker: Host, take: Take) -> None:
         self._worker = worker
         self.take = take
         self._network: Network | None = None

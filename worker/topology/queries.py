@@ -13,9 +13,9 @@ An executor has one query of a group at a time: those that wait here can be canc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -27,13 +27,17 @@ from stretto.vocabulary.suggest import did_you_mean
 from stretto.vocabulary.types import Epoch, TaskId
 from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Lost, Reply, Why
+from stretto.worker.executors.replies import Lost, Reply, Why
 
 if TYPE_CHECKING:
-    from stretto.network.transport import Connection
+    from stretto.control import ModuleDescription
+    from stretto.network.loop import Loop
+    from stretto.network.transport import Connection, Transport
     from stretto.vocabulary.groups import GroupKey
-    from stretto.worker.process import Worker
+    from stretto.worker.executors.pool import Executors
     from stretto.worker.replica.group import Group
+    from stretto.worker.topology.desk import StreamDesk
+    from stretto.worker.topology.host import Config
 
 GIVEN_BYTES_MAX = 1024 * 1024
 PARTS_BYTES_MAX = 64 * 1024 * 1024
@@ -43,6 +47,61 @@ FANS_MAX = 1_000
 PROBE_MS = 1_000
 
 _Answered: TypeAlias = tuple[wire.ToClient, Sequence[bytes]]
+
+
+class Reads(Protocol):
+    """Reads of the applied state under the lease of its leader."""
+
+    def elsewhere(
+        self,
+        group: Group,
+        look: Callable[[Callable[[], None]], None],
+        replied: Callable[[effects.Result], None],
+    ) -> None:
+        """Let ``look`` look at the state of a group that is led here, and say when it is done; ``replied``
+        hears whether what it saw may be told."""
+        ...
+
+
+class Clients(Protocol):
+    @property
+    def reads(self) -> Reads: ...
+
+
+class Host(Protocol):
+    """The worker, as its queries see it."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def groups(self) -> Mapping[GroupKey, Group]: ...
+
+    @property
+    def executors(self) -> Executors: ...
+
+    @property
+    def clients(self) -> Clients: ...
+
+    @property
+    def streams(self) -> StreamDesk:
+        """Their network reaches the leaders of all tasks."""
+        ...
+
+    @property
+    def description(self) -> ModuleDescription:
+        """What the module is."""
+        ...
+
+    def option(self, name: str) -> Any:
+        """In force for the module."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +139,7 @@ class _Fan:
 class QueryDesk:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._fans: dict[tuple[Connection, int], _Fan] = {}
         self._jobs: dict[tuple[Connection, int], _Job] = {}

@@ -26,8 +26,8 @@ from stretto.state.task_seed import HOPS
 from stretto.vocabulary.records import DepotOffset, RecordBatch
 from stretto.vocabulary.types import TaskId
 from stretto.worker.executors.protocol import FailureNote
-from stretto.worker.topology.work import (
-    Entry,
+from stretto.worker.topology.machine.effects import Entry
+from stretto.worker.topology.machine.stored import (
     HopKey,
     Incoming,
     OfRecords,

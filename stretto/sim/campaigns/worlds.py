@@ -19,8 +19,8 @@ from stretto.sim.stream import mutants as stream_mutants
 from stretto.sim.stream import plan as stream_plan
 from stretto.sim.stream import simulation as stream
 from stretto.sim.virtual.rules import Mutant
-from stretto.worker.microbatch.guards import GUARDS as MICROBATCH_GUARDS
-from stretto.worker.topology.guards import GUARDS as STREAM_GUARDS
+from stretto.worker.microbatch.machines.guards import GUARDS as MICROBATCH_GUARDS
+from stretto.worker.topology.machine.guards import GUARDS as STREAM_GUARDS
 
 MUTANT_SEEDS = 200
 """How many seeds a mutant must survive to be called a survivor."""

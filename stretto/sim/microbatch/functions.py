@@ -16,7 +16,7 @@ from stretto.sim.microbatch.plan import State
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import Source
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import messages
+from stretto.worker.microbatch.machines import messages
 
 if TYPE_CHECKING:
     from stretto.sim.microbatch.simulation import MicrobatchSimulation

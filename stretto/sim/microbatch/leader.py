@@ -15,9 +15,9 @@ from stretto.sim.virtual.world import Violation
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import Source, Version
 from stretto.vocabulary.types import Epoch
-from stretto.worker.microbatch import machine, messages
-from stretto.worker.microbatch.coordinator import Coordinator
-from stretto.worker.microbatch.participant import Participant
+from stretto.worker.microbatch.machines import effects, events, messages
+from stretto.worker.microbatch.machines.coordinator import Coordinator
+from stretto.worker.microbatch.machines.participant import Participant
 
 if TYPE_CHECKING:
     from stretto.sim.microbatch.group import Group
@@ -41,15 +41,15 @@ class Leader:
         if group.task == 0:
             self.machines.append(Coordinator(TOPOLOGY, (DEPOT,), sim.plan.tasks, SETTINGS, sim.guards))
         for each in self.machines:
-            self.step(each, machine.Started())
+            self.step(each, events.Started())
         self.grown()
 
     def grown(self) -> None:
-        self.step(self.machines[0], machine.Grown(bounds={DEPOT: (0, self.group.depot_end)}))
+        self.step(self.machines[0], events.Grown(bounds={DEPOT: (0, self.group.depot_end)}))
 
     def await_records(self) -> None:
         """An appender waits for all that is there."""
-        self.step(self.machines[0], machine.Awaited(depot=DEPOT, end=self.group.depot_end))
+        self.step(self.machines[0], events.Awaited(depot=DEPOT, end=self.group.depot_end))
 
     @property
     def told_end(self) -> int:
@@ -62,9 +62,9 @@ class Leader:
         is_for_coordinator = isinstance(message, messages.ToCoordinator)
         if is_for_coordinator and len(self.machines) < 2:
             return
-        self.step(self.machines[is_for_coordinator], machine.Received(message=message, body=body))
+        self.step(self.machines[is_for_coordinator], events.Received(message=message, body=body))
 
-    def step(self, each: Coordinator | Participant, event: machine.Event) -> None:
+    def step(self, each: Coordinator | Participant, event: events.Event) -> None:
         if not self.alive:
             return
         world = self.sim.world
@@ -77,38 +77,38 @@ class Leader:
 
     def tick(self, each: Coordinator | Participant, deadline: int) -> None:
         if each.next_deadline() == deadline:
-            self.step(each, machine.Tick())
+            self.step(each, events.Tick())
 
-    def carry_out(self, each: Coordinator | Participant, effect: machine.Effect) -> None:
+    def carry_out(self, each: Coordinator | Participant, effect: effects.Effect) -> None:
         sim = self.sim
         match effect:
-            case machine.Send(task=task, message=message, body=body):
+            case effects.Send(task=task, message=message, body=body):
                 sim.send(task, message, body)
-            case machine.Load():
+            case effects.Load():
                 sim.world.after(sim.draw(3), self.load, each, effect)
-            case machine.Append(token=token, entry=entry):
+            case effects.Append(token=token, entry=entry):
                 self.group.append(self, entry, partial(self.appended, each, token))
-            case machine.Execute():
+            case effects.Execute():
                 sim.world.after(1 + sim.draw(20), self.execute, each, effect)
-            case machine.Collect():
+            case effects.Collect():
                 sim.world.after(sim.draw(5), self.collect, each, effect)
-            case machine.Miss(version=version):
+            case effects.Miss(version=version):
                 raise Violation(f"task {self.group.task} missed what it had staged for {version}")
-            case machine.Processed():
+            case effects.Processed():
                 sim.told(self.group, effect)
-            case machine.Discard(version=version):
+            case effects.Discard(version=version):
                 for key in [key for key in self.kept if key <= version]:
                     del self.kept[key]
-            case machine.Note(event="microbatch_retried"):
+            case effects.Note(event="microbatch_retried"):
                 sim.totals["retries"] += 1
-            case machine.Note(event="microbatch_has_nothing_staged"):
+            case effects.Note(event="microbatch_has_nothing_staged"):
                 raise Violation(
                     f"task {self.group.task} was told to roll what it has not staged: {effect.fields}"
                 )
-            case machine.Note():
+            case effects.Note():
                 pass
 
-    def load(self, each: Coordinator | Participant, load: machine.Load) -> None:
+    def load(self, each: Coordinator | Participant, load: effects.Load) -> None:
         get = self.get
         batch, rolled = (
             microbatch_entries.batch_of(TOPOLOGY, get),
@@ -117,7 +117,7 @@ class Leader:
         progress = {depot.decode(): int(end) for depot, end in self.state.get("$progress", {}).items()}
         self.step(
             each,
-            machine.Loaded(
+            events.Loaded(
                 token=load.token,
                 batch=batch,
                 rolled=rolled,
@@ -130,7 +130,7 @@ class Leader:
         return self.state.get(microbatch_entries.DATABASE, {}).get(key)
 
     def appended(self, each: Coordinator | Participant, token: int, *, applied: bool, why: str = "") -> None:
-        self.step(each, machine.Appended(token=token, applied=applied, why=why))
+        self.step(each, events.Appended(token=token, applied=applied, why=why))
 
     # The executor.
 
@@ -138,14 +138,14 @@ class Leader:
         self.kept.clear()
         self.sim.totals["dead executors"] += 1
 
-    def execute(self, each: Coordinator | Participant, effect: machine.Execute) -> None:
+    def execute(self, each: Coordinator | Participant, effect: effects.Execute) -> None:
         if not self.alive:
             return
         kept = self.kept.get(effect.version)
         if kept is None and effect.after == 0:
             kept = self.kept[effect.version] = Kept()
         if kept is None or kept.rounds != effect.after:
-            self.step(each, machine.ExecutionFailed(version=effect.version, why="an executor died"))
+            self.step(each, events.ExecutionFailed(version=effect.version, why="an executor died"))
             return
         kept.rounds += 1
         run = Run(self.sim, self.group.task, self.state, kept)
@@ -163,7 +163,7 @@ class Leader:
             self.too_large(each, effect.version)
             return
         calls = {task: (len(each), msgspec.msgpack.encode(each)) for task, each in run.calls.items()}
-        executed = machine.Executed(
+        executed = events.Executed(
             version=effect.version,
             round=effect.round,
             calls=calls,
@@ -174,12 +174,12 @@ class Leader:
 
     def too_large(self, each: Coordinator | Participant, version: Version) -> None:
         self.sim.totals["too large"] += 1
-        self.step(each, machine.ExecutionFailed(version=version, why="too large", too_large=True))
+        self.step(each, events.ExecutionFailed(version=version, why="too large", too_large=True))
 
-    def collect(self, each: Coordinator | Participant, effect: machine.Collect) -> None:
+    def collect(self, each: Coordinator | Participant, effect: effects.Collect) -> None:
         kept = self.kept.get(effect.version)
         if kept is None or kept.rounds != effect.after:
-            self.step(each, machine.ExecutionFailed(version=effect.version, why="an executor died"))
+            self.step(each, events.ExecutionFailed(version=effect.version, why="an executor died"))
             return
         if len(kept.rows.get("words", {})) > self.sim.plan.room:
             self.too_large(each, effect.version)
@@ -191,4 +191,4 @@ class Leader:
         changes["$progress"] = Changes(puts=progress)
         changes["$failures"] = Changes(puts=failed)
         packed = state_changes.pack(changes)
-        self.step(each, machine.Collected(version=effect.version, changes=packed))
+        self.step(each, events.Collected(version=effect.version, changes=packed))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from random import Random
 
 from stretto.vocabulary.types import Millis, TaskId
-from stretto.worker.microbatch import machine
+from stretto.worker.microbatch.machines.settings import Settings
 
 TOPOLOGY = "transfers"
 DEPOT = "requests"
-SETTINGS = machine.Settings(
+SETTINGS = Settings(
     max_records=6,
     interval_ms=Millis(20),
     retries=1,

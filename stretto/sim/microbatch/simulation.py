@@ -27,9 +27,9 @@ from stretto.sim.virtual.world import Trace, Violation, World
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import Source, Version
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import machine, messages
-from stretto.worker.microbatch.guards import GUARDS, Guards
-from stretto.worker.microbatch.messages import Speaker
+from stretto.worker.microbatch.machines import effects, messages
+from stretto.worker.microbatch.machines.guards import GUARDS, Guards
+from stretto.worker.microbatch.machines.messages import Speaker
 
 RUN_MS = 12_000
 RECENT = 12
@@ -214,7 +214,7 @@ class MicrobatchSimulation:
                 raise Violation(f"{version} took effect on task {task}, and {earlier} not yet on {late}")
         self.rolled[task].append(version.id)
 
-    def told(self, group: Group, processed: machine.Processed) -> None:
+    def told(self, group: Group, processed: effects.Processed) -> None:
         """Appenders of these records are."""
         self.totals["told" if processed.results is not None else "results lost"] += 1
         left_out = {int(key) for key in group.state.get("$failures", {})}

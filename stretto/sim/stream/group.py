@@ -14,7 +14,8 @@ from stretto.pstate.memory import MemoryRows
 from stretto.sim.stream.leader import Leader
 from stretto.sim.stream.plan import DEPOT, TOPOLOGY
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.topology import rows, work
+from stretto.worker.topology import rows
+from stretto.worker.topology.machine.stored import Stored
 
 if TYPE_CHECKING:
     from stretto.sim.stream.simulation import StreamSimulation
@@ -121,7 +122,7 @@ class Group:
     def reading_pstate(self, _task: TaskId, name: str) -> Iterator[MemoryRows]:
         yield self._rows.setdefault(name, MemoryRows())
 
-    def _stored(self) -> work.Stored:
+    def _stored(self) -> Stored:
         return rows.read(cast("AppliedState", self), self.task, TOPOLOGY, self.sim.world.now)
 
     @property

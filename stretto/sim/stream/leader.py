@@ -11,10 +11,12 @@ import msgspec
 from stretto.pstate.changes import NO_CHANGES, Changes, Packed, joined, pack_part
 from stretto.sim.stream.plan import DEPOT, TOPOLOGY, Record
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
-from stretto.worker.topology import rows, work
-from stretto.worker.topology.stream import Stream
+from stretto.worker.executors.replies import Why
+from stretto.worker.topology import rows
+from stretto.worker.topology.machine import effects, events
+from stretto.worker.topology.machine.stored import Stored
+from stretto.worker.topology.machine.stream import Stream
 
 if TYPE_CHECKING:
     from stretto.sim.stream.group import Group
@@ -35,15 +37,15 @@ _encode = msgspec.msgpack.Encoder().encode
 class Leader:
     """As its worker sees it. It may be a thing of the past without knowing."""
 
-    def __init__(self, sim: StreamSimulation, group: Group, epoch: Epoch, stored: work.Stored) -> None:
+    def __init__(self, sim: StreamSimulation, group: Group, epoch: Epoch, stored: Stored) -> None:
         self.sim = sim
         self.group = group
         self.epoch = epoch
         self.is_alive = True
-        self._requests: deque[work.RunRecords | work.RunCalls] = deque()
+        self._requests: deque[effects.RunRecords | effects.RunCalls] = deque()
         self._positions: int | None = None
         #: Hops that are not answered, in the order of their numbers.
-        self._unanswered: dict[int, work.Hop] = {}
+        self._unanswered: dict[int, effects.Hop] = {}
         #: Whom to tell: the leader that sent a hop, and the number of the hop.
         self._tickets: dict[int, tuple[Leader, int, bytes]] = {}
         self._tickets_given = 0
@@ -56,9 +58,9 @@ class Leader:
         self.is_alive = False
 
     def grown(self) -> None:
-        self.step(work.Grown(DEPOT, self.group.depot_end))
+        self.step(events.Grown(DEPOT, self.group.depot_end))
 
-    def step(self, event: work.Event) -> None:
+    def step(self, event: events.Event) -> None:
         if not self.is_alive:
             return
         world = self.sim.world
@@ -66,7 +68,7 @@ class Leader:
         for effect in self.stream.step(event, world.now):
             world.trace(f"task {self.group.task}", "wants", effect)
             self._carry_out(effect)
-        deadline = self.stream.next_deadline
+        deadline = self.stream.next_deadline()
         if deadline is not None and deadline != self._deadline:
             self._deadline = deadline
             world.at(max(deadline, world.now + 1), self._tick, deadline)
@@ -74,35 +76,35 @@ class Leader:
     def _tick(self, deadline: int) -> None:
         if self._deadline == deadline:
             self._deadline = None
-            self.step(work.Tick())
+            self.step(events.Tick())
 
-    def _carry_out(self, effect: work.Effect) -> None:
+    def _carry_out(self, effect: effects.Effect) -> None:
         match effect:
-            case work.RunRecords() | work.RunCalls():
+            case effects.RunRecords() | effects.RunCalls():
                 self._requests.append(effect)
                 self.sim.world.after(1 + self.sim.draw(10), self._execute)
-            case work.Append(batch=batch, changes=changed, entry=entry):
+            case effects.Append(batch=batch, changes=changed, entry=entry):
                 payload = joined(changed, rows.packed(TOPOLOGY, entry, self.sim.world.now))
-                is_in = self.group.append(self, payload, lambda: self.step(work.Applied(batch)))
-                self.step(work.Accepted(batch) if is_in else work.Refused(batch))
-            case work.Hop(number=number):
+                is_in = self.group.append(self, payload, lambda: self.step(events.Applied(batch)))
+                self.step(events.Accepted(batch) if is_in else events.Refused(batch))
+            case effects.Hop(number=number):
                 self._unanswered[number] = effect
                 self._send(effect)
-            case work.Answer(ticket=ticket, failures=failures):
+            case effects.Answer(ticket=ticket, failures=failures):
                 sender, number, calls = self._tickets.pop(ticket)
                 origins = [call.origin for call in _decode_calls(calls)]
                 notes = tuple(FailureNote(origins[note.index], note.error) for note in failures)
                 for travel_ms in self.sim.travel_ms():
                     self.sim.world.after(travel_ms, sender.answered, number, notes)
-            case work.Decline(ticket=ticket):
+            case effects.Decline(ticket=ticket):
                 self.sim.totals["declined"] += 1
                 del self._tickets[ticket]
-            case work.Processed() | work.Settled() | work.Note():
+            case effects.Processed() | effects.Settled() | effects.Note():
                 pass
 
     # Hops.
 
-    def _send(self, hop: work.Hop) -> None:
+    def _send(self, hop: effects.Hop) -> None:
         before = [each.number for each in self._unanswered.values() if each.task == hop.task]
         after = max((number for number in before if number < hop.number), default=0)
         for travel_ms in self.sim.travel_ms():
@@ -115,7 +117,7 @@ class Leader:
                 self._send(hop)
             self.sim.world.after(self.sim.plan.resend_ms, self._send_again)
 
-    def _deliver(self, hop: work.Hop, after: int) -> None:
+    def _deliver(self, hop: effects.Hop, after: int) -> None:
         """To the leader, or to one that was."""
         self.sim.steps += 1
         group = self.sim.groups[hop.task]
@@ -125,16 +127,16 @@ class Leader:
         elif group.leader is not None:
             group.leader.called(self, hop, after)
 
-    def called(self, sender: Leader, hop: work.Hop, after: int) -> None:
+    def called(self, sender: Leader, hop: effects.Hop, after: int) -> None:
         if self.is_alive:
             self._tickets_given += 1
             self._tickets[self._tickets_given] = (sender, hop.number, hop.calls)
             key = (sender.group.task, hop.number)
-            self.step(work.Called(self._tickets_given, key, sender.epoch, after, hop.settled, hop.calls))
+            self.step(events.Called(self._tickets_given, key, sender.epoch, after, hop.settled, hop.calls))
 
     def answered(self, number: int, notes: tuple[FailureNote, ...]) -> None:
         if self._unanswered.pop(number, None) is not None:
-            self.step(work.HopAnswered(number, notes))
+            self.step(events.HopAnswered(number, notes))
 
     # The executor.
 
@@ -142,23 +144,23 @@ class Leader:
         requests, self._requests, self._positions = list(self._requests), deque(), None
         for index, request in enumerate(requests):
             why = Why.BYSTANDER if index else Why.CRASH
-            self.step(work.NotRun(request.batch, why, "it crashed"))
+            self.step(events.NotRun(request.batch, why, "it crashed"))
 
     def _execute(self) -> None:
         if not self.is_alive or not self._requests:
             return
         request = self._requests.popleft()
-        if isinstance(request, work.RunCalls):
+        if isinstance(request, effects.RunCalls):
             self._run_calls(request)
         else:
             self._run_records(request)
 
-    def _run_records(self, request: work.RunRecords) -> None:
+    def _run_records(self, request: effects.RunRecords) -> None:
         start = self._positions if request.offset is None else request.offset
         if not request.is_aside:
             self._positions = None
         if start is None:
-            self.step(work.Ran(batch=request.batch, start=0, end=0))
+            self.step(events.Ran(batch=request.batch, start=0, end=0))
             return
         end = min(start + 1 + self.sim.draw(request.records_max), self.group.depot_end)
         if request.is_aside:
@@ -170,7 +172,7 @@ class Leader:
             run.record(index, Record(self.group.task, offset))
         self.step(run.ran(request.batch, start, end))
 
-    def _run_calls(self, request: work.RunCalls) -> None:
+    def _run_calls(self, request: effects.RunCalls) -> None:
         calls = _decode_calls(request.calls)
         end = len(calls)
         if end > 1 and self.sim.world.chance(self.sim.plan.cut):
@@ -215,11 +217,11 @@ class _Run:
             on = Call(record, call.target, call.depth - 1, index)
             self._calls.setdefault(following, []).append(on)
 
-    def ran(self, batch: int, start: int, end: int, left: int = 0) -> work.Ran:
+    def ran(self, batch: int, start: int, end: int, left: int = 0) -> events.Ran:
         changed: Packed = NO_CHANGES
         if self._done:
             changed = pack_part({"done": Changes(puts=((b"x", _encode(self._done)),))})
-        return work.Ran(
+        return events.Ran(
             batch=batch,
             start=start,
             end=end,

@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from stretto.vocabulary.types import TaskId
-from stretto.worker.topology import work
+from stretto.worker.topology.machine.settings import Settings
 
 TOPOLOGY = "words"
 DEPOT = "sentences"
@@ -61,8 +61,8 @@ class Plan:
         )
 
     @property
-    def settings(self) -> work.Settings:
-        return work.Settings(
+    def settings(self) -> Settings:
+        return Settings(
             retry="individual", retries=self.retries, records_max=5, bytes_max=1 << 20, parked_max=1_000_000
         )
 

@@ -22,7 +22,7 @@ from stretto.sim.stream.group import Group
 from stretto.sim.stream.plan import Behaviour, Plan, Record
 from stretto.sim.virtual.world import Trace, Violation, World
 from stretto.vocabulary.types import TaskId
-from stretto.worker.topology.guards import GUARDS, Guards
+from stretto.worker.topology.machine.guards import GUARDS, Guards
 
 RUN_MS = 6_000
 HEALING_MS = 20_000

@@ -25,7 +25,7 @@ from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
 from stretto.worker.replica import storage as storages
 from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
 from stretto.worker.topology import rows
-from stretto.worker.topology.work import Incoming
+from stretto.worker.topology.machine.stored import Incoming
 from tests.unit.snapshot.snapshots import TASKS, a_log, copied, made
 from tests.unit.syncs import RecordedSyncs
 from tests.unit.worker.entries import Log

@@ -21,7 +21,7 @@ from stretto.vocabulary.records import DepotOffset, pack
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, StorageId, TaskId, WorkerId
 from stretto.wire import messages as wire
 from stretto.worker.replica.group import Group
-from stretto.worker.telemetry import Meter
+from stretto.worker.replica.meter import Meter
 from tests.unit.core.group import ALL, W0, incarnation_of, member, record
 
 TASK = TaskId(0)

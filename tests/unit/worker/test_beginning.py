@@ -13,10 +13,11 @@ import pytest
 from stretto.errors import StorageError
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.microbatch import machine
 from stretto.worker.microbatch.desk import MicrobatchDesk
-from stretto.worker.topology import rows, work
+from stretto.worker.microbatch.machines import effects, events
+from stretto.worker.topology import rows
 from stretto.worker.topology.desk import StreamDesk
+from stretto.worker.topology.machine.stored import Stored
 
 KEY, TASK = GroupKey("m", 1, 0), TaskId(0)
 FULL = StorageError("the state has all readers it may have")
@@ -46,8 +47,8 @@ def test_a_microbatch_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     group = MagicMock(key=KEY, closed=False)
     group.state.reading_pstate.side_effect = [FULL, FULL, nullcontext({})]
     led = SimpleNamespace(group=group, task=TASK, spec=SimpleNamespace(name="t"), is_over=False)
-    desk._load(cast(Any, led), machine.Load(token=7))
-    put.assert_called_once_with(led, machine.Loaded(token=7))
+    desk._load(cast(Any, led), effects.Load(token=7))
+    put.assert_called_once_with(led, events.Loaded(token=7))
 
 
 def test_streams_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +56,7 @@ def test_streams_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
     worker.description.topologies = [
         SimpleNamespace(kind="stream", name="t", depots=("d",), retry="individual", batch=False)
     ]
-    monkeypatch.setattr(rows, "read", MagicMock(side_effect=[FULL, FULL, work.Stored()]))
+    monkeypatch.setattr(rows, "read", MagicMock(side_effect=[FULL, FULL, Stored()]))
     desk = StreamDesk(worker)
     group = MagicMock(key=KEY, closed=False, depot_ends={})
     group.plan.tasks = (TASK,)

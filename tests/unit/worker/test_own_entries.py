@@ -17,7 +17,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId
 from stretto.worker.clients import Clients
 from stretto.worker.replica.group import Group
-from stretto.worker.telemetry import Meter
+from stretto.worker.replica.meter import Meter
 from stretto.worker.topology.entries import Entries
 
 KEY = GroupKey("M", 1, 0)

@@ -24,7 +24,7 @@ from stretto.state.environment import NoSpace
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.wire import catchup
-from stretto.worker.telemetry import Meter
+from stretto.worker.replica.meter import Meter
 
 KEY = GroupKey("counts", 1, 0)
 LEADER, ME = WorkerId("w0"), Incarnation("w1.1")

@@ -21,7 +21,9 @@ from stretto.state.removal import Drop, Trim
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import TaskId
 from stretto.worker.hosting.retention import Retention, Trimming, due_drop
-from stretto.worker.topology import rows, work
+from stretto.worker.topology import rows
+from stretto.worker.topology.machine.effects import Entry
+from stretto.worker.topology.machine.stored import OfCalls, OfRecords, OfRetry, Outgoing
 from tests.unit.worker.entries import MAP_BYTES, Log
 
 TASK = TaskId(0)
@@ -234,19 +236,19 @@ def test_records_whose_hops_are_not_answered_are_kept(tmp_path: Path) -> None:
     topologies = [TopologySpec(name="a", kind="stream", depots=("events", "clicks"))]
     log.state(Changes(puts=((path("a", "events"), number(25)),)), pstate="$progress")
     made = {
-        5: work.Outgoing(TaskId(1), work.OfRecords("clicks", 0, 3), b""),
-        6: work.Outgoing(TaskId(1), work.OfRecords("events", 20, 25), b""),
-        7: work.Outgoing(TaskId(2), work.OfCalls(TaskId(3), 1, 0), b""),
+        5: Outgoing(TaskId(1), OfRecords("clicks", 0, 3), b""),
+        6: Outgoing(TaskId(1), OfRecords("events", 20, 25), b""),
+        7: Outgoing(TaskId(2), OfCalls(TaskId(3), 1, 0), b""),
     }
-    entry = work.Entry(made=made)
+    entry = Entry(made=made)
     log.add(Kind.STATE, payload=joined(rows.packed("a", entry, 0)))
     catch_up(state, log)
     assert trims(state, records=1, topologies=topologies) == [Trim("events", 18)]
-    entry = work.Entry(made={8: work.Outgoing(TaskId(2), work.OfRetry("events", 4, 1), b"")})
+    entry = Entry(made={8: Outgoing(TaskId(2), OfRetry("events", 4, 1), b"")})
     log.add(Kind.STATE, payload=joined(rows.packed("a", entry, 0)))
     catch_up(state, log)
     assert trims(state, records=1, topologies=topologies) == [Trim("events", 3)]
-    log.add(Kind.STATE, payload=joined(rows.packed("a", work.Entry(cleared=[6, 8]), 0)))
+    log.add(Kind.STATE, payload=joined(rows.packed("a", Entry(cleared=[6, 8]), 0)))
     catch_up(state, log)
     assert trims(state, records=1, topologies=topologies) == [Trim("events", 24)]
 

@@ -20,7 +20,7 @@ from stretto.telemetry.windows import REFUSED_TRANSFERS
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.wire import catchup
-from stretto.worker.telemetry import Meter
+from stretto.worker.replica.meter import Meter
 from tests.unit.worker.entries import Log
 
 KEY = GroupKey("counts", 1, 0)

@@ -11,7 +11,7 @@ from stretto.replog.frame import Frame, Header, Kind, encode
 from stretto.telemetry.windows import FOLLOWED, LED, NO_LOOKS, GroupWindow
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
-from stretto.worker.telemetry import STORY_LINES, Meter
+from stretto.worker.replica.meter import STORY_LINES, Meter
 
 
 def frame(offset: int, kind: Kind = Kind.DEPOT, count: int = 10) -> Frame:

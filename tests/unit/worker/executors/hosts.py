@@ -19,7 +19,8 @@ from stretto.vocabulary.clock import boot_time_ms
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Code, Executors, Reply
+from stretto.worker.executors.pool import Code, Executors
+from stretto.worker.executors.replies import Reply
 from tests.unit.worker.entries import Log
 
 DEADLINE_SECONDS = 60.0
@@ -44,7 +45,7 @@ class Host:
         self.worker = WorkerId("w0")
         self.hosting = _Hosting()
         self.epoch = 0
-        self.executors = Executors(self)  # type: ignore[arg-type]
+        self.executors = Executors(self)
         self.cleared: list[int] = []
         self.log = Log()
         self.state = self._new_state()

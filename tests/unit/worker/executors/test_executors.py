@@ -22,7 +22,7 @@ from stretto.vocabulary.clock import boot_time_ms
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Epoch
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Lost, Reply, Why
+from stretto.worker.executors.replies import Lost, Reply, Why
 from tests.unit.worker.executors.hosts import GROUP, TASK, Host, changes_of
 
 COUNTING = """

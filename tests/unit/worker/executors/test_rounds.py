@@ -12,8 +12,8 @@ from stretto.pstate.changes import Packed, joined, parse
 from stretto.pstate.ordered import decode
 from stretto.vocabulary.types import TaskId
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Lost, Why
 from stretto.worker.executors.protocol import SourcedCall
+from stretto.worker.executors.replies import Lost, Why
 from tests.unit.worker.executors.hosts import GROUP, TASK, Host
 
 MODULE = """

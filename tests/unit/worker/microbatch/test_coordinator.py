@@ -10,12 +10,13 @@ import pytest
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import Batch, Source, Span, Version
 from stretto.vocabulary.types import Millis, TaskId
-from stretto.worker.microbatch import machine, messages
-from stretto.worker.microbatch.coordinator import Coordinator, Phase
-from stretto.worker.microbatch.messages import Speaker
+from stretto.worker.microbatch.machines import effects, events, messages
+from stretto.worker.microbatch.machines.coordinator import Coordinator, Phase
+from stretto.worker.microbatch.machines.messages import Speaker
+from stretto.worker.microbatch.machines.settings import Settings
 
 T0, T1 = TaskId(0), TaskId(1)
-SETTINGS = machine.Settings(max_records=10, interval_ms=Millis(0), gather_ms=Millis(5), retries=1)
+SETTINGS = Settings(max_records=10, interval_ms=Millis(0), gather_ms=Millis(5), retries=1)
 FIRST = Version(1, 0)
 
 E = TypeVar("E")
@@ -24,49 +25,49 @@ E = TypeVar("E")
 class Scene:
     """A coordinator whose entries are applied, and what it wants of others."""
 
-    def __init__(self, batch: Batch | None = None, settings: machine.Settings = SETTINGS) -> None:
+    def __init__(self, batch: Batch | None = None, settings: Settings = SETTINGS) -> None:
         self.coordinator = Coordinator("book", ("orders",), 2, settings)
         self.now = 1_000
         self.batch = batch
         self.refuses = False
         self.sent: list[tuple[TaskId, messages.AnyMessage]] = []
         self.entries: list[microbatch_entries.Entry] = []
-        self.notes: list[machine.Note] = []
-        self.step(machine.Started())
+        self.notes: list[effects.Note] = []
+        self.step(events.Started())
 
-    def step(self, event: machine.Event) -> None:
+    def step(self, event: events.Event) -> None:
         for effect in self.coordinator.step(event, self.now):
             match effect:
-                case machine.Send(task=task, message=message):
+                case effects.Send(task=task, message=message):
                     self.sent.append((task, message))
-                case machine.Load(token=token):
-                    self.step(machine.Loaded(token=token, batch=self.batch))
-                case machine.Append(token=token, entry=entry):
+                case effects.Load(token=token):
+                    self.step(events.Loaded(token=token, batch=self.batch))
+                case effects.Append(token=token, entry=entry):
                     self._append(token, entry)
-                case machine.Note():
+                case effects.Note():
                     self.notes.append(effect)
                 case _:
                     raise AssertionError(effect)
 
     def _append(self, token: int, entry: microbatch_entries.Entry) -> None:
         if self.refuses:
-            self.step(machine.Appended(token=token, applied=False, why="stalled"))
+            self.step(events.Appended(token=token, applied=False, why="stalled"))
             return
         self.entries.append(entry)
         if isinstance(entry, microbatch_entries.Prime):
             self.batch = entry.batch
         elif isinstance(entry, microbatch_entries.Commit) and self.batch is not None:
             self.batch = Batch(self.batch.version, self.batch.progress, self.batch.spans, tasks=entry.tasks)
-        self.step(machine.Appended(token=token, applied=True))
+        self.step(events.Appended(token=token, applied=True))
 
     def receive(self, message: messages.AnyMessage) -> None:
-        self.step(machine.Received(message=message))
+        self.step(events.Received(message=message))
 
     def later(self, ms: int) -> None:
         until = self.now + ms
         while (deadline := self.coordinator.next_deadline()) is not None and deadline <= until:
             self.now = max(self.now, deadline)
-            self.step(machine.Tick())
+            self.step(events.Tick())
         self.now = until
 
     def told(self, kind: type[E]) -> list[tuple[TaskId, E]]:
@@ -373,7 +374,7 @@ def test_entries_that_are_refused_are_tried_again_with_pauses_that_grow() -> Non
 def test_a_paused_module_ends_its_microbatch_and_begins_no_other() -> None:
     scene = Scene()
     scene.input(3, 3)
-    scene.step(machine.SettingsChanged(settings=replace(SETTINGS, paused=True)))
+    scene.step(events.SettingsChanged(settings=replace(SETTINGS, paused=True)))
     scene.run()
     scene.stage()
     scene.roll()
@@ -381,7 +382,7 @@ def test_a_paused_module_ends_its_microbatch_and_begins_no_other() -> None:
     scene.receive(messages.Input(number, T0, 1, {"orders": (0, 9)}))
     scene.later(10_000)
     assert (scene.coordinator.phase, len(scene.entries)) == (Phase.IDLE, 2)
-    scene.step(machine.SettingsChanged(settings=SETTINGS))
+    scene.step(events.SettingsChanged(settings=SETTINGS))
     scene.later(10)
     assert len(scene.entries) == 3
 

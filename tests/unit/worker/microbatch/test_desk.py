@@ -14,9 +14,9 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
-from stretto.worker.executors.pool import Lost, Why
-from stretto.worker.microbatch import machine, messages
+from stretto.worker.executors.replies import Lost, Why
 from stretto.worker.microbatch.desk import MicrobatchDesk
+from stretto.worker.microbatch.machines import effects, messages
 from stretto.worker.topology import rows
 
 GROUP = GroupKey("m", 1, 0)
@@ -40,7 +40,7 @@ def test_a_step_that_hangs_is_timed_by_its_name_once_that_is_known(
     told: list[tuple[Timed, ...]] = []
     led.group.meter = SimpleNamespace(called=told.append)
     calls = [protocol.SourcedCall(step, b"", "events", TaskId(0), 1) for step in steps]
-    effect = machine.Execute(
+    effect = effects.Execute(
         version=Version(1, 0),
         round=1 if steps else 0,
         after=1,

@@ -11,19 +11,21 @@ from stretto.module.work import StepCall, Timed
 from stretto.specs.modules import TopologySpec
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.executors.pool import Lost, Why
-from stretto.worker.topology import rows, work
+from stretto.worker.executors.replies import Lost, Why
+from stretto.worker.topology import rows
 from stretto.worker.topology.desk import StreamDesk
+from stretto.worker.topology.machine import effects
+from stretto.worker.topology.machine.stored import Stored
 
 HUNG = Lost(Why.TIME_OUT, "it took too long", ran_ms=7)
 
 
-def calls(*steps: str) -> work.RunCalls:
+def calls(*steps: str) -> effects.RunCalls:
     body = msgspec.msgpack.encode([StepCall(step, b"", 0) for step in steps])
-    return work.RunCalls(batch=1, attempt=1, applied=1, calls=body)
+    return effects.RunCalls(batch=1, attempt=1, applied=1, calls=body)
 
 
-RECORDS = work.RunRecords(
+RECORDS = effects.RunRecords(
     batch=1, attempt=1, applied=1, depot="events", offset=0, records_max=9, bytes_max=1 << 20
 )
 
@@ -33,7 +35,7 @@ RECORDS = work.RunRecords(
     [(RECORDS, "take"), (calls("add", "add"), "add"), (calls("add", "count"), "take")],
 )
 def test_a_step_that_hangs_is_timed_by_its_name_once_that_is_known(
-    run: work.RunRecords | work.RunCalls, timed: str
+    run: effects.RunRecords | effects.RunCalls, timed: str
 ) -> None:
     desk = StreamDesk(MagicMock())
     led = MagicMock()
@@ -46,7 +48,7 @@ def test_a_step_that_hangs_is_timed_by_its_name_once_that_is_known(
 
 def test_streams_that_begin_again_before_they_have_begun_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when an update comes while the rows of a group are still being read."""
-    monkeypatch.setattr(rows, "read", lambda _state, _task, _name, now: work.Stored(latest_hop=now))
+    monkeypatch.setattr(rows, "read", lambda _state, _task, _name, now: Stored(latest_hop=now))
     worker = MagicMock()
     worker.description.topologies = [TopologySpec(name="take", kind="stream", depots=("events",))]
     worker.options.value.return_value = worker.option.return_value = 100

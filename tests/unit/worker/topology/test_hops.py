@@ -14,9 +14,9 @@ from stretto.replog.core.effects import Refusal
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 from stretto.wire import messages as wire
-from stretto.worker.topology import work
 from stretto.worker.topology.hops import Asked, Called, Failures, Hops, Told
-from stretto.worker.topology.inbox import ASKED_MAX
+from stretto.worker.topology.machine import effects
+from stretto.worker.topology.machine.inbox import ASKED_MAX
 
 GROUP = GroupKey("m", 1, 0)
 CODE = "1f"
@@ -67,8 +67,8 @@ class Here:
         self.hops.received(cast(Any, "sender"), message, [calls])
 
 
-def hop(number: int) -> work.Hop:
-    return work.Hop(number, TaskId(0), 1, b"")
+def hop(number: int) -> effects.Hop:
+    return effects.Hop(number, TaskId(0), 1, b"")
 
 
 def test_what_comes_is_answered_with_what_became_of_it_or_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
-from stretto.worker.microbatch.machine import Processed
+from stretto.worker.microbatch.machines.effects import Processed
 from stretto.worker.topology import waiting
 from stretto.worker.topology.waiting import Waiters, Where
 

@@ -16,10 +16,13 @@ import msgspec
 
 from stretto.pstate.changes import Packed
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
-from stretto.worker.topology import work
-from stretto.worker.topology.stream import Stream
+from stretto.worker.executors.replies import Why
+from stretto.worker.topology.machine import effects, events
+from stretto.worker.topology.machine.effects import Parked
+from stretto.worker.topology.machine.settings import Settings
+from stretto.worker.topology.machine.stored import OfRecords, OfRetry, Stored
+from stretto.worker.topology.machine.stream import Stream
 
 DEPOT = "events"
 CALLER = TaskId(9)
@@ -60,11 +63,11 @@ class State:
     counter: int = 0
     done: Counter[int] = field(default_factory=Counter)
     """Records, and as negative numbers calls."""
-    stored: work.Stored = field(default_factory=work.Stored)
-    failed: dict[int, work.Parked] = field(default_factory=dict)
+    stored: Stored = field(default_factory=Stored)
+    failed: dict[int, Parked] = field(default_factory=dict)
     latest_call: int = 0
 
-    def apply(self, append: work.Append) -> None:
+    def apply(self, append: effects.Append) -> None:
         if append.changes.pstates:
             counter, done = _decode(append.changes.body)
             self.counter = counter
@@ -120,7 +123,7 @@ class World:
         seed: int,
         records: int,
         faults: Faults,
-        settings: work.Settings,
+        settings: Settings,
         make: Callable[..., Stream] = Stream,
     ) -> None:
         self.chance = random.Random(seed)
@@ -131,11 +134,11 @@ class World:
         self.records = records
         self.appended = 0
         self.state = State()
-        self.log: deque[work.Append] = deque()
+        self.log: deque[effects.Append] = deque()
         """In the log and not applied."""
-        self.requests: deque[work.RunRecords | work.RunCalls] = deque()
+        self.requests: deque[effects.RunRecords | effects.RunCalls] = deque()
         self.lane = _Lane(0)
-        self.hops: list[work.Hop] = []
+        self.hops: list[effects.Hop] = []
         """On their way."""
         self.there: dict[int, tuple[FailureNote, ...]] = {}
         """Hops that have run where they were sent to, and how they failed."""
@@ -174,34 +177,34 @@ class World:
 
     # The loop of its worker.
 
-    def step(self, event: work.Event) -> None:
+    def step(self, event: events.Event) -> None:
         self.story.append(event)
         for effect in self.stream.step(event, self.now):
             self.story.append(effect)
             match effect:
-                case work.RunRecords() | work.RunCalls():
+                case effects.RunRecords() | effects.RunCalls():
                     self.requests.append(effect)
-                case work.Append():
+                case effects.Append():
                     if self._happens(self.faults.refuse):
-                        self.step(work.Refused(effect.batch))
+                        self.step(events.Refused(effect.batch))
                     else:
                         self.log.append(effect)
-                        self.step(work.Accepted(effect.batch))
-                case work.Hop():
+                        self.step(events.Accepted(effect.batch))
+                case effects.Hop():
                     self.hops.append(effect)
                     self.sent.add(effect.number)
-                case work.Answer(ticket=ticket):
+                case effects.Answer(ticket=ticket):
                     assert ticket in self.tickets, "a call is answered twice"
                     number = self.tickets.pop(ticket)
                     count = self.calls.pop(number, None)
                     assert count in (None, self.state.done[-number]), "answered before all of it was applied"
-                case work.Decline(ticket=ticket):
+                case effects.Decline(ticket=ticket):
                     del self.tickets[ticket]
-                case work.Processed(start=start, end=end):
+                case effects.Processed(start=start, end=end):
                     assert start <= self.processed < end, "the progress has a gap"
                     self.processed = end
                     self._check_processed(start, end)
-                case work.Note() | work.Settled():
+                case effects.Note() | effects.Settled():
                     pass
 
     def _check_processed(self, start: int, end: int) -> None:
@@ -260,15 +263,15 @@ class World:
         return is_read and not self.state.stored.retries and self.processed == self.records
 
     def _tick(self) -> None:
-        deadline = self.stream.next_deadline
+        deadline = self.stream.next_deadline()
         if not self.requests and not self.log and not self.hops and deadline is not None:
             self.now = max(self.now, deadline)
         if deadline is not None and deadline <= self.now:
-            self.step(work.Tick())
+            self.step(events.Tick())
 
     def _grow(self) -> None:
         self.appended = min(self.records, self.appended + self.chance.randint(1, 20))
-        self.step(work.Grown(DEPOT, self.appended))
+        self.step(events.Grown(DEPOT, self.appended))
 
     def _call(self) -> None:
         self.calls_made += 1
@@ -285,22 +288,22 @@ class World:
         self.tickets[self.tickets_given] = number
         calls = _encode([["step", b"", -number]] * self.calls[number])
         settled = min(self.calls)
-        self.step(work.Called(self.tickets_given, (CALLER, number), Epoch(1), number - 1, settled, calls))
+        self.step(events.Called(self.tickets_given, (CALLER, number), Epoch(1), number - 1, settled, calls))
 
     def _try_by_hand(self) -> None:
-        self.step(work.Settle((self.chance.choice(self.state.stored.parked),), again=True))
+        self.step(events.Settle((self.chance.choice(self.state.stored.parked),), again=True))
 
     def _trim(self) -> None:
         """As retention does: parked records are not waited for, those that are tried again are."""
         kept = [offset for _, offset in self.state.stored.retries]
         for row in self.state.stored.outbox.values():
-            if isinstance(row.origin, work.OfRecords):
+            if isinstance(row.origin, OfRecords):
                 kept.append(row.origin.start)
-            elif isinstance(row.origin, work.OfRetry):
+            elif isinstance(row.origin, OfRetry):
                 kept.append(row.origin.offset)
         self.start = min([self.state.stored.progress.get(DEPOT, 0), *kept])
 
-    def _take_effect(self, append: work.Append) -> None:
+    def _take_effect(self, append: effects.Append) -> None:
         self.state.apply(append)
         done, hopped = self.ran.get(append.batch, ((), False))
         if not hopped:
@@ -309,7 +312,7 @@ class World:
     def _apply(self) -> None:
         append = self.log.popleft()
         self._take_effect(append)
-        self.step(work.Applied(append.batch))
+        self.step(events.Applied(append.batch))
 
     def _change_leader(self) -> None:
         """The next one has a beginning of what was not applied."""
@@ -317,7 +320,7 @@ class World:
             self._take_effect(self.log.popleft())
         self.log.clear()
         self.stream = self._new_stream()
-        self.step(work.Tick())
+        self.step(events.Tick())
 
     def _answer_hop(self) -> None:
         at = self.chance.randrange(len(self.hops)) if self.chance.random() < 0.2 else 0
@@ -334,9 +337,9 @@ class World:
             # The answer is lost, and it is sent again.
             self.hops.append(hop)
             return
-        self.step(work.HopAnswered(hop.number, self.there[hop.number]))
+        self.step(events.HopAnswered(hop.number, self.there[hop.number]))
 
-    def _run_hop(self, hop: work.Hop) -> None:
+    def _run_hop(self, hop: effects.Hop) -> None:
         first, done = _decode(hop.calls)
         failing = [offset for offset in done if offset in self.faults.failing_elsewhere]
         if not failing and self._happens(self.faults.hop_fails):
@@ -356,20 +359,20 @@ class World:
         suspect, *others = list(self.requests)
         self.requests.clear()
         self.lane = _Lane(0)
-        self.step(work.NotRun(suspect.batch, Why.CRASH, "it crashed"))
+        self.step(events.NotRun(suspect.batch, Why.CRASH, "it crashed"))
         for each in others:
-            self.step(work.NotRun(each.batch, Why.BYSTANDER, "another one crashed"))
+            self.step(events.NotRun(each.batch, Why.BYSTANDER, "another one crashed"))
 
     def _answer(self) -> None:
         request = self.requests.popleft()
         if request.attempt != self.lane.attempt:
             self.lane = _Lane(request.attempt)
         if self._happens(self.faults.cannot):
-            if isinstance(request, work.RunRecords) and not request.is_aside:
+            if isinstance(request, effects.RunRecords) and not request.is_aside:
                 self.lane.position = None
-            self.step(work.NotRun(request.batch, None, "it cannot"))
+            self.step(events.NotRun(request.batch, None, "it cannot"))
             return
-        if isinstance(request, work.RunCalls):
+        if isinstance(request, effects.RunCalls):
             calls = _decode(request.calls)
             end = len(calls)
             if self._happens(self.faults.too_large):
@@ -378,15 +381,15 @@ class World:
         else:
             self._run_records(request)
 
-    def _run_records(self, request: work.RunRecords) -> None:
+    def _run_records(self, request: effects.RunRecords) -> None:
         start = self.lane.position if request.offset is None else request.offset
         if not request.is_aside:
             self.lane.position = None
         if start is None:
-            self.step(work.Ran(batch=request.batch, start=0, end=0))
+            self.step(events.Ran(batch=request.batch, start=0, end=0))
             return
         if start < self.start and request.is_aside:
-            self.step(work.Ran(batch=request.batch, start=self.start, end=self.start))
+            self.step(events.Ran(batch=request.batch, start=self.start, end=self.start))
             return
         assert start >= self.start, "a record was trimmed before its time"
         # Fewer than there are, now and then, as if they were large.
@@ -397,9 +400,9 @@ class World:
             others = list(self.requests)
             self.requests.clear()
             self.lane = _Lane(0)
-            self.step(work.NotRun(request.batch, Why.TIME_OUT, "it took too long"))
+            self.step(events.NotRun(request.batch, Why.TIME_OUT, "it took too long"))
             for each in others:
-                self.step(work.NotRun(each.batch, Why.BYSTANDER, "another one took too long"))
+                self.step(events.NotRun(each.batch, Why.BYSTANDER, "another one took too long"))
             return
         failing = [offset for offset in offsets if self._fails(offset)]
         if failing and request.stop_at_failure:
@@ -419,7 +422,7 @@ class World:
 
     def _ran(
         self,
-        request: work.RunRecords | work.RunCalls,
+        request: effects.RunRecords | effects.RunCalls,
         start: int,
         end: int,
         good: list[int],
@@ -440,7 +443,7 @@ class World:
         self.ran[request.batch] = (good, hops)
         body = _encode([seen + len(good), good])
         self.step(
-            work.Ran(
+            events.Ran(
                 batch=request.batch,
                 start=start,
                 end=end,

@@ -11,9 +11,10 @@ import msgspec
 from stretto.vocabulary.invariants import InvariantViolation, check
 from stretto.vocabulary.types import Buffer
 from stretto.worker.executors.protocol import FailureNote
-from stretto.worker.topology import work
-from stretto.worker.topology.inbox import Arrived
-from stretto.worker.topology.work import Entry, OfCalls, OfRecords, OfRetry, Origin, RecordKey
+from stretto.worker.topology.machine import events
+from stretto.worker.topology.machine.effects import Entry
+from stretto.worker.topology.machine.inbox import Arrived
+from stretto.worker.topology.machine.stored import OfCalls, OfRecords, OfRetry, Origin, RecordKey
 
 _split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -69,7 +70,7 @@ Work: TypeAlias = Records | Retry | Calls | Bare
 class Batch:
     number: int
     of: Work
-    ran: work.Ran | None = None
+    ran: events.Ran | None = None
     entry: Entry = field(default_factory=Entry)
     is_applied: bool = False
     hops: int = 0

@@ -1,30 +1,19 @@
 """The safety rules of microbatches: one function per clause, one table.
 
+It adds to the table of :mod:`~stretto.state.microbatch_entries`, whose rules hold when an entry is applied.
 Only the simulator replaces an entry, to show that without it something goes wrong. Clauses that follow from
 these and from the order of a log have no guard: a version is committed, and takes effect, only as long as it
-is the one that is stored (:mod:`~stretto.state.microbatch_entries`).
+is the one that is stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from stretto.state.microbatch_entries import Batch, EntryGuards, Version
 from stretto.vocabulary.types import TaskId
-
-if TYPE_CHECKING:
-    from stretto.state.microbatch_entries import Batch, Version
-    from stretto.worker.microbatch.messages import Speaker
-
-
-def may_prime(stored: Batch | None, batch: Batch) -> bool:
-    """A committed batch is followed by a higher id, any other by a higher version of the same id."""
-    if stored is None:
-        return True
-    if stored.committed:
-        return batch.version.id > stored.version.id
-    return batch.version.id == stored.version.id and batch.version > stored.version
+from stretto.worker.microbatch.machines.messages import Speaker
 
 
 def begins_anew(primed_here: bool) -> bool:
@@ -95,8 +84,7 @@ def results_count(staged: bool) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guards:
-    may_prime: Callable[[Batch | None, Batch], bool] = may_prime
+class Guards(EntryGuards):
     begins_anew: Callable[[bool], bool] = begins_anew
     same_speaker: Callable[[Speaker | None, Speaker], bool] = same_speaker
     holds_all: Callable[

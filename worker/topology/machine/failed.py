@@ -9,7 +9,8 @@ import heapq
 from collections import deque
 
 from stretto.worker.executors.protocol import FailureNote
-from stretto.worker.topology.work import Entry, Parked, RecordKey, Stored
+from stretto.worker.topology.machine.effects import Entry, Parked
+from stretto.worker.topology.machine.stored import RecordKey, Stored
 
 BACKOFF_MS = 200
 BACKOFF_MS_MAX = 30_000

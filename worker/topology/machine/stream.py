@@ -30,10 +30,10 @@ from typing import assert_never
 
 from stretto.pstate.changes import NO_CHANGES, Packed
 from stretto.vocabulary.invariants import check
-from stretto.worker.executors.pool import Why
 from stretto.worker.executors.protocol import FailureNote
-from stretto.worker.topology import work
-from stretto.worker.topology.batches import (
+from stretto.worker.executors.replies import Why
+from stretto.worker.topology.machine import effects, events
+from stretto.worker.topology.machine.batches import (
     Bare,
     Batch,
     Calls,
@@ -47,36 +47,22 @@ from stretto.worker.topology.batches import (
     start_of,
     without_first,
 )
-from stretto.worker.topology.failed import Failed, backoff_ms
-from stretto.worker.topology.guards import GUARDS, Guards
-from stretto.worker.topology.inbox import Arrived, Inbox, bounded
-from stretto.worker.topology.outbox import Outbox
-from stretto.worker.topology.work import (
-    Effect,
-    Entry,
-    Event,
-    OfCalls,
-    OfRecords,
-    OfRetry,
-    Origin,
-    Parked,
-    RecordKey,
-    Settings,
-    Stored,
-)
+from stretto.worker.topology.machine.cursor import Blocked, Cursor
+from stretto.worker.topology.machine.effects import Effect, Entry, Parked
+from stretto.worker.topology.machine.events import Event
+from stretto.worker.topology.machine.failed import Failed, backoff_ms
+from stretto.worker.topology.machine.guards import GUARDS, Guards
+from stretto.worker.topology.machine.inbox import Arrived, Inbox, bounded
+from stretto.worker.topology.machine.outbox import Outbox
+from stretto.worker.topology.machine.pace import QUICK_US, Pace
+from stretto.worker.topology.machine.settings import Settings
+from stretto.worker.topology.machine.stored import OfCalls, OfRecords, OfRetry, Origin, RecordKey, Stored
 
 RUNNING_MAX = 2
 """One runs, and the next is there when it ends."""
 UNAPPLIED_MAX = 8
 UNFINISHED_MAX = 32
 """Batches of records that wait for their hops. Those of calls are not counted: others wait for them."""
-RECORDS_FIRST = 64
-"""Of the first batch; then as many as run in reasonable time."""
-QUICK_US = 200_000
-SLOW_US = 500_000
-"""Of work. On a busy machine a run takes longer, and smaller ones would only add to what there is to do."""
-PATIENT = 4
-"""A run that takes this part of the time after which it is killed is too long all the same."""
 PAUSE_MS = 20
 PAUSE_MS_MAX = 2_000
 RETRIES_MAX = 10_000
@@ -100,15 +86,9 @@ class Stream:
         self._running: deque[Batch] = deque()
         #: Appended, and not both applied and answered for.
         self._unfinished: dict[int, Batch] = {}
-        #: Of these, the records of each depot, in order: they are processed one by one.
-        self._in_order: dict[str, deque[Batch]] = {depot: deque() for depot in depots}
-        self._ends = {depot: stored.ends.get(depot, 0) for depot in depots}
-        #: Where the next run begins, as of the last entry.
-        self._positions = {depot: stored.progress.get(depot, 0) for depot in depots}
-        #: What the log says of it.
-        self._progress = dict(self._positions)
-        #: What is told of it.
-        self.processed = dict(self._positions)
+        self._cursors = {
+            depot: Cursor(stored.ends.get(depot, 0), stored.progress.get(depot, 0)) for depot in depots
+        }
         self._calls: deque[Calls] = deque()
         self._outbox = Outbox(stored.outbox, stored.latest_hop)
         self._inbox = Inbox(stored.inbox, stored.failed, guards)
@@ -117,12 +97,8 @@ class Stream:
         self._failed = Failed(stored)
         #: To be in the next entry.
         self._owed = Entry()
-        #: By depot: a record that others wait for, how often it failed, and until when.
-        self._blocked: dict[str, tuple[int, int, int]] = {}
-        #: By depot: up to where records run one by one, to find out which of them fails elsewhere.
-        self._careful: dict[str, int] = {}
-        #: Records per run, and the record that killed the executor when it ran alone, and how often.
-        self._size = min(RECORDS_FIRST, settings.records_max)
+        self._pace = Pace(settings)
+        #: The record that killed the executor when it ran alone, and how often.
         self._crashed: tuple[RecordKey, int] | None = None
         #: The attempt is over, and the next begins then.
         self._resumes_at: int | None = None
@@ -142,15 +118,15 @@ class Stream:
             batch.hops += 1
             self._makers[number] = batch
             self._effects.append(self._outbox.hop(number))
-        for depot in self.depots:
+        for depot, cursor in self._cursors.items():
             of_depot = [batch for batch in made.values() if _is_of(batch, depot)]
-            self._in_order[depot].extend(sorted(of_depot, key=start_of))
-            self.processed[depot] = self._reached(depot)
+            cursor.in_order.extend(sorted(of_depot, key=start_of))
+            cursor.processed = cursor.reached
 
     def _remade(self, origin: Origin) -> Work:
         match origin:
-            case OfRecords(depot=depot, start=start, end=end) if start < self._progress.get(depot, 0):
-                end = min(end, self._progress[depot])
+            case OfRecords(depot=depot, start=start, end=end) if start < self._logged(depot):
+                end = min(end, self._logged(depot))
                 return Records(depot, end - start, start, end, results=None)
             case OfRetry(depot=depot, offset=offset, failures=failures):
                 return Retry((depot, offset), failures)
@@ -164,52 +140,61 @@ class Stream:
             case _:
                 assert_never(origin)
 
+    def _logged(self, depot: str) -> int:
+        """The progress that the log tells; 0 for a depot that the topology does not read any more."""
+        return self._cursors[depot].logged if depot in self._cursors else 0
+
     # The door.
 
     def step(self, event: Event, now: int) -> list[Effect]:
         self._now = now
         match event:
-            case work.Grown(depot=depot, end=end):
-                self._ends[depot] = max(self._ends[depot], end)
-            case work.Called():
+            case events.Grown(depot=depot, end=end):
+                self._cursors[depot].grown(end)
+            case events.Called():
                 self._called(event)
-            case work.Ran():
+            case events.Ran():
                 self._ran(event)
-            case work.NotRun():
+            case events.NotRun():
                 self._not_run(event)
-            case work.Accepted(batch=number):
+            case events.Accepted(batch=number):
                 self._accepted(number)
-            case work.Refused(batch=number):
+            case events.Refused(batch=number):
                 self._refused(number)
-            case work.Applied(batch=number):
+            case events.Applied(batch=number):
                 self._applied(number)
-            case work.HopAnswered(number=number, failures=failures):
+            case events.HopAnswered(number=number, failures=failures):
                 self._hop_answered(number, failures)
-            case work.Settle():
+            case events.Settle():
                 self._settle(event)
-            case work.Retimed(settings=settings):
+            case events.SettingsChanged(settings=settings):
                 self._settings = settings
-                self._size = min(self._size, settings.records_max)
-            case work.Tick():
+                self._pace.settings_changed(settings)
+            case events.Tick():
                 pass
             case _:
                 assert_never(event)
         if not self._appending:
             self._pump()
-        effects, self._effects = self._effects, []
-        return effects
+        wanted, self._effects = self._effects, []
+        return wanted
 
-    @property
     def next_deadline(self) -> int | None:
-        deadlines = [until for _, _, until in self._blocked.values()]
+        blocked = [cursor.blocked for cursor in self._cursors.values()]
+        deadlines = [each.until for each in blocked if each is not None]
         others = (self._failed.next_due, self._resumes_at)
         deadlines += [each for each in others if each is not None]
         return min((each for each in deadlines if each > self._now), default=None)
 
     @property
+    def processed(self) -> dict[str, int]:
+        """By depot: records below this are processed, with all that they led to."""
+        return {depot: cursor.processed for depot, cursor in self._cursors.items()}
+
+    @property
     def lag(self) -> int:
         """Records that are applied and not known to be processed."""
-        return sum(self._ends[depot] - self.processed[depot] for depot in self.depots)
+        return sum(cursor.lag for cursor in self._cursors.values())
 
     @property
     def is_quiet(self) -> bool:
@@ -235,7 +220,7 @@ class Stream:
     @property
     def _appending(self) -> bool:
         """An Append is not answered yet: it is the first thing to be stepped."""
-        return any(isinstance(effect, work.Append) for effect in self._effects)
+        return any(isinstance(effect, effects.Append) for effect in self._effects)
 
     def _pump(self) -> None:
         if self._resumes_at is not None:
@@ -257,19 +242,19 @@ class Stream:
         waiting = [number for number, batch in self._unfinished.items() if not batch.is_applied]
         return min([*waiting, *(batch.number for batch in self._running)], default=self._numbers)
 
-    def _called(self, called: work.Called) -> None:
+    def _called(self, called: events.Called) -> None:
         key, inbox = called.key, self._inbox
         self._owed.forgotten += inbox.forget(key[0], called.settled, called.epoch)
         if not inbox.may_ask(key, called.epoch):
-            self._effects.append(work.Decline(called.ticket))
+            self._effects.append(effects.Decline(called.ticket))
         elif inbox.has_run(key):
             arrived = inbox.open.get(key)
             if arrived is not None:
                 arrived.ask(called.ticket)
             else:
-                self._effects.append(work.Answer(called.ticket, inbox.failures_of(key)))
+                self._effects.append(effects.Answer(called.ticket, inbox.failures_of(key)))
         elif not inbox.may_take(key, called.after):
-            self._effects.append(work.Decline(called.ticket))
+            self._effects.append(effects.Decline(called.ticket))
         else:
             arrived, done = inbox.take(key, called.ticket)
             arrived.parts += 1
@@ -280,7 +265,7 @@ class Stream:
             return False
         calls = self._calls.popleft()
         batch = self._begin(calls)
-        run = work.RunCalls(
+        run = effects.RunCalls(
             batch=batch.number, attempt=self.attempt, applied=self._applied_below, calls=calls.calls
         )
         self._running.append(batch)
@@ -297,21 +282,22 @@ class Stream:
         return True
 
     def _run_records(self) -> bool:
-        unfinished = sum(map(len, self._in_order.values()))
+        unfinished = sum(len(cursor.in_order) for cursor in self._cursors.values())
         if self._settings.is_paused or unfinished + len(self._running) >= UNFINISHED_MAX:
             return False
         for turn in range(len(self.depots)):
             depot = self.depots[(self._turn + turn) % len(self.depots)]
+            cursor = self._cursors[depot]
             before = [each.of for each in self._running if isinstance(each.of, Records)]
             sizes = [records.size for records in before if records.depot == depot]
-            left = self._ends[depot] - self._positions[depot] - sum(sizes)
-            if left <= 0 or self._is_blocked(depot):
+            # As if those that run would all end where they may.
+            start = cursor.position + sum(sizes)
+            if start >= cursor.end or cursor.is_blocked(self._now):
                 continue
             self._turn += turn + 1
             # Where those that run will end is known to the executor alone.
-            offset = None if sizes else self._positions[depot]
-            is_careful = self._positions[depot] + sum(sizes) < self._careful.get(depot, 0)
-            size = 1 if is_careful else self._size
+            offset = None if sizes else cursor.position
+            size = 1 if start < cursor.careful_below else self._pace.size
             self._run(Records(depot, size), depot, offset, size)
             return True
         return False
@@ -319,7 +305,7 @@ class Stream:
     def _run(self, of: Work, depot: str, offset: int | None, size: int, *, is_aside: bool = False) -> None:
         batch = self._begin(of)
         self._effects.append(
-            work.RunRecords(
+            effects.RunRecords(
                 batch=batch.number,
                 attempt=self.attempt,
                 applied=self._applied_below,
@@ -333,13 +319,9 @@ class Stream:
         )
         self._running.append(batch)
 
-    def _is_blocked(self, depot: str) -> bool:
-        blocked = self._blocked.get(depot)
-        return blocked is not None and self._now < blocked[2]
-
     # What was run.
 
-    def _ran(self, ran: work.Ran) -> None:
+    def _ran(self, ran: events.Ran) -> None:
         if not self._running or self._running[0].number != ran.batch:
             return
         batch = self._running.popleft()
@@ -350,7 +332,7 @@ class Stream:
             case Records() as records:
                 if ran.start == ran.end and not ran.failures:
                     return
-                self._adapt(ran, records.size)
+                self._pace.ran(ran, records.size)
                 records.start, records.end, records.results = ran.start, ran.end, ran.results
                 self._judge_records(batch, records, ran.failures)
             case Retry() as retry:
@@ -369,15 +351,7 @@ class Stream:
                 assert_never(batch.of)
         self._append(batch, ran.changes)
 
-    def _adapt(self, ran: work.Ran, size: int) -> None:
-        worked_us = ran.elapsed_us - ran.delayed_us
-        patience_us = self._settings.timeout_ms * 1_000 // PATIENT
-        if worked_us > SLOW_US or ran.elapsed_us > patience_us:
-            self._size = max(1, min(self._size, size) // 2)
-        elif worked_us < QUICK_US and ran.elapsed_us < patience_us // 2 and ran.end - ran.start >= size:
-            self._size = min(max(self._size, size * 2), self._settings.records_max)
-
-    def _not_run(self, lost: work.NotRun) -> None:
+    def _not_run(self, lost: events.NotRun) -> None:
         if not any(batch.number == lost.batch for batch in self._running):
             return
         suspect = self._running[0]
@@ -399,15 +373,15 @@ class Stream:
             self._note("stream_waits", why=lost.sentence)
         self._end_attempt(again)
 
-    def _suspect(self, batch: Batch, lost: work.NotRun) -> work.Ran | None:
+    def _suspect(self, batch: Batch, lost: events.NotRun) -> events.Ran | None:
         """Whom to blame: the record or call, if it was alone. Else whatever was there is run one by one."""
         match batch.of:
             case Records(depot=depot, size=1):
-                offset = self._positions[depot]
+                offset = self._cursors[depot].position
                 end = offset + (self._settings.retry != "all-after")
                 return self._blame(batch, (depot, offset), lost, start=offset, end=end)
             case Records():
-                self._size = 1
+                self._pace.one_by_one()
             case Retry(key=key):
                 return self._blame(batch, key, lost, start=key[1], end=key[1] + 1)
             case Calls(is_alone=True) as calls:
@@ -420,8 +394,8 @@ class Stream:
         return None
 
     def _blame(
-        self, batch: Batch, key: RecordKey, lost: work.NotRun, *, start: int, end: int
-    ) -> work.Ran | None:
+        self, batch: Batch, key: RecordKey, lost: events.NotRun, *, start: int, end: int
+    ) -> events.Ran | None:
         before = self._crashed[1] if self._crashed is not None and self._crashed[0] == key else 0
         self._crashed = (key, before + 1)
         if lost.why is Why.CRASH and before + 1 < CRASHES_MAX:
@@ -461,10 +435,10 @@ class Stream:
             entry.made = self._outbox.made(batch.origin, batch.ran.hops)
         if isinstance(batch.of, Records) and (self._guards.passes_records() or not batch.hops):
             entry.progress[batch.of.depot] = batch.of.end
-        entry.progress = {depot: end for depot, end in entry.progress.items() if end != self._progress[depot]}
+        entry.progress = {depot: end for depot, end in entry.progress.items() if end != self._logged(depot)}
         self._unfinished[batch.number] = batch
         if changes.pstates or entry:
-            self._effects.append(work.Append(batch.number, changes, entry))
+            self._effects.append(effects.Append(batch.number, changes, entry))
         else:
             batch.is_applied = True
             self._accepted(batch.number)
@@ -485,7 +459,8 @@ class Stream:
         batch = self._unfinished[number]
         entry = batch.entry
         self._owed = Entry()
-        self._progress |= entry.progress
+        for depot, end in entry.progress.items():
+            self._cursors[depot].logged = end
         self._failed.accepted(entry, self._now)
         self._inbox.accepted(entry)
         self._outbox.accepted(entry.made)
@@ -499,8 +474,7 @@ class Stream:
                 error=parked.note.error,
             )
         if isinstance(batch.of, Records):
-            self._positions[batch.of.depot] = batch.of.end
-            self._in_order[batch.of.depot].append(batch)
+            self._cursors[batch.of.depot].accepted(batch, batch.of.end)
         elif isinstance(batch.of, Calls):
             batch.of.of.failures += batch.of.failures
         if not batch.is_applied and self._guards.may_send(False):
@@ -544,19 +518,13 @@ class Stream:
     def _answer(self, arrived: Arrived) -> None:
         del self._inbox.open[arrived.key]
         failures = tuple(arrived.failures)
-        self._effects += [work.Answer(ticket, failures) for ticket in arrived.waiting]
-
-    def _reached(self, depot: str) -> int:
-        """Below this, all that records led to is done."""
-        in_order = self._in_order[depot]
-        return start_of(in_order[0]) if in_order else self._positions[depot]
+        self._effects += [effects.Answer(ticket, failures) for ticket in arrived.waiting]
 
     def _finish_records(self, depot: str) -> None:
-        in_order = self._in_order[depot]
-        while in_order and in_order[0].is_applied and not in_order[0].hops:
-            done = in_order.popleft()
+        cursor = self._cursors[depot]
+        while (done := cursor.next_done()) is not None:
             del self._unfinished[done.number]
-            end = self.processed[depot] = self._reached(depot)
+            end = cursor.processed = cursor.reached
             if isinstance(done.of, Records) and done.of.start < end:
                 self._effects.append(_processed(done.of, end))
 
@@ -577,16 +545,17 @@ class Stream:
     def _blocks(self, entry: Entry, key: RecordKey, note: FailureNote) -> bool:
         """Whether the others of its depot wait for it. If not, it is parked."""
         depot, offset = key
-        blocked = self._blocked.pop(depot, None)
-        attempts = 1 + (blocked[1] if blocked is not None and blocked[0] == offset else 0)
+        cursor = self._cursors[depot]
+        attempts = 1 + cursor.failures_of(offset)
+        cursor.blocked = None
         if attempts > self._settings.retries:
             self._park(entry, key, attempts, note)
             return False
         self._note("record_failed", depot=depot, offset=offset, attempts=attempts, error=note.error)
-        self._blocked[depot] = (offset, attempts, self._now + backoff_ms(attempts))
+        cursor.blocked = Blocked(offset, attempts, self._now + backoff_ms(attempts))
         return True
 
-    def _retried(self, batch: Batch, retry: Retry, ran: work.Ran) -> None:
+    def _retried(self, batch: Batch, retry: Retry, ran: events.Ran) -> None:
         """What its hops come to is found out by whoever leads then, from the outbox."""
         if (ran.start, ran.end) != (retry.key[1], retry.key[1] + 1):
             self._failed.park_trimmed(batch.entry, retry.key, retry.failures, self._settings.parked_max)
@@ -634,7 +603,7 @@ class Stream:
         count = records.end - records.start
         if self._settings.takes_many and count > 1:
             if self._settings.retry == "all-after":
-                self._careful[records.depot] = records.end
+                self._cursors[records.depot].careful_below = records.end
                 self._go_back_to(batch, records, records.start)
                 return
             notes = notes_of_all(notes[0], count)
@@ -654,16 +623,15 @@ class Stream:
     def _go_back_to(self, batch: Batch, records: Records, offset: int) -> None:
         """It and all after it are run again, though they have run."""
         records.end = offset
-        in_order = self._in_order[records.depot]
-        while in_order and in_order[-1] is not batch:
-            later = in_order.pop()
+        cursor = self._cursors[records.depot]
+        for later in cursor.behind(batch):
             later.of = Bare()
             self._look_at(later)
-        self._positions[records.depot] = self._owed.progress[records.depot] = offset
+        cursor.position = self._owed.progress[records.depot] = offset
         # What runs now goes on from elsewhere. It has had no effect yet.
         self._end_attempt(list(self._running))
 
-    def _settle(self, asked: work.Settle) -> None:
+    def _settle(self, asked: events.Settle) -> None:
         count = 0
         for key in asked.keys:
             if key in self._failed.parked and key not in self._owed.unparked:
@@ -672,28 +640,28 @@ class Stream:
                     self._failed.retry(self._owed, key, 0)
                 else:
                     self._owed.unparked.append(key)
-        settled = work.Settled(asked.ticket, count)
+        settled = effects.Settled(asked.ticket, count)
         (self._owed.settled if count else self._effects).append(settled)
 
     def _note(self, event: str, **fields: object) -> None:
-        self._effects.append(work.Note(event, fields))
+        self._effects.append(effects.Note(event, fields))
 
 
-def _processed(records: Records, end: int) -> work.Processed:
+def _processed(records: Records, end: int) -> effects.Processed:
     """What came of those below ``end``; what is behind it is run again."""
     start, results = records.start, records.results
     if results is not None:
         results = tuple((start + index, result) for index, result in results if start + index < end)
     notes = [note for note in records.failures if start + note.index < end]
     failures = tuple((start + note.index, note.error) for note in notes)
-    return work.Processed(records.depot, start, end, results, failures)
+    return effects.Processed(records.depot, start, end, results, failures)
 
 
 def _is_of(batch: Batch, depot: str) -> bool:
     return isinstance(batch.of, Records) and batch.of.depot == depot
 
 
-def _blamed(batch: Batch, lost: work.NotRun, start: int, end: int) -> work.Ran:
+def _blamed(batch: Batch, lost: events.NotRun, start: int, end: int) -> events.Ran:
     """As if it had run, and failed."""
     note = FailureNote(0, lost.sentence)
-    return work.Ran(batch=batch.number, start=start, end=end, failures=(note,), elapsed_us=QUICK_US)
+    return events.Ran(batch=batch.number, start=start, end=end, failures=(note,), elapsed_us=QUICK_US)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from stretto.vocabulary.types import TaskId
-from stretto.worker.topology.work import Hop, Origin, Outgoing
+from stretto.worker.topology.machine.effects import Hop
+from stretto.worker.topology.machine.stored import Origin, Outgoing
 
 
 class Outbox:

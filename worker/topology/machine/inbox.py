@@ -14,8 +14,9 @@ import msgspec
 
 from stretto.vocabulary.types import Epoch, TaskId
 from stretto.worker.executors.protocol import FailureNote
-from stretto.worker.topology.guards import Guards
-from stretto.worker.topology.work import Entry, HopKey, Incoming
+from stretto.worker.topology.machine.effects import Entry
+from stretto.worker.topology.machine.guards import Guards
+from stretto.worker.topology.machine.stored import HopKey, Incoming
 
 NOTES_BYTES_MAX = 256 * 1024
 """Of the errors and tracebacks that an entry stores."""

@@ -17,10 +17,12 @@ import msgspec
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import Batch, LeftOut, Source, Span, Version
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import machine, messages
-from stretto.worker.microbatch.guards import GUARDS, Guards
-from stretto.worker.microbatch.machine import Effect, Event, Settings
-from stretto.worker.microbatch.messages import Speaker
+from stretto.worker.microbatch.machines import effects, events, messages
+from stretto.worker.microbatch.machines.effects import Effect
+from stretto.worker.microbatch.machines.events import Event
+from stretto.worker.microbatch.machines.guards import GUARDS, Guards
+from stretto.worker.microbatch.machines.messages import Speaker
+from stretto.worker.microbatch.machines.settings import Settings
 
 ATTEMPTS_COUNTED = 3
 """Of those in a row that came to nothing through no fault of the module's code: back-off ends there, at eight
@@ -118,17 +120,17 @@ class Coordinator:
         self._now = now
         self._out = []
         match event:
-            case machine.Started():
+            case events.Started():
                 self._load()
-            case machine.Loaded(token=token, batch=batch) if token == self._token:
+            case events.Loaded(token=token, batch=batch) if token == self._token:
                 self._loaded(batch)
-            case machine.Appended(token=token, applied=applied, why=why) if token == self._token:
+            case events.Appended(token=token, applied=applied, why=why) if token == self._token:
                 self._appended(applied=applied, why=why)
-            case machine.Received(message=message):
+            case events.Received(message=message):
                 self._received(message)
-            case machine.Tick():
+            case events.Tick():
                 self._tick()
-            case machine.SettingsChanged(settings=settings):
+            case events.SettingsChanged(settings=settings):
                 self._settings = settings
                 if self.phase is Phase.IDLE:
                     self._look_for_input()
@@ -171,11 +173,11 @@ class Coordinator:
 
     def _load(self) -> None:
         self._token += 1
-        self._out.append(machine.Load(token=self._token))
+        self._out.append(effects.Load(token=self._token))
 
     def _append(self, entry: microbatch_entries.Entry) -> None:
         self._token += 1
-        self._out.append(machine.Append(token=self._token, entry=entry))
+        self._out.append(effects.Append(token=self._token, entry=entry))
 
     def _appended(self, *, applied: bool, why: str) -> None:
         if applied:
@@ -518,7 +520,7 @@ class Coordinator:
     def _ask(self, task: TaskId, message: messages.ToParticipant) -> None:
         self._awaited[task] = message
         self._heard[task] = self._now
-        self._out.append(machine.Send(task=task, message=message))
+        self._out.append(effects.Send(task=task, message=message))
         # One that answers again and again does not put off what another one has not heard.
         due = self._now + self._resend_ms()
         self._resend_at = due if self._resend_at is None else min(self._resend_at, due)
@@ -550,10 +552,10 @@ class Coordinator:
                 return
         for task, message in self._awaited.items():
             if self.phase is not Phase.IDLE or self._now - self._heard[task] >= self._resend_ms():
-                self._out.append(machine.Send(task=task, message=message))
+                self._out.append(effects.Send(task=task, message=message))
 
     def _note(self, event: str, **fields: Any) -> None:
-        self._out.append(machine.Note(event=event, fields={"topology": self.topology, **fields}))
+        self._out.append(effects.Note(event=event, fields={"topology": self.topology, **fields}))
 
 
 def _again(batch: Batch, *, smaller: bool = False, careful: bool | None = None) -> Batch:

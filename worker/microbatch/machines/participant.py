@@ -19,10 +19,12 @@ from typing import Any
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import LeftOut, Returned, Span, Version
 from stretto.vocabulary.types import TaskId
-from stretto.worker.microbatch import machine, messages
-from stretto.worker.microbatch.guards import GUARDS, Guards
-from stretto.worker.microbatch.machine import Effect, Event, Settings
-from stretto.worker.microbatch.messages import Speaker
+from stretto.worker.microbatch.machines import effects, events, messages
+from stretto.worker.microbatch.machines.effects import Effect
+from stretto.worker.microbatch.machines.events import Event
+from stretto.worker.microbatch.machines.guards import GUARDS, Guards
+from stretto.worker.microbatch.machines.messages import Speaker
+from stretto.worker.microbatch.machines.settings import Settings
 
 COORDINATOR = TaskId(0)
 ROUNDS_MAX = 1_000
@@ -118,32 +120,32 @@ class Participant:
         self._now = now
         self._out = []
         match event:
-            case machine.Started():
+            case events.Started():
                 self._load(with_progress=True)
-            case machine.Loaded(token=token, rolled=rolled, returned=returned, progress=progress):
+            case events.Loaded(token=token, rolled=rolled, returned=returned, progress=progress):
                 self._returned = returned
                 if progress is not None:
                     self._inherited(rolled, progress)
                 self._loaded(token, rolled)
-            case machine.Received(message=message, body=body):
+            case events.Received(message=message, body=body):
                 self._received(message, body)
-            case machine.Executed():
+            case events.Executed():
                 self._executed(event)
-            case machine.ExecutionFailed():
+            case events.ExecutionFailed():
                 self._execution_failed(event)
-            case machine.Collected():
+            case events.Collected():
                 self._collected(event)
-            case machine.Appended(token=token, applied=applied, why=why):
+            case events.Appended(token=token, applied=applied, why=why):
                 self._appended(token, applied=applied, why=why)
-            case machine.Grown(bounds=bounds):
+            case events.Grown(bounds=bounds):
                 self._bounds = bounds
                 self._answer_poll()
                 self._tell_news()
-            case machine.Awaited(depot=depot, end=end):
+            case events.Awaited(depot=depot, end=end):
                 self._wait(depot, end)
-            case machine.SettingsChanged(settings=settings):
+            case events.SettingsChanged(settings=settings):
                 self._settings = settings
-            case machine.Tick():
+            case events.Tick():
                 self._tick()
         return self._out
 
@@ -171,7 +173,7 @@ class Participant:
                 pass
 
     def _answer(self, message: messages.ToCoordinator) -> None:
-        self._out.append(machine.Send(task=COORDINATOR, message=message))
+        self._out.append(effects.Send(task=COORDINATOR, message=message))
 
     def _run_of(self, version: Version) -> _Run | None:
         """The run of this version, which a higher one replaces; None if it is over."""
@@ -185,7 +187,7 @@ class Participant:
 
     def _forget(self) -> None:
         if self._run is not None:
-            self._out.append(machine.Discard(version=self._run.version))
+            self._out.append(effects.Discard(version=self._run.version))
             self._run = None
             self._resend_at = None
 
@@ -240,7 +242,7 @@ class Participant:
     ) -> None:
         run.executing = round_
         self._out.append(
-            machine.Execute(
+            effects.Execute(
                 version=run.version,
                 round=round_,
                 after=run.rounds,
@@ -251,7 +253,7 @@ class Participant:
             )
         )
 
-    def _executed(self, event: machine.Executed) -> None:
+    def _executed(self, event: events.Executed) -> None:
         run = self._run
         if run is None or run.version != event.version or run.executing != event.round:
             return
@@ -287,7 +289,7 @@ class Participant:
     def _break(self, run: _Run, round_: int, why: str, *, too_large: bool = False) -> None:
         self._answer(messages.Broken(run.version, round_, self.task, why, too_large=too_large))
 
-    def _execution_failed(self, event: machine.ExecutionFailed) -> None:
+    def _execution_failed(self, event: events.ExecutionFailed) -> None:
         run = self._run
         if run is not None and run.version == event.version:
             round_ = run.rounds if run.executing is None else run.executing
@@ -302,7 +304,7 @@ class Participant:
 
     def _send_calls(self, run: _Run) -> None:
         for task, (message, body) in run.unheld.items():
-            self._out.append(machine.Send(task=task, message=message, body=body))
+            self._out.append(effects.Send(task=task, message=message, body=body))
         self._resend_at = self._now + self._settings.retry_ms if run.unheld else None
 
     def _hold(self, message: messages.Calls, body: bytes) -> None:
@@ -311,7 +313,7 @@ class Participant:
             held = run.held.setdefault(message.round, {})
             held[message.sender, message.speaker] = (message.count, body)
             answer = messages.CallsHeld(message.version, message.round, self.task)
-            self._out.append(machine.Send(task=message.sender, message=answer))
+            self._out.append(effects.Send(task=message.sender, message=answer))
 
     def _held(self, message: messages.CallsHeld) -> None:
         run = self._run
@@ -339,12 +341,12 @@ class Participant:
             run.staging = True
             run.spans, run.left_out = message.spans, message.left_out
             self._out.append(
-                machine.Collect(
+                effects.Collect(
                     version=run.version, after=run.rounds, spans=message.spans, left_out=message.left_out
                 )
             )
 
-    def _collected(self, event: machine.Collected) -> None:
+    def _collected(self, event: events.Collected) -> None:
         run = self._run
         if run is not None and run.version == event.version and run.staging:
             stage = microbatch_entries.Stage(
@@ -357,7 +359,7 @@ class Participant:
     def _append(self, entry: microbatch_entries.Stage | microbatch_entries.Roll, version: Version) -> None:
         self._token += 1
         self._pending[self._token] = version
-        self._out.append(machine.Append(token=self._token, entry=entry))
+        self._out.append(effects.Append(token=self._token, entry=entry))
 
     def _appended(self, token: int, *, applied: bool, why: str) -> None:
         version = self._pending.pop(token, None)
@@ -393,7 +395,7 @@ class Participant:
 
     def _load(self, *, with_progress: bool = False) -> None:
         self._token += 1
-        self._out.append(machine.Load(token=self._token, with_progress=with_progress))
+        self._out.append(effects.Load(token=self._token, with_progress=with_progress))
 
     def _loaded(self, token: int, rolled: int) -> None:
         self._rolled = max(self._rolled, rolled)
@@ -418,7 +420,7 @@ class Participant:
         self._missed = version
         self._token += 1
         self._pending[self._token] = version
-        self._out.append(machine.Miss(token=self._token, version=version, spans=self._rolling_spans))
+        self._out.append(effects.Miss(token=self._token, version=version, spans=self._rolling_spans))
 
     def _tell_rolled(self) -> None:
         self._answer(messages.Rolled(self.task, self._rolled, dict(self._bounds)))
@@ -517,20 +519,20 @@ class Participant:
 
     def _note(self, event: str, **fields: Any) -> None:
         self._out.append(
-            machine.Note(event=event, fields={"topology": self.topology, "task": self.task, **fields})
+            effects.Note(event=event, fields={"topology": self.topology, "task": self.task, **fields})
         )
 
 
-def _processed(untold: _Untold) -> list[machine.Processed]:
+def _processed(untold: _Untold) -> list[effects.Processed]:
     """By depot, in the order of its spans."""
     returned = untold.returned
     if returned is None:
         return [
-            machine.Processed(depot=span.depot, start=span.start, end=span.end, results=None)
+            effects.Processed(depot=span.depot, start=span.start, end=span.end, results=None)
             for span in untold.spans
         ]
     return [
-        machine.Processed(
+        effects.Processed(
             depot=span.depot,
             start=span.start,
             end=span.end,
