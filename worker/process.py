@@ -52,6 +52,7 @@ from stretto.worker.replica.applier import Applier
 from stretto.worker.replica.digests import Digests
 from stretto.worker.replica.disk import DiskThreads
 from stretto.worker.replica.group import Group
+from stretto.worker.replica.meter import Meter
 from stretto.worker.scans.desk import ScanDesk
 from stretto.worker.scans.moments import MomentDesk
 from stretto.worker.snapshots import SnapshotDesk, is_snapshot
@@ -118,11 +119,11 @@ class Worker:
         self.disk = DiskThreads(self.loop)
         self.replicas = Replicas(self)
         self.commit = GroupCommit(
-            self.replicas.committed, deliver=self.loop.call_in_passing, wake=self.loop.wake
+            self.replicas.on_committed, deliver=self.loop.call_in_passing, wake=self.loop.wake
         )
         self.digests = Digests(self.loop)
         self.snapshots = SnapshotDesk(self)
-        self.applier = Applier(self.loop, self._marked)
+        self.applier = Applier(self.loop, self._on_marker)
         self.transport = Transport(
             self.loop,
             address=config.address,
@@ -132,9 +133,9 @@ class Worker:
             on_message=self._received,
         )
         #: Those in force. Read before any group begins, and again before each session.
-        self.options = OptionSet()
+        self.options: OptionSet = OptionSet()
         #: What the module is, and whether it takes records: as the spec says. Read as the options are.
-        self.description = config.description
+        self.description: ModuleDescription = config.description
         self.is_paused = False
         self.restored = config.restored
         self._artifact = config.artifact
@@ -242,9 +243,9 @@ class Worker:
 
     def _assigned(self, assignment: Assignment) -> None:
         if not self.is_stopping:
-            self.hosting.assigned(assignment)
+            self.hosting.on_assignment(assignment)
 
-    def regrouped(self) -> None:
+    def on_regrouped(self) -> None:
         """All replicas are of another grouping than before."""
         self.metastore.update_registration()
         if self.executors.count not in (0, self.executors.wanted):
@@ -255,7 +256,7 @@ class Worker:
         for group in self.groups.values():
             self.applier.read(group.state.clear_readers, lambda _: None)
 
-    def _marked(self, group: Group, frame: Frame) -> None:
+    def _on_marker(self, group: Group, frame: Frame) -> None:
         """On the applying thread."""
         (self.snapshots if is_snapshot(frame) else self.digests).marked(group, frame)
 
@@ -317,7 +318,7 @@ class Worker:
         self._spec = spec
         self.restored = spec.restored
         self._take_code(spec)
-        self.retention.deleted(spec.deleted)
+        self.retention.on_deleted(spec.deleted)
 
     def _take_code(self, spec: ModuleSpec) -> None:
         """Where we are, without a restart: leaders, leases and readers notice nothing."""
@@ -420,9 +421,9 @@ class Worker:
     def _meet(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
         self._registrations = registrations
         self.metadata.addresses = {worker: each.address for worker, each in registrations.items()}
-        self.peers_changed()
+        self.on_peers_changed()
 
-    def peers_changed(self) -> None:
+    def on_peers_changed(self) -> None:
         """With whom our replicas have to do, or where these are."""
         self._meet_again({worker for key in self.hosting.plans for worker in self.hosting.peers_of(key)})
 
@@ -476,6 +477,9 @@ class Worker:
         else:
             self.clients.replied(request, result)
 
+    def meter(self, group: GroupKey) -> Meter:
+        return self.telemetry.meter(group)
+
     def finish_work(self, group: Group, epoch: Epoch) -> None:
         finished = events.WorkFinished(epoch=epoch)
         self.waiters.when_none(group.key, lambda: self.loop.call_soon(group.step, finished))
@@ -502,6 +506,13 @@ class Worker:
         self.microbatches.grown(group, depots)
         if self.regrouping.awaits_seals:
             self.regrouping.consider()
+
+    def on_replica_closed(self, key: GroupKey, why: str) -> None:
+        self.scans.forget(key, why)
+        self.catchup.group_closed(key)
+        self.streams.closed(key)
+        self.microbatches.closed(key)
+        self.clients.reads.parked.group_changed(key)
 
     def looked(self, group: Group) -> None:
         self.streams.looked(group)

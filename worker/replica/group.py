@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from stretto.state.applied import AppliedState
     from stretto.worker.replica.applier import Applier
     from stretto.worker.replica.disk import DiskThreads
+    from stretto.worker.replica.meter import Meter
     from stretto.worker.replica.storage import ReplicaStorage
-    from stretto.worker.telemetry import Telemetry
 
 BASES_KEPT = 1_000
 """Depot entries of which it is remembered where their records are, though they are applied: an append that is
@@ -116,8 +116,9 @@ class Host(Protocol):
         """End what somebody waits for, begin nothing of the kind, and then step WorkFinished."""
         ...
 
-    @property
-    def telemetry(self) -> Telemetry: ...
+    def meter(self, group: GroupKey) -> Meter:
+        """Of the group's replicas here, also of those before this one."""
+        ...
 
     def grown(
         self,
@@ -162,7 +163,7 @@ class Group:
         self.log = log
         self.state = state
         self.closed = False
-        self.meter = host.telemetry.meter(plan.key)
+        self.meter = host.meter(plan.key)
         #: Whether a write counts only once it is synced; changed by FsyncSwitch.
         self.fsync_always = True
         #: Set by the applier: what comes after a failed batch must not be applied.
@@ -380,7 +381,7 @@ class Group:
         self._to_commit = True
         self._await_turn_end()
 
-    def committed(self, end: Offset | StorageError) -> None:
+    def on_committed(self, end: Offset | StorageError) -> None:
         """The committer finished a round. Of what it covers, only the last need be told."""
         if isinstance(end, StorageError):
             self.storage_failed(end)
@@ -510,7 +511,7 @@ class Group:
         self.depot_ends = dict(self._coming_ends)
         self.bases.clear()
 
-    def applied(self, end: Offset) -> None:
+    def on_applied(self, end: Offset) -> None:
         self.step(events.Applied(end=end))
         tasks: set[TaskId] = set()
         depots: dict[tuple[TaskId, str], DepotOffset] = {}

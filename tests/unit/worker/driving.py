@@ -51,7 +51,7 @@ class Driven:
         self.is_tailed = True
         self.sample: Callable[[Group, int], None] = lambda *_: None
         self._meter = Meter()
-        self.loop = self.commit = self.applier = self.telemetry = self.metastore = self.catchup = self
+        self.loop = self.commit = self.applier = self.metastore = self.catchup = self
         self.disk = self
         (folder / "replog").mkdir()
         log = Replog.open(OsFolder(folder / "replog"), segment_bytes=segment_bytes, tail_bytes=0)
@@ -189,7 +189,7 @@ class Driven:
 
     def apply_all(self) -> None:
         if self._unapplied:
-            self.group.applied(self.write_to_state())
+            self.group.on_applied(self.write_to_state())
             self.end_turn()
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class Driven:
 
     def submit(self, log: Replog, *, durable: bool = True) -> None:
         log.sync()
-        self.call_soon(lambda: self.group.committed(log.durable_end_offset))
+        self.call_soon(lambda: self.group.on_committed(log.durable_end_offset))
 
     def expect(self, log: Replog, *, awaited: bool) -> None:
         pass

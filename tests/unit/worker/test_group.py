@@ -360,7 +360,7 @@ def test_who_reads_at_a_replica_that_is_given_up_is_told(following: Driven) -> N
     worker.config.plans = ()
     replicas = Replicas(worker)
     replicas._storages[KEY] = replicas._fsync[KEY] = MagicMock()
-    replicas.gave_up(following.group, "its replica moved to another worker", lambda: None)
+    replicas.give_up(following.group, "its replica moved to another worker", lambda: None)
     assert isinstance(following.replies[1], effects.Refused)
     assert following.group.closed
 
