@@ -29,7 +29,7 @@ from stretto.network.transport import Connection, Transport
 from stretto.options import Level, OptionSet, settings_of
 from stretto.process.folder_lock import lock_folder
 from stretto.replog.commit import GroupCommit
-from stretto.replog.core import effects, events
+from stretto.replog.core import events
 from stretto.replog.core.guards import GUARDS
 from stretto.replog.core.settings import Settings
 from stretto.replog.frame import Frame, decode
@@ -53,6 +53,7 @@ from stretto.worker.replica.digests import Digests
 from stretto.worker.replica.disk import DiskThreads
 from stretto.worker.replica.group import Group
 from stretto.worker.replica.meter import Meter
+from stretto.worker.replica.tickets import Tickets
 from stretto.worker.scans.desk import ScanDesk
 from stretto.worker.scans.moments import MomentDesk
 from stretto.worker.snapshots import SnapshotDesk, is_snapshot
@@ -122,6 +123,7 @@ class Worker:
             self.replicas.on_committed, deliver=self.loop.call_in_passing, wake=self.loop.wake
         )
         self.digests = Digests(self.loop)
+        self.tickets: Tickets = Tickets()
         self.snapshots = SnapshotDesk(self)
         self.applier = Applier(self.loop, self._on_marker)
         self.transport = Transport(
@@ -465,17 +467,11 @@ class Worker:
         else:
             self.clients.received(sender, message, bodies, is_worker=worker is not None)
 
-    def send(self, to: WorkerId, message: wire.Replicate, blob: bytes) -> None:
-        self.transport.send(to, message, (blob,) if blob else ())
+    # What the replicas' drivers ask, and tell.
 
     def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
+        """For a state that arrived and cannot be put in the replica's place."""
         self.replicas.stop(group, why, renew=renew)
-
-    def replied(self, request: int, result: effects.Result) -> None:
-        if request < 0:
-            self.streams.entries.replied(request, result)
-        else:
-            self.clients.replied(request, result)
 
     def meter(self, group: GroupKey) -> Meter:
         return self.telemetry.meter(group)
@@ -484,9 +480,6 @@ class Worker:
         finished = events.WorkFinished(epoch=epoch)
         self.waiters.when_none(group.key, lambda: self.loop.call_soon(group.step, finished))
 
-    def sample(self, group: Group, request: int) -> None:
-        self.clients.reads.sample(group, request)
-
     def awaits_growth(self, group: Group) -> bool:
         return (
             (group.replica.leading is not None and bool(self.description.topologies))
@@ -494,7 +487,7 @@ class Worker:
             or self.clients.reads.parked.holds(group.key)
         )
 
-    def grown(
+    def on_growth(
         self,
         group: Group,
         tasks: Collection[TaskId],
@@ -514,7 +507,7 @@ class Worker:
         self.microbatches.closed(key)
         self.clients.reads.parked.group_changed(key)
 
-    def looked(self, group: Group) -> None:
+    def on_role_change(self, group: Group) -> None:
         self.streams.looked(group)
         self.microbatches.looked(group)
         self.catchup.looked(group)

@@ -13,7 +13,7 @@ import pytest
 from stretto.control import ModuleDescription
 from stretto.errors import PeerError
 from stretto.options import OptionSet
-from stretto.replog.core import effects, events
+from stretto.replog.core import events
 from stretto.specs.assignments import GroupPlan
 from stretto.specs.modules import DepotSpec, ModuleSpec, ModuleState, RestoredFrom
 from stretto.vocabulary.groups import GroupKey
@@ -321,23 +321,6 @@ def test_requests_go_to_whom_they_concern(worker: Any) -> None:
             worker.clients.received.assert_called_with(b"x", message, [], is_worker=is_worker)
 
 
-def test_answers_go_to_who_asked(worker: Any) -> None:
-    result = effects.Unknown()
-    worker.replied(-3, result)
-    worker.streams.entries.replied.assert_called_once_with(-3, result)
-    worker.clients.replied.assert_not_called()
-    worker.replied(3, result)
-    worker.clients.replied.assert_called_once_with(3, result)
-    worker.sample(worker.groups[ONE], 4)
-    worker.clients.reads.sample.assert_called_once_with(worker.groups[ONE], 4)
-    worker.replica_stopped(worker.groups[ONE], "why", renew=True)
-    worker.replicas.stop.assert_called_once_with(worker.groups[ONE], "why", renew=True)
-    worker.send(W1, "message", b"")
-    worker.transport.send.assert_called_with(W1, "message", ())
-    worker.send(W1, "message", b"blob")
-    worker.transport.send.assert_called_with(W1, "message", (b"blob",))
-
-
 def test_growth_is_waited_for_by_topologies_seals_and_readers(worker: Any) -> None:
     group = worker.groups[ONE]
     worker.regrouping.awaits_seals = False
@@ -359,12 +342,12 @@ def test_growth_is_waited_for_by_topologies_seals_and_readers(worker: Any) -> No
 def test_growth_is_told_to_readers_topologies_and_who_awaits_seals(worker: Any, awaits_seals: bool) -> None:
     group, tasks, depots = worker.groups[ONE], {TaskId(0)}, {(TaskId(0), "d"): 5}
     worker.regrouping.awaits_seals = awaits_seals
-    worker.grown(group, tasks, depots, Offset(9))
+    worker.on_growth(group, tasks, depots, Offset(9))
     worker.clients.reads.parked.grown.assert_called_once_with(ONE, tasks)
     worker.streams.grown.assert_called_once_with(group, depots, Offset(9))
     worker.microbatches.grown.assert_called_once_with(group, depots)
     assert worker.regrouping.consider.call_count == awaits_seals
-    worker.looked(group)
+    worker.on_role_change(group)
     for told in (worker.streams.looked, worker.microbatches.looked, worker.catchup.looked):
         told.assert_called_once_with(group)
 
