@@ -12,8 +12,6 @@ import os
 import signal
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -56,6 +54,7 @@ from stretto.worker.replica.meter import Meter
 from stretto.worker.replica.tickets import Tickets
 from stretto.worker.scans.desk import ScanDesk
 from stretto.worker.scans.moments import MomentDesk
+from stretto.worker.settings import WorkerSettings
 from stretto.worker.snapshots import SnapshotDesk, is_snapshot
 from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
@@ -75,37 +74,21 @@ LEASE_MARGIN = 0.1
 """Of the session time-out: how much clocks may drift apart in that time, and then some."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerConfig:
-    worker: WorkerId
-    node: str
-    cluster: str
-    zookeeper: str
-    data_dir: Path
-    module: str
+class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
+    """The settings of a worker, with what they led to when it started."""
+
+    key: ClusterKey | None
+    credentials: Credentials | None
+    """Of the metastore."""
     description: ModuleDescription
     artifact: str
     """Digest of the module's code, as it was at the start."""
-    entry: str = ""
+    entry: str
     """Where its class is in it."""
-    restored: RestoredFrom | None = None
+    restored: RestoredFrom | None
     """What replicas that are empty begin with."""
-    artifacts: Path | None = None
-    """Where the node keeps module code, unpacked under its digest. None: there is none here."""
     plans: tuple[GroupPlan, ...]
     """The groups of the module of which it holds a replica when it starts."""
-    launch: str = ""
-    """What its supervisor knows this process by; see WorkerRegistration."""
-    address: str = "127.0.0.1:0"
-    advertise: str | None = None
-    """Where others reach it, if that is not where it listens: HOST or HOST:PORT."""
-    root: str = "/stretto"
-    key: ClusterKey | None = None
-    session_timeout_ms: int = 10_000
-    credentials: Credentials | None = None
-    """Of the metastore."""
-    node_dir: Path | None = None
-    """What the workers of its node share; None: it is alone there."""
 
 
 class Worker:
@@ -359,7 +342,7 @@ class Worker:
         if folder is None or not artifact or not (described.topologies or described.queries):
             return None
         return Code(
-            folder / artifact,
+            folder.absolute() / artifact,
             entry,
             described.tasks,
             has_topologies=bool(described.topologies),
