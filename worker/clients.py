@@ -5,11 +5,10 @@ Reads go their own way: :mod:`stretto.worker.reads.reads`.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from stretto.control import ModuleDescription
 from stretto.errors import PeerError, StrettoError
@@ -24,6 +23,7 @@ from stretto.vocabulary.records import BATCH_BYTES_MAX, RecordBatch, head
 from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId
 from stretto.wire import messages as wire
 from stretto.worker.reads.reads import Reads
+from stretto.worker.replica.tickets import Ticket
 
 if TYPE_CHECKING:
     from stretto.network.transport import Connection
@@ -40,8 +40,11 @@ _Awaits: TypeAlias = tuple["Group", TaskId, str, int]
 """The group, the task, the depot and how many records."""
 
 
-@dataclass(slots=True)
-class _Waiting:
+@dataclass(slots=True, eq=False)
+class _Waiting(Ticket):
+    """A client waits for what becomes of its append."""
+
+    clients: Clients
     connection: Connection
     request: int
     meter: Meter
@@ -52,13 +55,21 @@ class _Waiting:
     awaits_microbatches: bool = False
     """That microbatches have, too."""
 
+    def on_reply(self, result: effects.Result) -> None:
+        self.clients.answer(self, result)
 
-class _Own(NamedTuple):
+
+@dataclass(slots=True, eq=False)
+class _Own(Ticket):
     """An entry of the worker's own."""
 
     meter: Meter
     kind: Kind
     then: Callable[[effects.Result], None]
+
+    def on_reply(self, result: effects.Result) -> None:
+        self.meter.answered(self.kind, result)
+        self.then(result)
 
 
 class Clients:
@@ -66,10 +77,8 @@ class Clients:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._waiting: dict[int, _Waiting] = {}
-        self._own: dict[int, _Own] = {}
-        self._numbers = itertools.count(1)
-        self.reads = Reads(worker, self._numbers.__next__)
+        self._tickets = worker.tickets
+        self.reads = Reads(worker, worker.tickets)
         self.described(worker.description)
         self.options_changed(worker.options, worker.config.module)
 
@@ -125,15 +134,13 @@ class Clients:
                 refused = wire.Refused(message.request, Refusal.HANDING_OVER, None, Epoch(0))
                 self._worker.transport.reply(sender, refused)
                 return
-            number = next(self._numbers)
-            waiting = _Waiting(sender, message.request, group.meter, message.kind)
-            self._waiting[number] = waiting
+            waiting = _Waiting(self, sender, message.request, group.meter, message.kind)
             if message.awaits_streams and message.kind is Kind.DEPOT:
                 waiting.awaits = (group, message.task, head(body)[0], message.count)
                 waiting.awaits_microbatches = message.awaits_microbatches
             group.step(
                 events.Append(
-                    request=number,
+                    request=self._tickets.take(waiting),
                     kind=message.kind,
                     task=message.task,
                     producer=message.producer,
@@ -155,11 +162,9 @@ class Clients:
         then: Callable[[effects.Result], None],
     ) -> None:
         """An entry of the worker's own; ``then`` hears what became of it."""
-        number = next(self._numbers)
-        self._own[number] = _Own(group.meter, kind, then)
         group.step(
             events.Append(
-                request=number,
+                request=self._tickets.take(_Own(group.meter, kind, then)),
                 kind=kind,
                 task=task,
                 producer=NO_PRODUCER,
@@ -224,16 +229,7 @@ class Clients:
 
     # Answers.
 
-    def replied(self, request: int, result: effects.Result) -> None:
-        own = self._own.pop(request, None)
-        if own is not None:
-            own.meter.answered(own.kind, result)
-            own.then(result)
-            return
-        waiting = self._waiting.pop(request, None)
-        if waiting is None:
-            self.reads.replied(request, result)
-            return
+    def answer(self, waiting: _Waiting, result: effects.Result) -> None:
         waiting.meter.answered(waiting.kind, result)
         number = waiting.request
         reply: wire.ToClient

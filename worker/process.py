@@ -12,8 +12,6 @@ import os
 import signal
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -29,7 +27,7 @@ from stretto.network.transport import Connection, Transport
 from stretto.options import Level, OptionSet, settings_of
 from stretto.process.folder_lock import lock_folder
 from stretto.replog.commit import GroupCommit
-from stretto.replog.core import effects, events
+from stretto.replog.core import events
 from stretto.replog.core.guards import GUARDS
 from stretto.replog.core.settings import Settings
 from stretto.replog.frame import Frame, decode
@@ -52,8 +50,11 @@ from stretto.worker.replica.applier import Applier
 from stretto.worker.replica.digests import Digests
 from stretto.worker.replica.disk import DiskThreads
 from stretto.worker.replica.group import Group
+from stretto.worker.replica.meter import Meter
+from stretto.worker.replica.tickets import Tickets
 from stretto.worker.scans.desk import ScanDesk
 from stretto.worker.scans.moments import MomentDesk
+from stretto.worker.settings import WorkerSettings
 from stretto.worker.snapshots import SnapshotDesk, is_snapshot
 from stretto.worker.telemetry import Telemetry
 from stretto.worker.topology.desk import StreamDesk
@@ -73,37 +74,21 @@ LEASE_MARGIN = 0.1
 """Of the session time-out: how much clocks may drift apart in that time, and then some."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerConfig:
-    worker: WorkerId
-    node: str
-    cluster: str
-    zookeeper: str
-    data_dir: Path
-    module: str
+class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
+    """The settings of a worker, with what they led to when it started."""
+
+    key: ClusterKey | None
+    credentials: Credentials | None
+    """Of the metastore."""
     description: ModuleDescription
     artifact: str
     """Digest of the module's code, as it was at the start."""
-    entry: str = ""
+    entry: str
     """Where its class is in it."""
-    restored: RestoredFrom | None = None
+    restored: RestoredFrom | None
     """What replicas that are empty begin with."""
-    artifacts: Path | None = None
-    """Where the node keeps module code, unpacked under its digest. None: there is none here."""
     plans: tuple[GroupPlan, ...]
     """The groups of the module of which it holds a replica when it starts."""
-    launch: str = ""
-    """What its supervisor knows this process by; see WorkerRegistration."""
-    address: str = "127.0.0.1:0"
-    advertise: str | None = None
-    """Where others reach it, if that is not where it listens: HOST or HOST:PORT."""
-    root: str = "/stretto"
-    key: ClusterKey | None = None
-    session_timeout_ms: int = 10_000
-    credentials: Credentials | None = None
-    """Of the metastore."""
-    node_dir: Path | None = None
-    """What the workers of its node share; None: it is alone there."""
 
 
 class Worker:
@@ -118,11 +103,12 @@ class Worker:
         self.disk = DiskThreads(self.loop)
         self.replicas = Replicas(self)
         self.commit = GroupCommit(
-            self.replicas.committed, deliver=self.loop.call_in_passing, wake=self.loop.wake
+            self.replicas.on_committed, deliver=self.loop.call_in_passing, wake=self.loop.wake
         )
         self.digests = Digests(self.loop)
+        self.tickets: Tickets = Tickets()
         self.snapshots = SnapshotDesk(self)
-        self.applier = Applier(self.loop, self._marked)
+        self.applier = Applier(self.loop, self._on_marker)
         self.transport = Transport(
             self.loop,
             address=config.address,
@@ -132,9 +118,9 @@ class Worker:
             on_message=self._received,
         )
         #: Those in force. Read before any group begins, and again before each session.
-        self.options = OptionSet()
+        self.options: OptionSet = OptionSet()
         #: What the module is, and whether it takes records: as the spec says. Read as the options are.
-        self.description = config.description
+        self.description: ModuleDescription = config.description
         self.is_paused = False
         self.restored = config.restored
         self._artifact = config.artifact
@@ -242,9 +228,9 @@ class Worker:
 
     def _assigned(self, assignment: Assignment) -> None:
         if not self.is_stopping:
-            self.hosting.assigned(assignment)
+            self.hosting.on_assignment(assignment)
 
-    def regrouped(self) -> None:
+    def on_regrouped(self) -> None:
         """All replicas are of another grouping than before."""
         self.metastore.update_registration()
         if self.executors.count not in (0, self.executors.wanted):
@@ -255,7 +241,7 @@ class Worker:
         for group in self.groups.values():
             self.applier.read(group.state.clear_readers, lambda _: None)
 
-    def _marked(self, group: Group, frame: Frame) -> None:
+    def _on_marker(self, group: Group, frame: Frame) -> None:
         """On the applying thread."""
         (self.snapshots if is_snapshot(frame) else self.digests).marked(group, frame)
 
@@ -317,7 +303,7 @@ class Worker:
         self._spec = spec
         self.restored = spec.restored
         self._take_code(spec)
-        self.retention.deleted(spec.deleted)
+        self.retention.on_deleted(spec.deleted)
 
     def _take_code(self, spec: ModuleSpec) -> None:
         """Where we are, without a restart: leaders, leases and readers notice nothing."""
@@ -356,7 +342,7 @@ class Worker:
         if folder is None or not artifact or not (described.topologies or described.queries):
             return None
         return Code(
-            folder / artifact,
+            folder.absolute() / artifact,
             entry,
             described.tasks,
             has_topologies=bool(described.topologies),
@@ -420,9 +406,9 @@ class Worker:
     def _meet(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
         self._registrations = registrations
         self.metadata.addresses = {worker: each.address for worker, each in registrations.items()}
-        self.peers_changed()
+        self.on_peers_changed()
 
-    def peers_changed(self) -> None:
+    def on_peers_changed(self) -> None:
         """With whom our replicas have to do, or where these are."""
         self._meet_again({worker for key in self.hosting.plans for worker in self.hosting.peers_of(key)})
 
@@ -464,24 +450,18 @@ class Worker:
         else:
             self.clients.received(sender, message, bodies, is_worker=worker is not None)
 
-    def send(self, to: WorkerId, message: wire.Replicate, blob: bytes) -> None:
-        self.transport.send(to, message, (blob,) if blob else ())
+    # What the replicas' drivers ask, and tell.
 
     def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
+        """For a state that arrived and cannot be put in the replica's place."""
         self.replicas.stop(group, why, renew=renew)
 
-    def replied(self, request: int, result: effects.Result) -> None:
-        if request < 0:
-            self.streams.entries.replied(request, result)
-        else:
-            self.clients.replied(request, result)
+    def meter(self, group: GroupKey) -> Meter:
+        return self.telemetry.meter(group)
 
     def finish_work(self, group: Group, epoch: Epoch) -> None:
         finished = events.WorkFinished(epoch=epoch)
         self.waiters.when_none(group.key, lambda: self.loop.call_soon(group.step, finished))
-
-    def sample(self, group: Group, request: int) -> None:
-        self.clients.reads.sample(group, request)
 
     def awaits_growth(self, group: Group) -> bool:
         return (
@@ -490,7 +470,7 @@ class Worker:
             or self.clients.reads.parked.holds(group.key)
         )
 
-    def grown(
+    def on_growth(
         self,
         group: Group,
         tasks: Collection[TaskId],
@@ -503,7 +483,14 @@ class Worker:
         if self.regrouping.awaits_seals:
             self.regrouping.consider()
 
-    def looked(self, group: Group) -> None:
+    def on_replica_closed(self, key: GroupKey, why: str) -> None:
+        self.scans.forget(key, why)
+        self.catchup.group_closed(key)
+        self.streams.closed(key)
+        self.microbatches.closed(key)
+        self.clients.reads.parked.group_changed(key)
+
+    def on_role_change(self, group: Group) -> None:
         self.streams.looked(group)
         self.microbatches.looked(group)
         self.catchup.looked(group)

@@ -19,16 +19,22 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     zookeeper: str
     address: str
+    """Where it listens."""
     advertise: str | None
+    """Where others reach it, if that is not where it listens: HOST or HOST:PORT."""
     node: str
     cluster: str
     root: str
-    key: Path | None
-    credentials: Path | None
+    key_file: Path | None
+    credentials_file: Path | None
+    """Of the metastore."""
     session_timeout_ms: int
     artifacts: Path | None
+    """Where the node keeps module code, unpacked under its digest. None: there is none here."""
     launch: str
+    """What its supervisor knows this process by; see WorkerRegistration."""
     node_dir: Path | None
+    """What the workers of its node share; None: it is alone there."""
 
     def command(self) -> list[str]:
         """Of the process that goes by these, and finds this package where this process found it."""

@@ -8,6 +8,8 @@ import threading
 from stretto.process import lean  # noqa: F401 - before structlog is imported
 
 # isort: split
+import msgspec
+
 from stretto.control import ModuleDescription, describe
 from stretto.network.endpoint import advertised
 from stretto.network.keys import ClusterKey, require_key
@@ -15,7 +17,8 @@ from stretto.process.allocator import keep_freed_memory
 from stretto.process.exit_codes import run_daemon
 from stretto.process.logs import configure
 from stretto.process.private_files import create_private_files
-from stretto.specs.assignments import plans_of
+from stretto.specs.assignments import Assignment, plans_of
+from stretto.specs.modules import ModuleSpec
 from stretto.worker.hosting.hosting import hosted
 from stretto.worker.process import Worker, WorkerConfig
 from stretto.worker.settings import WorkerSettings
@@ -28,8 +31,9 @@ from stretto.zk.znodes.paths import Paths
 def run(given: WorkerSettings) -> None:
     """Until SIGTERM or Ctrl-C."""
     create_private_files()
-    cluster_key = ClusterKey.load(given.key) if given.key is not None else None
-    credentials = Credentials.load(given.credentials) if given.credentials is not None else None
+    cluster_key = ClusterKey.load(given.key_file) if given.key_file is not None else None
+    file = given.credentials_file
+    credentials = Credentials.load(file) if file is not None else None
     for each in (given.address, advertised(given.address, given.advertise)):
         require_key(each, cluster_key)
     configure()
@@ -46,36 +50,31 @@ def run(given: WorkerSettings) -> None:
         close(client)
     if found is None:
         return
-    assignment, spec = found
-    process = Worker(
-        WorkerConfig(
-            worker=given.worker,
-            node=given.node,
-            launch=given.launch,
-            cluster=given.cluster,
-            zookeeper=given.zookeeper,
-            data_dir=given.data_dir,
-            module=given.module,
-            description=(
-                ModuleDescription(tasks=assignment.tasks, depots=None) if spec is None else describe(spec)
-            ),
-            artifact="" if spec is None else spec.artifact,
-            plans=hosted(given.data_dir, given.worker, plans_of(given.module, assignment)),
-            entry="" if spec is None else spec.entry,
-            restored=None if spec is None else spec.restored,
-            artifacts=None if given.artifacts is None else given.artifacts.absolute(),
-            address=given.address,
-            advertise=given.advertise,
-            root=given.root,
-            key=cluster_key,
-            session_timeout_ms=given.session_timeout_ms,
-            credentials=credentials,
-            node_dir=given.node_dir,
-        )
-    )
+    process = Worker(_config(given, cluster_key, credentials, *found))
     process.handle_signals()
     if stop.is_set():
         process.loop.call_soon(process.stop)
     groups = len(process.config.plans)
     print(f"worker {given.worker} serves {groups} groups of {given.module} at {process.address}", flush=True)
     run_daemon(process.run)
+
+
+def _config(
+    given: WorkerSettings,
+    key: ClusterKey | None,
+    credentials: Credentials | None,
+    assignment: Assignment,
+    spec: ModuleSpec | None,
+) -> WorkerConfig:
+    """Without a spec the module was made by hand: it takes any records, and has no code."""
+    by_hand = ModuleDescription(tasks=assignment.tasks, depots=None)
+    return WorkerConfig(
+        **msgspec.structs.asdict(given),
+        key=key,
+        credentials=credentials,
+        description=by_hand if spec is None else describe(spec),
+        artifact="" if spec is None else spec.artifact,
+        entry="" if spec is None else spec.entry,
+        restored=None if spec is None else spec.restored,
+        plans=hosted(given.data_dir, given.worker, plans_of(given.module, assignment)),
+    )

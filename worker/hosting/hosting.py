@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -23,11 +24,13 @@ from stretto.specs.assignments import Assignment, GroupPlan, plans_of
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import WorkerId
 from stretto.worker.replica import views
-from stretto.worker.replica.storage import ReplicaStorage
+from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
 from stretto.worker.replica.takeover import PREPARING
 
 if TYPE_CHECKING:
-    from stretto.worker.process import Worker
+    from stretto.network.loop import Loop
+    from stretto.replog.core.settings import Settings
+    from stretto.worker.replica.disk import DiskThreads
     from stretto.worker.replica.group import Group
 
 log = structlog.get_logger()
@@ -45,10 +48,87 @@ def hosted(data_dir: Path, worker: WorkerId, plans: tuple[GroupPlan, ...]) -> tu
     return tuple(plan for plan in plans if worker in plan.replicas or folder_of(data_dir, plan.key).exists())
 
 
+class Config(Protocol):
+    """What the replicas of a worker go by, of all that it was started with."""
+
+    @property
+    def module(self) -> str: ...
+
+    @property
+    def cluster(self) -> str: ...
+
+    @property
+    def data_dir(self) -> Path: ...
+
+    @property
+    def plans(self) -> tuple[GroupPlan, ...]: ...
+
+
+class Replicas(Protocol):
+    """The replicas that are open; see :mod:`stretto.worker.hosting.replicas`."""
+
+    @property
+    def stopped(self) -> dict[GroupKey, views.Stopped]: ...
+
+    def folder(self, plan: GroupPlan) -> ReplicaFolder: ...
+
+    def take_on(self, plan: GroupPlan, storage: ReplicaStorage) -> None: ...
+
+    def give_up(self, group: Group, why: str, then: Callable[[], None]) -> None: ...
+
+
+class Regrouping(Protocol):
+    """The change of grouping, if there is one; see :mod:`stretto.worker.hosting.regrouping`."""
+
+    def on_assignment(self, assignment: Assignment) -> None: ...
+
+    def switch(self, assignment: Assignment) -> bool: ...
+
+    def on_opened(self) -> None: ...
+
+
+class Retention(Protocol):
+    def on_opening(self) -> None: ...
+
+
+class Host(Protocol):
+    """The worker, as the choice of its replicas sees it."""
+
+    @property
+    def worker(self) -> WorkerId: ...
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def disk(self) -> DiskThreads: ...
+
+    @property
+    def groups(self) -> Mapping[GroupKey, Group]: ...
+
+    @property
+    def replicas(self) -> Replicas: ...
+
+    @property
+    def regrouping(self) -> Regrouping: ...
+
+    @property
+    def retention(self) -> Retention: ...
+
+    def settings(self, plan: GroupPlan) -> Settings: ...
+
+    def on_peers_changed(self) -> None:
+        """Our replicas have to do with other workers than before."""
+        ...
+
+
 class Hosting:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker, plans: tuple[GroupPlan, ...]) -> None:
+    def __init__(self, worker: Host, plans: tuple[GroupPlan, ...]) -> None:
         self._worker = worker
         self.plans = {plan.key: plan for plan in plans}
         #: Being opened.
@@ -74,8 +154,8 @@ class Hosting:
             found.update(group.replica.record.workers)
         return found
 
-    def assigned(self, assignment: Assignment) -> None:
-        self._worker.regrouping.assigned(assignment)
+    def on_assignment(self, assignment: Assignment) -> None:
+        self._worker.regrouping.on_assignment(assignment)
         if self._worker.regrouping.switch(assignment):
             return
         for plan in plans_of(self._worker.config.module, assignment):
@@ -85,7 +165,7 @@ class Hosting:
             elif plan.number >= known.number and plan != known:
                 self.plans[plan.key] = plan
                 self._replan(plan)
-        self._worker.peers_changed()
+        self._worker.on_peers_changed()
 
     def _replan(self, plan: GroupPlan) -> None:
         group = self._worker.groups.get(plan.key)
@@ -107,7 +187,7 @@ class Hosting:
         self._opening.add(key)
         worker = self._worker
         worker.replicas.stopped[key] = views.Stopped(plan, worker.worker, worker.loop.now, views.NOT_BEGUN)
-        worker.retention.replica_comes()
+        worker.retention.on_opening()
         worker.disk.run(worker.replicas.folder(plan).open, lambda result: self._opened(key, result))
 
     def _opened(self, key: GroupKey, result: ReplicaStorage | Exception) -> None:
@@ -121,8 +201,8 @@ class Hosting:
             worker.loop.call_after(RETRY_MS, self._take_on, key)
             return
         log.info("replica_taken_on", group=str(key), worker=worker.worker)
-        worker.replicas.took_on(self.plans[key], result)
-        worker.regrouping.opened()
+        worker.replicas.take_on(self.plans[key], result)
+        worker.regrouping.on_opened()
 
     # A replica less.
 
@@ -139,7 +219,7 @@ class Hosting:
             return
         log.info("replica_given_up", group=str(key), worker=self._worker.worker, plan=record.plan)
         del self.plans[key]
-        self._worker.replicas.gave_up(
+        self._worker.replicas.give_up(
             group, "its replica moved to another worker", lambda: self._delete(group)
         )
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -27,12 +27,13 @@ from stretto.replog.core import events
 from stretto.specs.assignments import Assignment, GroupPlan, plans_of
 from stretto.state.task_meta import Seal
 from stretto.vocabulary.groups import GroupKey
-from stretto.vocabulary.types import StorageId, TaskId
-from stretto.worker.hosting.hosting import DELETING
+from stretto.vocabulary.types import StorageId, TaskId, WorkerId
+from stretto.worker.hosting.hosting import DELETING, Config
 from stretto.worker.replica import takeover
 
 if TYPE_CHECKING:
-    from stretto.worker.process import Worker
+    from stretto.network.loop import Loop
+    from stretto.worker.replica.disk import DiskThreads
     from stretto.worker.replica.group import Group
 
 log = structlog.get_logger()
@@ -41,10 +42,75 @@ AGAIN_MS = 20
 RETRY_MS = 1_000
 
 
+class Replicas(Protocol):
+    """The replicas that are open; see :mod:`stretto.worker.hosting.replicas`."""
+
+    def path(self, plan: GroupPlan) -> Path: ...
+
+    def is_busy(self, key: GroupKey) -> bool: ...
+
+    def has_storage(self, key: GroupKey) -> bool: ...
+
+    def give_up(self, group: Group, why: str, then: Callable[[], None]) -> None: ...
+
+    def forget_stopped(self, key: GroupKey, then: Callable[[], None]) -> None: ...
+
+
+class Hosting(Protocol):
+    """Which replicas are held here; see :mod:`stretto.worker.hosting.hosting`."""
+
+    @property
+    def plans(self) -> dict[GroupKey, GroupPlan]: ...
+
+    def is_opening(self, key: GroupKey) -> bool: ...
+
+    def host(self, plan: GroupPlan) -> None: ...
+
+
+class Metastore(Protocol):
+    def update_registration(self) -> None: ...
+
+
+class Host(Protocol):
+    """The worker, as a change of grouping sees it."""
+
+    @property
+    def worker(self) -> WorkerId: ...
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def disk(self) -> DiskThreads: ...
+
+    @property
+    def metastore(self) -> Metastore: ...
+
+    @property
+    def groups(self) -> Mapping[GroupKey, Group]: ...
+
+    @property
+    def replicas(self) -> Replicas: ...
+
+    @property
+    def hosting(self) -> Hosting: ...
+
+    def on_peers_changed(self) -> None:
+        """Our replicas have to do with other workers than before."""
+        ...
+
+    def on_regrouped(self) -> None:
+        """All replicas are of another grouping than before."""
+        ...
+
+
 class RegroupingDesk:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self.heard = events.Regrouping(present=0)
         #: The grouping for which nothing is shown to readers any more; 0 if there is none.
@@ -59,7 +125,7 @@ class RegroupingDesk:
 
     # What the assignment says.
 
-    def assigned(self, assignment: Assignment) -> None:
+    def on_assignment(self, assignment: Assignment) -> None:
         following, module = assignment.following, self._worker.config.module
         self._next = () if following is None else plans_of(module, following)
         number = 0 if following is None else following.generation
@@ -77,7 +143,7 @@ class RegroupingDesk:
             self._close_or_reopen()
             self.consider()
 
-    def begun(self, group: Group) -> None:
+    def on_begun(self, group: Group) -> None:
         group.step(self.heard)
 
     def _close_or_reopen(self) -> None:
@@ -151,7 +217,7 @@ class RegroupingDesk:
             self.prepared = {**self.prepared, key: result}
             self._worker.metastore.update_registration()
 
-    def lost(self, group: Group) -> None:
+    def on_lost(self, group: Group) -> None:
         """Its files are set aside: what was promised of them is promised anew once it has caught up."""
         tasks = set(group.plan.tasks)
         broken = {plan.key for plan in self._next if tasks & set(plan.tasks)}
@@ -190,7 +256,7 @@ class RegroupingDesk:
             if group is None:
                 worker.replicas.forget_stopped(key, partial(self._closed, key))
             else:
-                worker.replicas.gave_up(group, "its tasks were regrouped", partial(self._closed, key))
+                worker.replicas.give_up(group, "its tasks were regrouped", partial(self._closed, key))
         if self._old():
             worker.loop.call_after(AGAIN_MS, self._close_all)
 
@@ -201,9 +267,9 @@ class RegroupingDesk:
             return
         for plan in plans_of(self._worker.config.module, assignment):
             self._worker.hosting.host(plan)
-        self._worker.peers_changed()
+        self._worker.on_peers_changed()
 
-    def opened(self) -> None:
+    def on_opened(self) -> None:
         """A replica was. When all are, nothing of the old grouping is needed any more."""
         worker = self._worker
         is_whole = all(worker.replicas.has_storage(key) for key in worker.hosting.plans)
@@ -212,7 +278,7 @@ class RegroupingDesk:
         self._switching = None
         self.closed = 0
         self.prepared = {}
-        worker.regrouped()
+        worker.on_regrouped()
         self.delete_old()
 
     # Deleting.

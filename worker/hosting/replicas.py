@@ -7,38 +7,118 @@ folder is suspect; it begins in another incarnation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import structlog
 
 from stretto.errors import StorageError, StrettoError
 from stretto.replog.core import events
-from stretto.replog.core.settings import Identity
+from stretto.replog.core.settings import Identity, Settings
 from stretto.replog.identity import Identity as StoredIdentity
 from stretto.replog.log import Replog
 from stretto.specs.assignments import GroupPlan
+from stretto.specs.modules import RestoredFrom
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Incarnation, Offset, StorageId
-from stretto.worker.hosting.hosting import folder_of
+from stretto.worker.hosting.hosting import Config, folder_of
+from stretto.worker.replica import group as driver
 from stretto.worker.replica import views
 from stretto.worker.replica.fsync import FsyncSwitch
 from stretto.worker.replica.group import Group
 from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
-
-if TYPE_CHECKING:
-    from stretto.worker.process import Worker
 
 log = structlog.get_logger()
 
 REOPEN_MS = 1_000
 
 
+class Hosting(Protocol):
+    """Which replicas are held here; see :mod:`stretto.worker.hosting.hosting`."""
+
+    @property
+    def plans(self) -> Mapping[GroupKey, GroupPlan]: ...
+
+
+class Regrouping(Protocol):
+    """The change of grouping, if there is one; see :mod:`stretto.worker.hosting.regrouping`."""
+
+    def on_begun(self, group: Group) -> None: ...
+
+    def on_lost(self, group: Group) -> None: ...
+
+
+class Scans(Protocol):
+    def forget(self, group: GroupKey, why: str) -> None: ...
+
+
+class Metadata(Protocol):
+    def group_closed(self, key: GroupKey) -> None: ...
+
+
+class Metastore(driver.Metastore, Protocol):
+    def follow(self, group: GroupKey) -> None: ...
+
+    def unfollow(self, group: GroupKey) -> None: ...
+
+    def update_registration(self) -> None: ...
+
+    def reincarnate(self) -> None: ...
+
+
+class Host(driver.Host, Protocol):
+    """The worker, as whoever opens and closes its replicas sees it."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def pool(self) -> Executor: ...
+
+    @property
+    def metastore(self) -> Metastore: ...
+
+    @property
+    def groups(self) -> dict[GroupKey, Group]: ...
+
+    @property
+    def hosting(self) -> Hosting: ...
+
+    @property
+    def regrouping(self) -> Regrouping: ...
+
+    @property
+    def scans(self) -> Scans: ...
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+    @property
+    def restored(self) -> RestoredFrom | None: ...
+
+    @property
+    def incarnation(self) -> Incarnation | None: ...
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+    def settings(self, plan: GroupPlan) -> Settings: ...
+
+    def option(self, name: str) -> Any: ...
+
+    def lose_session(self) -> None: ...
+
+    def on_replica_closed(self, key: GroupKey, why: str) -> None:
+        """The group has no replica here any more, or none for a while; everybody who uses it is told."""
+        ...
+
+
 class Replicas:
     """Owned by the loop, except for what says otherwise."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._storages: dict[GroupKey, ReplicaStorage] = {}
         #: Every plan has its group, or is here.
@@ -94,7 +174,7 @@ class Replicas:
         self._fsync[plan.key] = switch = FsyncSwitch(worker, group, storage.identity)
         switch.want(worker.option("replication.fsync"))
         group.step(events.Tick())
-        worker.regrouping.begun(group)
+        worker.regrouping.on_begun(group)
 
     def stop(self, group: Group, why: str, *, renew: bool) -> None:
         """A replica must not go on. Close it, and try again later, renewed if its folder is suspect."""
@@ -103,15 +183,11 @@ class Replicas:
         group.closed = True
         self.stopped[group.key] = views.Stopped(group.plan, worker.worker, worker.loop.now, why, group.view())
         del worker.groups[group.key]
-        worker.scans.forget(group.key, f"its replica was stopped ({why})")
-        worker.catchup.group_closed(group.key)
-        worker.streams.closed(group.key)
-        worker.microbatches.closed(group.key)
         del self._storages[group.key]
         del self._fsync[group.key]
-        worker.clients.reads.parked.group_changed(group.key)
+        worker.on_replica_closed(group.key, f"its replica was stopped ({why})")
         if renew:
-            worker.regrouping.lost(group)
+            worker.regrouping.on_lost(group)
         if worker.incarnation is not None:
             # Reopened, it has forgotten what it did in this incarnation: which epoch it led, which Hello it
             # sent. So it comes back as another one, and the others need not wait for this one.
@@ -180,7 +256,7 @@ class Replicas:
         else:
             worker.disk.run(storage.close, lambda _: then())
 
-    def took_on(self, plan: GroupPlan, storage: ReplicaStorage) -> None:
+    def take_on(self, plan: GroupPlan, storage: ReplicaStorage) -> None:
         """A replica that this worker did not have before."""
         worker = self._worker
         self._storages[plan.key] = storage
@@ -189,7 +265,7 @@ class Replicas:
         if worker.incarnation is not None:
             self.begin(plan, worker.incarnation)
 
-    def gave_up(self, group: Group, why: str, then: Callable[[], None]) -> None:
+    def give_up(self, group: Group, why: str, then: Callable[[], None]) -> None:
         """A replica that nobody counts on any more; ``then`` when its files are closed. ``why`` is for those
         who read from it still."""
         worker = self._worker
@@ -199,14 +275,10 @@ class Replicas:
         group.closed = True
         worker.metastore.unfollow(key)
         del worker.groups[key]
-        worker.scans.forget(key, why)
-        worker.metadata.group_closed(key)
-        worker.catchup.group_closed(key)
-        worker.streams.closed(key)
-        worker.microbatches.closed(key)
         del self._storages[key]
         del self._fsync[key]
-        worker.clients.reads.parked.group_changed(key)
+        worker.on_replica_closed(key, why)
+        worker.metadata.group_closed(key)
         worker.metastore.update_registration()
 
         def close() -> None:
@@ -229,10 +301,10 @@ class Replicas:
         self._storages[group.key] = storage
         self._by_log[storage.log] = group
 
-    def committed(self, replog: Replog, end: Offset | StorageError) -> None:
+    def on_committed(self, replog: Replog, end: Offset | StorageError) -> None:
         group = self._by_log.get(replog)
         if group is not None:
-            group.committed(end)
+            group.on_committed(end)
 
     def _close_cleanly(self, group: Group, storage: ReplicaStorage) -> None:
         """Clean means synced, also what was confirmed before it was."""

@@ -11,8 +11,9 @@ one that has none there has processed nothing.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import structlog
@@ -27,10 +28,12 @@ from stretto.worker.topology import rows as rows_of
 
 if TYPE_CHECKING:
     from stretto.control import ModuleDescription
+    from stretto.network.loop import Loop
     from stretto.state.applied import AppliedState
     from stretto.vocabulary.groups import GroupKey
-    from stretto.worker.process import Worker
+    from stretto.worker.replica.applier import Applier
     from stretto.worker.replica.group import Group
+    from stretto.worker.replica.views import Stopped
 
 log = structlog.get_logger()
 
@@ -57,10 +60,69 @@ class Retention:
         return bool(self.records.of(depot) or self.millis.of(depot))
 
 
+class Config(Protocol):
+    @property
+    def module(self) -> str: ...
+
+
+class Replicas(Protocol):
+    @property
+    def stopped(self) -> Mapping[GroupKey, Stopped]: ...
+
+
+class Metastore(Protocol):
+    def update_registration(self) -> None: ...
+
+
+class Clients(Protocol):
+    def append_own(
+        self,
+        group: Group,
+        kind: Kind,
+        task: TaskId,
+        payload: bytes,
+        then: Callable[[effects.Result], None],
+    ) -> None: ...
+
+
+class Host(Protocol):
+    """The worker, as retention sees it."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def options(self) -> OptionSet: ...
+
+    @property
+    def description(self) -> ModuleDescription: ...
+
+    @property
+    def is_paused(self) -> bool: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def applier(self) -> Applier: ...
+
+    @property
+    def metastore(self) -> Metastore: ...
+
+    @property
+    def groups(self) -> Mapping[GroupKey, Group]: ...
+
+    @property
+    def replicas(self) -> Replicas: ...
+
+    @property
+    def clients(self) -> Clients: ...
+
+
 class RetentionDesk:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         #: Being looked at, or with an entry on its way.
         self._busy: set[GroupKey] = set()
@@ -72,12 +134,12 @@ class RetentionDesk:
     def start(self) -> None:
         self._worker.loop.call_after(LOOK_MS, self._look)
 
-    def replica_comes(self) -> None:
+    def on_opening(self) -> None:
         """A replica is about to be opened. What it has carried out is not known until it is, so until then
         nothing counts as carried out by all."""
         self.dropped = 0
 
-    def deleted(self, names: dict[str, int]) -> None:
+    def on_deleted(self, names: dict[str, int]) -> None:
         """By the module's spec: nobody adds to them any more."""
         self._deleted = names
         self._look_at_all()

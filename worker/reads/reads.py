@@ -28,6 +28,7 @@ from stretto.wire import messages as wire
 from stretto.worker.reads import row_queries
 from stretto.worker.reads.parked_reads import WAIT_MS_MAX, ParkedRead, ParkedReads
 from stretto.worker.reads.point_reads import Asked, Found, PointReads, failed, look_up, served
+from stretto.worker.replica.tickets import Ticket, Tickets
 
 if TYPE_CHECKING:
     from stretto.network.transport import Connection
@@ -52,10 +53,11 @@ class _Read:
 
 
 @dataclass(slots=True, eq=False)
-class _Together:
+class _Together(Ticket):
     """Reads of one group that are one to the core."""
 
     reads: list[_Read]
+    desk: Reads
 
     @property
     def points(self) -> list[wire.ReadRows]:
@@ -69,6 +71,13 @@ class _Together:
     def fail(self, error: Exception) -> None:
         for read in self.reads:
             read.found = error
+
+    def on_sample(self, group: Group, number: int) -> None:
+        self.desk.sample(group, number, self)
+
+    def on_reply(self, result: effects.Result) -> None:
+        for read in self.reads:
+            self.desk.answer(read, result)
 
     def event(self, number: int) -> events.Read:
         """What all of them may be answered by."""
@@ -85,21 +94,26 @@ class _Together:
 
 
 @dataclass(slots=True, eq=False)
-class _Elsewhere:
+class _Elsewhere(Ticket):
     """A read that somebody else makes: ``look`` begins it, and calls what it is given when it has looked."""
 
     look: Callable[[Callable[[], None]], None]
-    replied: Callable[[effects.Result], None]
+    then: Callable[[effects.Result], None]
+
+    def on_sample(self, group: Group, number: int) -> None:
+        self.look(lambda: group.step(events.Sampled(request=number)))
+
+    def on_reply(self, result: effects.Result) -> None:
+        self.then(result)
 
 
 class Reads:
-    """Owned by the loop. ``next_number`` gives the numbers by which the core knows requests."""
+    """Owned by the loop."""
 
-    def __init__(self, worker: Worker, next_number: Callable[[], int]) -> None:
+    def __init__(self, worker: Worker, tickets: Tickets) -> None:
         self._worker = worker
-        self._next_number = next_number
-        self._waiting: dict[int, _Together | _Elsewhere] = {}
-        self._points = PointReads(worker, next_number, self._begin_points)
+        self._tickets = tickets
+        self._points = PointReads(worker, tickets.next_number, self._begin_points)
         self.parked = ParkedReads(worker.loop, self._read_again)
         self._module = worker.config.module
         self.described(worker.description)
@@ -153,10 +167,10 @@ class Reads:
             self._refuse_unknown(parked.connection, parked.message)
 
     def _begin_points(self, key: GroupKey, asked: list[Asked]) -> None:
-        self._begin(key, _Together([_Read(sender, message) for sender, message in asked]))
+        self._begin(key, _Together([_Read(sender, message) for sender, message in asked], self))
 
     def _begin_one(self, read: _Read) -> None:
-        self._begin(read.message.group, _Together([read]))
+        self._begin(read.message.group, _Together([read], self))
 
     def _begin(self, key: GroupKey, together: _Together) -> None:
         group = self._worker.groups.get(key)
@@ -164,33 +178,25 @@ class Reads:
             for read in together.reads:
                 self._refuse_unknown(read.connection, read.message)
             return
-        number = self._next_number()
-        self._waiting[number] = together
-        group.step(together.event(number))
+        group.step(together.event(self._tickets.take(together)))
 
     def elsewhere(
         self,
         group: Group,
         look: Callable[[Callable[[], None]], None],
-        replied: Callable[[effects.Result], None],
+        then: Callable[[effects.Result], None],
         *,
         max_staleness_ms: Millis | None = None,
     ) -> None:
         """Let others look at the applied state of a group, under the same rules: one that is led here, or any
         whose state is not older than that. A follower asks first: what was acknowledged before is seen."""
-        number = self._next_number()
-        self._waiting[number] = _Elsewhere(look, replied)
+        number = self._tickets.take(_Elsewhere(look, then))
         group.step(events.Read(request=number, max_staleness_ms=max_staleness_ms, asks_first=True))
 
     # Looking.
 
-    def sample(self, group: Group, request: int) -> None:
+    def sample(self, group: Group, request: int, together: _Together) -> None:
         """What is handed over is so last in the turn: whoever is woken finds the interpreter free."""
-        waiting = self._waiting[request]
-        if isinstance(waiting, _Elsewhere):
-            waiting.look(lambda: group.step(events.Sampled(request=request)))
-            return
-        together = waiting
         points = together.points
         found = self._points.glance(group, points) if points else None
         if found is not None:
@@ -230,7 +236,7 @@ class Reads:
                 assert_never(message)
 
     def _sampled(self, group: Group, request: int, together: _Together) -> None:
-        if request not in self._waiting:
+        if not self._tickets.is_open(request):
             return
         for read in together.reads:
             message, found = read.message, read.found
@@ -240,15 +246,7 @@ class Reads:
 
     # Answers.
 
-    def replied(self, request: int, result: effects.Result) -> None:
-        waiting = self._waiting.pop(request, None)
-        if isinstance(waiting, _Elsewhere):
-            waiting.replied(result)
-        elif waiting is not None:
-            for read in waiting.reads:
-                self._answer(read, result)
-
-    def _answer(self, read: _Read, result: effects.Result) -> None:
+    def answer(self, read: _Read, result: effects.Result) -> None:
         number = read.message.request
         reply: wire.ToClient
         bodies: tuple[bytes, ...] = ()

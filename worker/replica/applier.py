@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Applier:
-    def __init__(self, loop: Loop, marked: Callable[[Group, Frame], None]) -> None:
-        """``marked`` is called on the applying thread when a marker is applied, and nothing after it is."""
+    def __init__(self, loop: Loop, on_marker: Callable[[Group, Frame], None]) -> None:
+        """``on_marker`` is called on the applying thread when a marker, and nothing after it, is applied."""
         self._loop = loop
-        self._marked = marked
+        self._on_marker = on_marker
         self._todo: SimpleQueue[tuple[Group, Sequence[Frame] | None, Offset] | Callable[[], None] | None] = (
             SimpleQueue()
         )
@@ -107,11 +107,11 @@ class Applier:
                     group.state.apply(run)
                     group.meter.applied_run(run, time.perf_counter() - begun)
                     if run[-1].header.kind is Kind.MARKER:
-                        self._marked(group, run[-1])
+                        self._on_marker(group, run[-1])
             except StorageError as error:
                 self._fail(group, error)
             else:
-                self._loop.call_in_passing(group.applied, ends[group])
+                self._loop.call_in_passing(group.on_applied, ends[group])
                 if group.awaits_applied:
                     self._loop.wake()
 

@@ -49,11 +49,13 @@ from stretto.worker.replica.views import Since, replica_view
 if TYPE_CHECKING:
     from stretto.catchup.desk import CatchupDesk
     from stretto.network.loop import Loop
+    from stretto.network.transport import Transport
     from stretto.state.applied import AppliedState
     from stretto.worker.replica.applier import Applier
     from stretto.worker.replica.disk import DiskThreads
+    from stretto.worker.replica.meter import Meter
     from stretto.worker.replica.storage import ReplicaStorage
-    from stretto.worker.telemetry import Telemetry
+    from stretto.worker.replica.tickets import Tickets
 
 BASES_KEPT = 1_000
 """Depot entries of which it is remembered where their records are, though they are applied: an append that is
@@ -93,6 +95,14 @@ class Metastore(Protocol):
     def forget_resign(self, group: GroupKey, epoch: Epoch) -> None: ...
 
 
+class Replicas(Protocol):
+    """Whoever opened the replica, and closes it."""
+
+    def stop(self, group: Group, why: str, *, renew: bool) -> None:
+        """It must not go on. It is opened again later, renewed if its folder is suspect."""
+        ...
+
+
 class Host(Protocol):
     """The worker, as its replicas see it."""
 
@@ -100,45 +110,47 @@ class Host(Protocol):
     commit: GroupCommit
     applier: Applier
     disk: DiskThreads
+    tickets: Tickets
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def replicas(self) -> Replicas: ...
 
     @property
     def metastore(self) -> Metastore: ...
 
     worker: WorkerId
 
-    def send(self, to: WorkerId, message: wire.Replicate, blob: bytes) -> None: ...
-
-    def replied(self, request: int, result: effects.Result) -> None: ...
-
-    def sample(self, group: Group, request: int) -> None: ...
-
     def finish_work(self, group: Group, epoch: Epoch) -> None:
         """End what somebody waits for, begin nothing of the kind, and then step WorkFinished."""
         ...
 
-    @property
-    def telemetry(self) -> Telemetry: ...
+    def meter(self, group: GroupKey) -> Meter:
+        """Of the group's replicas here, also of those before this one."""
+        ...
 
-    def grown(
+    def on_growth(
         self,
         group: Group,
         tasks: Collection[TaskId],
         depots: Mapping[tuple[TaskId, str], DepotOffset],
         end: Offset,
-    ) -> None: ...
+    ) -> None:
+        """Entries of these tasks are applied, all below ``end``; and where depots end that have grown."""
+        ...
 
     def awaits_growth(self, group: Group) -> bool:
         """Whether anybody waits for the group to grow."""
         ...
 
-    def looked(self, group: Group) -> None:
+    def on_role_change(self, group: Group) -> None:
         """Its role, its epoch, or whether it serves may be another."""
         ...
 
     @property
     def catchup(self) -> CatchupDesk: ...
-
-    def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None: ...
 
 
 class Group:
@@ -162,7 +174,7 @@ class Group:
         self.log = log
         self.state = state
         self.closed = False
-        self.meter = host.telemetry.meter(plan.key)
+        self.meter = host.meter(plan.key)
         #: Whether a write counts only once it is synced; changed by FsyncSwitch.
         self.fsync_always = True
         #: Set by the applier: what comes after a failed batch must not be applied.
@@ -233,7 +245,7 @@ class Group:
             self._effects += self.replica.step(event, self.host.loop.now)
             if type(event) not in BUSY:
                 self.since.look(self.replica, self.host.loop.now)
-                self.host.looked(self)
+                self.host.on_role_change(self)
             self._await_turn_end()
             if not self._running:
                 if self._effects:
@@ -308,14 +320,14 @@ class Group:
                     self.meter.created(frames)
                 self._commit(then)
             case effects.Send(to=to, message=message):
-                host.send(to, wire.Replicate(self.key, message), b"")
+                host.transport.send(to, wire.Replicate(self.key, message))
             case effects.SendEntries():
                 self._outbox.put(effect)
             case effects.Apply(end=end):
                 self.meter.decided(end)
                 self._gathering.put(end)
             case effects.Reply(request=request, result=result):
-                host.replied(request, result)
+                host.tickets.deliver(request, result)
             case effects.Truncate(end=end, then=then):
                 self._outbox.send_all()
                 self._waits = True
@@ -335,7 +347,7 @@ class Group:
             case effects.FinishWork(epoch=epoch):
                 host.finish_work(self, epoch)
             case effects.Sample(request=request):
-                host.sample(self, request)
+                host.tickets.sample(self, request)
             case effects.ReadClock():
                 # In the next turn, which begins with a look at the clock.
                 host.loop.call_soon(self.step, events.ClockRead())
@@ -349,14 +361,14 @@ class Group:
                 self._waits = self.installing = self._gathering.rests = True
                 host.commit.when_quiet(self.log, lambda: host.catchup.install(self, end))
             case effects.SetAside(why=why):
-                host.replica_stopped(self, why, renew=True)
+                host.replicas.stop(self, why, renew=True)
             case effects.Stop(why=why, renew=renew):
-                host.replica_stopped(self, why, renew=renew)
+                host.replicas.stop(self, why, renew=renew)
             case effects.Note(event=event, fields=fields):
                 self._log.info(event, **fields)
                 self.meter.noted(event, fields)
                 self.since.look(self.replica, host.loop.now)
-                host.looked(self)
+                host.on_role_change(self)
             case _:
                 assert_never(effect)
 
@@ -380,7 +392,7 @@ class Group:
         self._to_commit = True
         self._await_turn_end()
 
-    def committed(self, end: Offset | StorageError) -> None:
+    def on_committed(self, end: Offset | StorageError) -> None:
         """The committer finished a round. Of what it covers, only the last need be told."""
         if isinstance(end, StorageError):
             self.storage_failed(end)
@@ -441,7 +453,8 @@ class Group:
             chunk = self.log.read(effect.start, log_end, effect.max_bytes)
             end, blob = chunk.end, b"".join(chunk.buffers)
             self._last_blob = (effect.start, end, blob)
-        self.host.send(effect.to, wire.Replicate(self.key, effect.message), blob)
+        message = wire.Replicate(self.key, effect.message)
+        self.host.transport.send(effect.to, message, (blob,) if blob else ())
         return events.Sent(to=effect.to, incarnation=effect.message.to, attempt=effect.attempt, end=end)
 
     def _waits_for_disk(self, effect: effects.SendEntries) -> bool:
@@ -510,7 +523,7 @@ class Group:
         self.depot_ends = dict(self._coming_ends)
         self.bases.clear()
 
-    def applied(self, end: Offset) -> None:
+    def on_applied(self, end: Offset) -> None:
         self.step(events.Applied(end=end))
         tasks: set[TaskId] = set()
         depots: dict[tuple[TaskId, str], DepotOffset] = {}
@@ -523,7 +536,7 @@ class Group:
             del self.bases[first]
         for task in tasks:
             self.growth[task] = self.growth.get(task, 0) + 1
-        self.host.grown(self, tasks, depots, end)
+        self.host.on_growth(self, tasks, depots, end)
 
     # A leader's state takes the place of this one.
 

@@ -84,7 +84,7 @@ class StreamDesk:
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
-        self.entries = Entries()
+        self.entries = Entries(worker.tickets)
         self.hops = Hops(worker, self._take)
         self._tickets = itertools.count(1)
         #: The epoch in which a group's streams run, or are about to; and by whose beginning, for they may

@@ -6,10 +6,10 @@ later, or the leader's epoch ends, and then whoever waits has no more say. So no
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stretto.replog.core import effects, events
@@ -17,20 +17,32 @@ from stretto.replog.core.producers import NO_PRODUCER
 from stretto.replog.frame import Kind
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Buffer, Epoch, Offset, TaskId
+from stretto.worker.replica.tickets import Ticket, Tickets
 
 if TYPE_CHECKING:
     from stretto.worker.replica.group import Group
     from stretto.worker.replica.meter import Meter
 
 
-class Entries:
-    """Owned by the loop. Its requests have negative numbers, those of clients positive ones."""
+@dataclass(slots=True, eq=False)
+class _Asked(Ticket):
+    """What becomes of an entry that was not refused is told by :meth:`Entries.applied`."""
 
-    def __init__(self) -> None:
-        self._numbers = itertools.count(-1, -1)
-        self._refused: set[int] = set()
-        #: Not answered: whose failures they would be.
-        self._asked: dict[int, tuple[Meter, Kind]] = {}
+    meter: Meter
+    kind: Kind
+    """Where it is counted if it fails."""
+    is_refused: bool = False
+
+    def on_reply(self, result: effects.Result) -> None:
+        self.meter.answered(self.kind, result)
+        self.is_refused = isinstance(result, effects.Refused)
+
+
+class Entries:
+    """Owned by the loop."""
+
+    def __init__(self, tickets: Tickets) -> None:
+        self._tickets = tickets
         #: In the log, and not applied.
         self._waiting: dict[GroupKey, deque[tuple[Offset, Epoch, Callable[[], None]]]] = {}
 
@@ -45,14 +57,13 @@ class Entries:
     ) -> bool:
         """False if it is refused, and has no effect. Else ``then`` is called once it is applied, unless the
         epoch ends before. Not to be called while the group carries out its effects."""
-        number = next(self._numbers)
         leader = group.leader
         if leader is None or group.closed:
             return False
-        self._asked[number] = (group.meter, kind)
+        asked = _Asked(group.meter, kind)
         group.step(
             events.Append(
-                request=number,
+                request=self._tickets.take(asked),
                 kind=kind,
                 task=task,
                 producer=NO_PRODUCER,
@@ -63,19 +74,11 @@ class Entries:
                 until_applied=True,
             )
         )
-        if number in self._refused:
-            self._refused.discard(number)
+        if asked.is_refused:
             return False
         waiting = self._waiting.setdefault(group.key, deque())
         waiting.append((group.replica.log_end, leader.epoch, then))
         return True
-
-    def replied(self, request: int, result: effects.Result) -> None:
-        """What becomes of one that was not refused is told by :meth:`applied`."""
-        meter, kind = self._asked.pop(request)
-        meter.answered(kind, result)
-        if isinstance(result, effects.Refused):
-            self._refused.add(request)
 
     def applied(self, group: Group, end: Offset) -> None:
         waiting = self._waiting.get(group.key)

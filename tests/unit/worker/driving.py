@@ -38,6 +38,8 @@ class Driven:
         self.clock = 10_000
         self.turns = 0
         self.sent: list[tuple[WorkerId, messages.AnyMessage]] = []
+        #: Of each that was sent.
+        self.bodies: list[tuple[bytes, ...]] = []
         self.replies: dict[int, effects.Result] = {}
         self.stopped: list[str] = []
         self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -51,8 +53,8 @@ class Driven:
         self.is_tailed = True
         self.sample: Callable[[Group, int], None] = lambda *_: None
         self._meter = Meter()
-        self.loop = self.commit = self.applier = self.telemetry = self.metastore = self.catchup = self
-        self.disk = self
+        self.loop = self.commit = self.applier = self.metastore = self.catchup = self
+        self.disk = self.transport = self.replicas = self.tickets = self
         (folder / "replog").mkdir()
         log = Replog.open(OsFolder(folder / "replog"), segment_bytes=segment_bytes, tail_bytes=0)
         state = AppliedState.open(folder / "state", (TASK,))
@@ -189,7 +191,7 @@ class Driven:
 
     def apply_all(self) -> None:
         if self._unapplied:
-            self.group.applied(self.write_to_state())
+            self.group.on_applied(self.write_to_state())
             self.end_turn()
 
     def close(self) -> None:
@@ -216,7 +218,7 @@ class Driven:
 
     def submit(self, log: Replog, *, durable: bool = True) -> None:
         log.sync()
-        self.call_soon(lambda: self.group.committed(log.durable_end_offset))
+        self.call_soon(lambda: self.group.on_committed(log.durable_end_offset))
 
     def expect(self, log: Replog, *, awaited: bool) -> None:
         pass
@@ -266,13 +268,7 @@ class Driven:
     def meter(self, _: GroupKey) -> Meter:
         return self._meter
 
-    def send(self, to: WorkerId, message: wire.Replicate, blob: bytes) -> None:
-        self.sent.append((to, message.message))
-
-    def replied(self, request: int, result: effects.Result) -> None:
-        self.replies[request] = result
-
-    def grown(
+    def on_growth(
         self,
         group: Group,
         tasks: Collection[TaskId],
@@ -284,9 +280,18 @@ class Driven:
     def awaits_growth(self, group: Group) -> bool:
         return self.is_tailed and group.leader is not None
 
-    def looked(self, group: Group) -> None:
+    def on_role_change(self, group: Group) -> None:
         pass
 
-    def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
+    # Of its parts: the transport, the tickets, the replicas.
+
+    def send(self, to: WorkerId, message: wire.Replicate, bodies: Sequence[bytes] = ()) -> None:
+        self.sent.append((to, message.message))
+        self.bodies.append(tuple(bodies))
+
+    def deliver(self, number: int, result: effects.Result) -> None:
+        self.replies[number] = result
+
+    def stop(self, group: Group, why: str, *, renew: bool) -> None:
         self.stopped.append(why)
         group.closed = True

@@ -151,7 +151,7 @@ def test_nothing_is_applied_or_synced_after_a_failure(
         applier.checkpoint(group)
         applier.after_applied(loop.stop)
 
-    group = MagicMock(state=state, apply_failed=False, closed=False, step=step, applied=applied.append)
+    group = MagicMock(state=state, apply_failed=False, closed=False, step=step, on_applied=applied.append)
     if fails_at == "apply":
         applier.apply(group, first, Offset(1))
     else:

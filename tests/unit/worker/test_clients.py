@@ -23,6 +23,7 @@ from stretto.vocabulary.records import pack
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId, WorkerId
 from stretto.wire import messages as wire
 from stretto.worker.clients import MARKER_BYTES_MAX, Clients
+from stretto.worker.replica.tickets import Tickets
 
 KEY = GroupKey("M", 1, 0)
 NAMED = named_producer_id(5, lasting=True)
@@ -47,7 +48,8 @@ class World:
             bases={},
             depot_ends={},
         )
-        self.worker = MagicMock(groups={KEY: self.group}, options=OptionSet())
+        self.tickets = Tickets()
+        self.worker = MagicMock(groups={KEY: self.group}, options=OptionSet(), tickets=self.tickets)
         self.worker.config.module = "M"
         pstate = SimpleNamespace(name="counts")
         self.worker.description = ModuleDescription(
@@ -205,9 +207,9 @@ def test_an_append_is_answered_once_as_it_came_out(
     world: World, result: effects.Result, reply: wire.ToClient
 ) -> None:
     world.append()
-    world.clients.replied(world.steps[0].request, result)
+    world.tickets.deliver(world.steps[0].request, result)
     assert world.replies == [reply]
-    world.clients.replied(world.steps[0].request, result)
+    world.tickets.deliver(world.steps[0].request, result)
     assert world.replies == [reply]
 
 
@@ -218,7 +220,7 @@ def test_an_entry_of_the_workers_own_is_told_to_whoever_appended_it(world: World
     assert (event.kind, event.producer, event.count, event.until_applied) == (Kind.TRIM, 0, 1, True)
     world.append()
     assert world.steps[1].request != event.request
-    world.clients.replied(event.request, effects.Unknown())
+    world.tickets.deliver(event.request, effects.Unknown())
     assert heard == [effects.Unknown()]
     assert world.replies == []
 

@@ -14,6 +14,7 @@ import pytest
 from stretto.catchup.desk import CatchupDesk
 from stretto.replog.core import effects, events, messages
 from stretto.replog.folder import OsFile, OsFolder
+from stretto.replog.frame import decode
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
 from stretto.state.applied import AppliedState
@@ -80,6 +81,22 @@ def test_a_log_is_cut_under_a_follower_that_is_sent_what_goes(driven: Driven) ->
     assert [each.reason for each in told if isinstance(each, messages.Reject)] == [
         messages.RejectReason.OUT_OF_RANGE
     ]
+
+
+def test_entries_travel_as_one_body_and_what_has_none_without_any(driven: Driven) -> None:
+    append(driven, 1)
+    start = driven.group.log.end_offset
+    driven.join(W1, start)
+    driven.end_turn()
+    driven.append(1, [b"a"])
+    driven.append(2, [b"b"])
+    driven.end_turn()
+    assert any(driven.bodies)
+    for (_, message), bodies in zip(driven.sent, driven.bodies, strict=True):
+        assert len(bodies) <= isinstance(message, messages.Entries)
+        assert all(bodies), "what is empty is not sent"
+    frames = [frame for bodies in driven.bodies for body in bodies for frame in decode(memoryview(body))]
+    assert [frame.header.offset for frame in frames] == [start, start + 1]
 
 
 def test_old_entries_are_sent_once_they_are_in_memory_and_live_ones_do_not_wait_for_them(
@@ -360,7 +377,7 @@ def test_who_reads_at_a_replica_that_is_given_up_is_told(following: Driven) -> N
     worker.config.plans = ()
     replicas = Replicas(worker)
     replicas._storages[KEY] = replicas._fsync[KEY] = MagicMock()
-    replicas.gave_up(following.group, "its replica moved to another worker", lambda: None)
+    replicas.give_up(following.group, "its replica moved to another worker", lambda: None)
     assert isinstance(following.replies[1], effects.Refused)
     assert following.group.closed
 
@@ -379,10 +396,10 @@ def test_a_step_that_is_not_carried_out_whole_is_a_broken_invariant(
 ) -> None:
     """Whoever answers errors of messages and goes on must not do so with a replica between two states."""
 
-    def replied(_: int, __: effects.Result) -> None:
+    def deliver(_: int, __: effects.Result) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(driven, "replied", replied)
+    monkeypatch.setattr(driven, "deliver", deliver)
     driven.append(1, [b"x"])
     with pytest.raises(InvariantViolation, match=r"not carried out .*ZeroDivisionError"):
         driven.end_turn()

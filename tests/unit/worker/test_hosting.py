@@ -31,7 +31,7 @@ class Holding:
         plans = plans_of("m", ASSIGNMENT)
         self.worker = WorkerId("m-0")
         self.config = SimpleNamespace(data_dir=folder, module="m")
-        self.regrouping = SimpleNamespace(assigned=lambda _: None, switch=lambda _: False)
+        self.regrouping = SimpleNamespace(on_assignment=lambda _: None, switch=lambda _: False)
         self.replicas = SimpleNamespace(stopped={}, folder=lambda _: SimpleNamespace(open=None))
         self.retention = RetentionDesk(cast(Any, self))
         self.opening: list[object] = []
@@ -43,12 +43,12 @@ class Holding:
     def settings(self, plan: GroupPlan) -> Settings:
         return Settings(unclean_election=plan.is_given_up)
 
-    def peers_changed(self) -> None:
+    def on_peers_changed(self) -> None:
         pass
 
     def assigned(self, **changes: Any) -> list[bool]:
         """Which groups may elect uncleanly after this."""
-        self.hosting.assigned(msgspec.structs.replace(ASSIGNMENT, **changes))
+        self.hosting.on_assignment(msgspec.structs.replace(ASSIGNMENT, **changes))
         return [group.is_unclean for group in self.groups.values()]
 
 

@@ -4,7 +4,6 @@ answered by, and when."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,10 +24,13 @@ from stretto.wire import messages as wire
 from stretto.worker.reads.page_residency import ENOUGH_KEYS
 from stretto.worker.reads.reads import Reads
 from stretto.worker.replica.group import Group
+from stretto.worker.replica.tickets import Tickets
 from tests.unit.core.group import ALL, SETTINGS, W0, W1, settings
 from tests.unit.worker.driving import KEY, TASK, Driven
 
 PSTATE = "counts"
+PUT = 1_000
+"""A number that no read has."""
 COUNTS = PStateSpec(name=PSTATE, type=describe(dict[str, str]))
 
 
@@ -47,10 +49,10 @@ class Reading:
             options=OptionSet({}),
             description=ModuleDescription(tasks=1, depots=(), pstates=(COUNTS,)),
         )
-        numbers = count(1_000)
-        self.reads = Reads(cast(Any, worker), lambda: next(numbers))
+        self.tickets = Tickets()
+        self.reads = Reads(cast(Any, worker), self.tickets)
         self.reads._points.residence.looked_up(ENOUGH_KEYS, waits=0)
-        driven.sample = self.reads.sample
+        driven.sample = self.tickets.sample
         driven.is_tailed = False
 
     def _replied(self, _: object, reply: Any, __: object = ()) -> None:
@@ -65,7 +67,7 @@ class Reading:
         change = pack_changes({PSTATE: Changes(puts=((b"k", value),))})
         self.driven.group.step(
             events.Append(
-                request=1,
+                request=PUT,
                 kind=Kind.STATE,
                 task=TASK,
                 producer=ProducerId(0),
@@ -76,7 +78,7 @@ class Reading:
             )
         )
         self.driven.end_turn()
-        assert isinstance(self.driven.replies.pop(1), effects.Acked)
+        assert isinstance(self.driven.replies.pop(PUT), effects.Acked)
 
     def get(self, request: int, *, stale: wire.Stale | None = None) -> None:
         self.reads.received(b"client", wire.ReadRows(request, KEY, PSTATE, (TASK,), (b"k",), stale))
@@ -87,7 +89,7 @@ class Reading:
         self.driven.end_turn()
         self.driven.apply_all()
         for request, result in list(self.driven.replies.items()):
-            self.reads.replied(request, result)
+            self.tickets.deliver(request, result)
         self.driven.replies.clear()
 
     def lease_ends_during_the_next_look_up(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,28 +101,28 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def prepared(world: World) -> None:
-    world.desk.assigned(assignment(next_=5))
+    world.desk.on_assignment(assignment(next_=5))
     world.seal(*OLD)
     world.work()
 
 
 def test_replicas_hear_of_a_grouping_once_and_those_that_begin_later_too(world: World) -> None:
-    world.desk.assigned(assignment(next_=5))
+    world.desk.on_assignment(assignment(next_=5))
     heard = events.Regrouping(present=3, next=5, closing=0, abandoned=0)
     for group in world.groups.values():
         group.step.assert_called_once_with(heard)
-    world.desk.assigned(assignment(next_=5))
+    world.desk.on_assignment(assignment(next_=5))
     assert world.groups[OLD[0]].step.call_count == 1
     later = MagicMock()
-    world.desk.begun(later)
+    world.desk.on_begun(later)
     later.step.assert_called_once_with(heard)
-    world.desk.assigned(assignment(next_=5, closing=True))
+    world.desk.on_assignment(assignment(next_=5, closing=True))
     world.groups[OLD[0]].step.assert_called_with(events.Regrouping(present=3, next=5, closing=5, abandoned=0))
 
 
 def test_a_replica_is_prepared_when_all_that_it_takes_tasks_from_are_sealed(world: World) -> None:
     world.desk.consider()
-    world.desk.assigned(assignment(next_=5))
+    world.desk.on_assignment(assignment(next_=5))
     assert world.desk.awaits_seals
     world.seal(OLD[0])
     assert world.works == []
@@ -143,14 +143,14 @@ def test_a_replica_is_prepared_when_all_that_it_takes_tasks_from_are_sealed(worl
 
 
 def test_a_seal_of_another_grouping_prepares_nothing(world: World) -> None:
-    world.desk.assigned(assignment(next_=5))
+    world.desk.on_assignment(assignment(next_=5))
     world.seal(*OLD, grouping=4)
     assert world.works == []
 
 
 def test_nothing_is_prepared_without_a_replica_of_every_group_or_for_another_worker(world: World) -> None:
     gone = world.worker.groups.pop(OLD[1])
-    world.desk.assigned(assignment(next_=5))
+    world.desk.on_assignment(assignment(next_=5))
     world.seal(*OLD)
     assert world.works == []
     world.worker.groups[OLD[1]] = gone
@@ -179,7 +179,7 @@ def test_what_is_prepared_tells_which_seals_it_goes_on_from(
 
 
 def test_a_seal_that_was_taken_back_or_a_bad_disk_is_tried_again_later(world: World) -> None:
-    world.desk.assigned(assignment(next_=5))
+    world.desk.on_assignment(assignment(next_=5))
     world.seal(*OLD)
     world.groups[OLD[0]].state.seal.return_value = None
     world.work()
@@ -205,12 +205,12 @@ def test_a_grouping_that_is_abandoned_is_promised_no_more_and_its_files_go(
     world: World, tmp_path: Path
 ) -> None:
     prepared(world)
-    world.desk.assigned(assignment(next_=5, closing=True))
+    world.desk.on_assignment(assignment(next_=5, closing=True))
     assert world.desk.closed == 5
     assert world.registered == 2
     for name in ("m-3-0", "m-5-0", "m-6-0", "other-5-0", "m-5-0.tmp"):
         (tmp_path / "groups" / name).mkdir()
-    world.desk.assigned(assignment(abandoned=5))
+    world.desk.on_assignment(assignment(abandoned=5))
     assert world.desk.closed == 0
     assert world.desk.prepared == {}
     assert world.registered == 4
@@ -221,18 +221,18 @@ def test_a_grouping_that_is_abandoned_is_promised_no_more_and_its_files_go(
 
 
 def test_what_was_prepared_for_a_grouping_abandoned_meanwhile_is_not_promised(world: World) -> None:
-    world.desk.assigned(assignment(next_=5))
+    world.desk.on_assignment(assignment(next_=5))
     world.seal(*OLD)
-    world.desk.assigned(assignment(next_=7, abandoned=5))
+    world.desk.on_assignment(assignment(next_=7, abandoned=5))
     world.work()
     assert world.desk.prepared == {}
     assert world.registered == 0
 
 
 def test_a_closed_grouping_stays_closed_until_it_is_abandoned(world: World) -> None:
-    world.desk.assigned(assignment(next_=5, closing=True))
+    world.desk.on_assignment(assignment(next_=5, closing=True))
     assert (world.desk.closed, world.registered) == (5, 1)
-    world.desk.assigned(assignment(generation=5, groups=1))
+    world.desk.on_assignment(assignment(generation=5, groups=1))
     assert (world.desk.closed, world.registered) == (5, 1), "the next one is in force"
 
 
@@ -240,22 +240,22 @@ def test_what_was_promised_of_a_replica_that_is_lost_is_promised_no_more(world: 
     prepared(world)
     unrelated = MagicMock()
     unrelated.plan.tasks = (TaskId(9),)
-    world.desk.lost(unrelated)
+    world.desk.on_lost(unrelated)
     assert world.desk.prepared == {NEW: "fresh"}
-    world.desk.lost(world.groups[OLD[0]])
+    world.desk.on_lost(world.groups[OLD[0]])
     assert world.desk.prepared == {}
 
 
 def in_force(world: World) -> Assignment:
     prepared(world)
     following = assignment(generation=5, groups=1)
-    world.desk.assigned(following)
+    world.desk.on_assignment(following)
     return following
 
 
 def test_without_an_old_grouping_there_is_nothing_to_switch(world: World) -> None:
     assert not world.desk.switch(assignment())
-    world.worker.replicas.gave_up.assert_not_called()
+    world.worker.replicas.give_up.assert_not_called()
 
 
 def test_all_old_replicas_are_closed_then_the_new_ones_opened_and_then_the_old_files_deleted(
@@ -266,7 +266,7 @@ def test_all_old_replicas_are_closed_then_the_new_ones_opened_and_then_the_old_f
     world.worker.replicas.has_storage.side_effect = lambda key: key in OLD
     assert world.desk.switch(following)
     assert world.desk.switch(following), "as long as some are closing"
-    [given_up] = world.worker.replicas.gave_up.call_args_list
+    [given_up] = world.worker.replicas.give_up.call_args_list
     [forgotten] = world.worker.replicas.forget_stopped.call_args_list
     assert given_up.args[0] is world.groups[OLD[0]]
     assert forgotten.args[0] == OLD[1]
@@ -277,22 +277,22 @@ def test_all_old_replicas_are_closed_then_the_new_ones_opened_and_then_the_old_f
     given_up.args[2]()
     [hosted] = world.worker.hosting.host.call_args_list
     assert hosted.args[0].key == NEW
-    world.worker.peers_changed.assert_called_once_with()
+    world.worker.on_peers_changed.assert_called_once_with()
 
     world.worker.hosting.plans[NEW] = hosted.args[0]
-    world.desk.opened()
-    world.worker.regrouped.assert_not_called()
+    world.desk.on_opened()
+    world.worker.on_regrouped.assert_not_called()
     for name in ("m-3-0", "m-3-1", "m-5-0"):
         (tmp_path / "groups" / name).mkdir()
     world.worker.replicas.has_storage.side_effect = None
     world.desk.closed = 5
-    world.desk.opened()
-    world.worker.regrouped.assert_called_once_with()
+    world.desk.on_opened()
+    world.worker.on_regrouped.assert_called_once_with()
     assert (world.desk.closed, world.desk.prepared) == (0, {})
     world.work()
     assert {path.name for path in (tmp_path / "groups").iterdir()} == {"m-5-0"}
-    world.desk.opened()
-    world.worker.regrouped.assert_called_once_with()
+    world.desk.on_opened()
+    world.worker.on_regrouped.assert_called_once_with()
     assert not world.desk.switch(following)
 
 
@@ -308,20 +308,20 @@ def test_a_replica_whose_files_are_in_use_is_closed_a_moment_later(world: World,
 
     set_busy(True)
     world.desk.switch(following)
-    gave_up = world.worker.replicas.gave_up
-    assert [each.args[0].key for each in gave_up.call_args_list] == [OLD[0]]
-    gave_up.call_args.args[2]()
+    give_up = world.worker.replicas.give_up
+    assert [each.args[0].key for each in give_up.call_args_list] == [OLD[0]]
+    give_up.call_args.args[2]()
     world.worker.hosting.host.assert_not_called()
     world.loop.pass_ms(AGAIN_MS)
-    assert gave_up.call_count == 1
+    assert give_up.call_count == 1
     set_busy(False)
     world.loop.pass_ms(AGAIN_MS)
-    assert [each.args[0].key for each in gave_up.call_args_list] == OLD
-    gave_up.call_args.args[2]()
+    assert [each.args[0].key for each in give_up.call_args_list] == OLD
+    give_up.call_args.args[2]()
     world.worker.hosting.host.assert_called_once()
     world.loop.pass_ms(10 * AGAIN_MS)
     assert (
-        gave_up.mock_calls == gave_up.call_args_list == [call(*each.args) for each in gave_up.call_args_list]
+        give_up.mock_calls == give_up.call_args_list == [call(*each.args) for each in give_up.call_args_list]
     )
 
 
@@ -329,7 +329,7 @@ def test_replicas_beside_one_whose_files_are_in_use_are_closed_at_once(world: Wo
     following = in_force(world)
     world.worker.replicas.is_busy.side_effect = lambda key: key == OLD[0]
     world.desk.switch(following)
-    assert [each.args[0] for each in world.worker.replicas.gave_up.call_args_list] == [world.groups[OLD[1]]]
+    assert [each.args[0] for each in world.worker.replicas.give_up.call_args_list] == [world.groups[OLD[1]]]
 
 
 def test_folders_that_cannot_be_deleted_do_no_harm(

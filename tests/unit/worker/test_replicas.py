@@ -66,15 +66,8 @@ class World:
     def told_to_all(self) -> None:
         """Whoever has something of the replica has heard that it is here no more."""
         worker = self.worker
-        [forgotten] = worker.scans.forget.call_args_list
-        assert forgotten.args[0] == KEY
-        for told in (
-            worker.catchup.group_closed,
-            worker.streams.closed,
-            worker.microbatches.closed,
-            worker.clients.reads.parked.group_changed,
-        ):
-            assert told.call_args_list == [call(KEY)]
+        [closed] = worker.on_replica_closed.call_args_list
+        assert closed.args[0] == KEY
         assert KEY not in worker.groups
         assert not self.replicas.has_storage(KEY)
         assert KEY not in self.replicas._fsync
@@ -105,6 +98,8 @@ def begun_groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_a_replica_that_is_stopped_is_told_to_all_closed_when_quiet_and_opened_again(world: World) -> None:
     world.replicas.stop(world.group, "a bad disk", renew=False)
     world.told_to_all()
+    world.worker.on_replica_closed.assert_called_once_with(KEY, "its replica was stopped (a bad disk)")
+    world.worker.metadata.group_closed.assert_not_called()
     stopped = world.replicas.stopped[KEY]
     assert stopped.why == "a bad disk"
     assert world.replicas.is_busy(KEY)
@@ -127,7 +122,7 @@ def test_a_replica_that_is_stopped_is_told_to_all_closed_when_quiet_and_opened_a
 
 def test_a_replica_whose_folder_is_suspect_is_renewed_and_counts_as_lost(world: World) -> None:
     world.replicas.stop(world.group, "it diverged", renew=True)
-    world.worker.regrouping.lost.assert_called_once_with(world.group)
+    world.worker.regrouping.on_lost.assert_called_once_with(world.group)
     world.calm()
     world.work()
     world.work()
@@ -136,7 +131,7 @@ def test_a_replica_whose_folder_is_suspect_is_renewed_and_counts_as_lost(world: 
 
 def test_a_replica_that_is_only_stopped_is_not_lost(world: World) -> None:
     world.replicas.stop(world.group, "no room", renew=False)
-    world.worker.regrouping.lost.assert_not_called()
+    world.worker.regrouping.on_lost.assert_not_called()
 
 
 def test_a_stopped_replica_comes_back_in_another_incarnation(
@@ -222,10 +217,10 @@ def test_a_replica_that_is_given_up_is_told_to_all_and_closed_when_nothing_is_in
     done: list[bool] = []
     stepped: list[events.Event] = []
     cast(Any, world.group).step = stepped.append
-    world.replicas.gave_up(world.group, "it moved", lambda: done.append(True))
+    world.replicas.give_up(world.group, "it moved", lambda: done.append(True))
     world.told_to_all()
     assert stepped == [events.SessionExpired()]
-    world.worker.scans.forget.assert_called_once_with(KEY, "it moved")
+    world.worker.on_replica_closed.assert_called_once_with(KEY, "it moved")
     world.worker.metadata.group_closed.assert_called_once_with(KEY)
     world.worker.metastore.unfollow.assert_called_once_with(KEY)
     world.worker.metastore.update_registration.assert_called_once_with()
@@ -264,7 +259,7 @@ def test_a_replica_that_comes_is_registered_followed_and_begun(
     monkeypatch.setattr(replicas_module, "FsyncSwitch", lambda *_: switch)
     world.replicas.stopped[KEY] = MagicMock()
     taken = MagicMock(unapplied=[1, 2])
-    world.replicas.took_on(world.group.plan, taken)
+    world.replicas.take_on(world.group.plan, taken)
     world.worker.metastore.update_registration.assert_called_once_with()
     world.worker.metastore.follow.assert_called_once_with(KEY)
     assert world.worker.groups == {KEY: group}
@@ -272,10 +267,10 @@ def test_a_replica_that_comes_is_registered_followed_and_begun(
     switch.want.assert_called_once_with(world.worker.option.return_value)
     world.worker.option.assert_called_with("replication.fsync")
     group.step.assert_called_once_with(events.Tick())
-    world.worker.regrouping.begun.assert_called_once_with(group)
+    world.worker.regrouping.on_begun.assert_called_once_with(group)
     assert world.replicas.stopped == {}
-    world.replicas.committed(taken.log, Offset(7))
-    group.committed.assert_called_once_with(Offset(7))
+    world.replicas.on_committed(taken.log, Offset(7))
+    group.on_committed.assert_called_once_with(Offset(7))
     switch.want.reset_mock()
     world.replicas.options_changed()
     switch.want.assert_called_once_with(world.worker.option.return_value)
@@ -284,12 +279,12 @@ def test_a_replica_that_comes_is_registered_followed_and_begun(
 def test_writes_of_a_replaced_log_concern_nobody(world: World) -> None:
     installed = MagicMock()
     heard: list[Any] = []
-    cast(Any, world.group).committed = heard.append
+    cast(Any, world.group).on_committed = heard.append
     old = world.group.log
     world.replicas.replaced(world.group, installed)
-    world.replicas.committed(old, Offset(1))
+    world.replicas.on_committed(old, Offset(1))
     assert heard == []
-    world.replicas.committed(installed.log, Offset(2))
+    world.replicas.on_committed(installed.log, Offset(2))
     assert heard == [2]
     assert world.replicas._storages[KEY] is installed
     assert world.replicas.storage_ids() == {KEY: installed.storage_id}

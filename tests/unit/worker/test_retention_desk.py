@@ -176,21 +176,21 @@ def test_a_paused_module_keeps_its_records_and_loses_what_was_deleted(world: Wor
     world.trims = {TASKS[0]: [Trim("d", 3)]}
     world.loop.pass_ms(LOOK_MS)
     assert world.looks == []
-    world.desk.deleted({"old": 4})
+    world.desk.on_deleted({"old": 4})
     world.find()
     assert world.appended == [(0, Drop(4, ("old",))), (1, Drop(4, ("old",)))]
 
 
 def test_what_an_update_deleted_is_dropped_where_it_is_not_yet(world: World) -> None:
     world.dropped[TASKS[0]] = 4
-    world.desk.deleted({"old": 4, "older": 3})
+    world.desk.on_deleted({"old": 4, "older": 3})
     world.find()
     assert world.appended == [(1, Drop(4, ("old", "older")))]
 
 
 def test_deletions_are_told_when_all_replicas_have_carried_them_out(world: World) -> None:
     registered = world.worker.metastore.update_registration
-    world.desk.deleted({"old": 4})
+    world.desk.on_deleted({"old": 4})
     world.dropped[TASKS[0]] = 4
     world.look()
     assert (world.desk.dropped, registered.call_count) == (0, 0)

@@ -14,9 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stretto.specs.assignments import Assignment, PlacedWorker
+from stretto.specs.modules import ModuleSpec, ModuleState
 from stretto.supervisor.children import _pid_of
+from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import WorkerId
 from stretto.worker.settings import WorkerSettings
+from stretto.worker.start import _config
 
 SETTINGS = WorkerSettings(
     worker=WorkerId("counts-0"),
@@ -28,8 +32,8 @@ SETTINGS = WorkerSettings(
     node="node-1",
     cluster="stretto",
     root="/stretto",
-    key=Path("cluster.key"),
-    credentials=None,
+    key_file=Path("cluster.key"),
+    credentials_file=None,
     session_timeout_ms=10_000,
     artifacts=None,
     launch="0123",
@@ -43,6 +47,30 @@ def test_settings_pass_a_command_line_unchanged() -> None:
     code = "import sys; from stretto.worker.settings import *; print(WorkerSettings.decode(sys.argv[1]))"
     done = subprocess.run([sys.executable, "-c", code, words], capture_output=True, text=True, check=True)
     assert done.stdout == f"{SETTINGS}\n"
+
+
+def test_a_worker_goes_by_all_that_it_was_given_and_by_what_that_led_to(tmp_path: Path) -> None:
+    given = msgspec.structs.replace(SETTINGS, data_dir=tmp_path)
+    assignment = Assignment(
+        generation=1, tasks=2, workers=(PlacedWorker(given.worker, "node-1"),), groups=((0,), (0,)), plan=1
+    )
+    spec = ModuleSpec(
+        artifact="a",
+        entry="m:M",
+        tasks=2,
+        threads=2,
+        workers=1,
+        replication_factor=1,
+        version=4,
+        state=ModuleState.RUNNING,
+    )
+    config = _config(given, None, None, assignment, spec)
+    assert {name: getattr(config, name) for name in given.__struct_fields__} == msgspec.structs.asdict(given)
+    assert (config.artifact, config.entry, config.description.version) == ("a", "m:M", 4)
+    assert [plan.key for plan in config.plans] == [GroupKey("counts", 1, 0), GroupKey("counts", 1, 1)]
+    by_hand = _config(given, None, None, assignment, None)
+    assert (by_hand.artifact, by_hand.entry, by_hand.restored) == ("", "", None)
+    assert (by_hand.description.tasks, by_hand.description.depots) == (2, None)
 
 
 @pytest.mark.parametrize("is_worker", [False, True])

@@ -20,6 +20,7 @@ from stretto.wire import messages as wire
 from stretto.worker.reads import reads as reads_module
 from stretto.worker.reads.parked_reads import PARKED_MAX, ParkedRead, ParkedReads
 from stretto.worker.reads.reads import Reads
+from stretto.worker.replica.tickets import Tickets
 from tests.unit.worker.turns import StillLoop
 
 KEY = GroupKey("counts", 1, 0)
@@ -45,7 +46,8 @@ class Depot:
         self.config = SimpleNamespace(module="counts")
         self.description = SimpleNamespace(depots=None, pstates=())
         self.options = OptionSet()
-        self.reads = Reads(cast(Any, self), iter(range(1, 1_000)).__next__)
+        self.tickets = Tickets()
+        self.reads = Reads(cast(Any, self), self.tickets)
 
     def ask(self, wait_ms: int, *, task: TaskId = TASK) -> None:
         message = wire.ReadDepot(7, KEY, task, "events", len(self.records), 1 << 20, True, wait_ms)
@@ -89,9 +91,9 @@ class Depot:
     def step(self, event: events.Event) -> None:
         self.steps.append(event)
         if isinstance(event, events.Read):
-            self.reads.sample(cast(Any, self), event.request)
+            self.tickets.sample(cast(Any, self), event.request)
         elif isinstance(event, events.Sampled):
-            self.reads.replied(event.request, self.result)
+            self.tickets.deliver(event.request, self.result)
 
     def read_depot(self, _task: TaskId, _depot: str, offset: DepotOffset, **_: int) -> DepotSlice:
         found = tuple(
@@ -264,7 +266,7 @@ def test_what_others_look_at_is_answered_to_them(depot: Depot) -> None:
     assert looked == ["looked"]
     assert told == [SERVED]
     assert depot.steps[0] == events.Read(request=1, max_staleness_ms=Millis(5), asks_first=True)
-    depot.reads.replied(1, SERVED)
+    depot.tickets.deliver(1, SERVED)
     assert told == [SERVED], "an answer is given once"
 
 
@@ -273,7 +275,8 @@ def test_stale_reads_that_are_one_to_the_core_want_what_the_most_demanding_of_th
         return reads_module._Read(b"client", wire.ReadRows(7, KEY, "p", (TASK,), (b"k",), stale))
 
     together = reads_module._Together(
-        [read(wire.Stale(50, Offset(3), Epoch(9))), read(wire.Stale(50, Offset(8), Epoch(2)))]
+        [read(wire.Stale(50, Offset(3), Epoch(9))), read(wire.Stale(50, Offset(8), Epoch(2)))],
+        cast(Any, None),
     )
     assert together.event(4) == events.Read(
         request=4, max_staleness_ms=Millis(50), after=Offset(8), after_epoch=Epoch(9)

@@ -13,7 +13,7 @@ import pytest
 from stretto.control import ModuleDescription
 from stretto.errors import PeerError
 from stretto.options import OptionSet
-from stretto.replog.core import effects, events
+from stretto.replog.core import events
 from stretto.specs.assignments import GroupPlan
 from stretto.specs.modules import DepotSpec, ModuleSpec, ModuleState, RestoredFrom
 from stretto.vocabulary.groups import GroupKey
@@ -157,7 +157,7 @@ def test_a_module_is_paused_and_resumed_once_each(worker: Any) -> None:
     assert worker.streams.settings_changed.call_count == 2
     assert worker.microbatches.settings_changed.call_count == 2
     assert worker.metastore.update_registration.call_count == 2
-    assert worker.retention.deleted.call_count == 4
+    assert worker.retention.on_deleted.call_count == 4
 
 
 def test_an_empty_replica_begins_with_what_the_spec_says_as_long_as_it_does(worker: Any) -> None:
@@ -172,7 +172,7 @@ def test_an_empty_replica_begins_with_what_the_spec_says_as_long_as_it_does(work
 def test_a_module_that_is_gone_or_goes_changes_nothing(worker: Any, seen: ModuleSpec | None) -> None:
     worker._spec_changed(seen)
     assert worker.artifact == "a"
-    worker.retention.deleted.assert_not_called()
+    worker.retention.on_deleted.assert_not_called()
     worker.executors.start.assert_not_called()
 
 
@@ -183,7 +183,7 @@ def test_new_code_is_taken_up_when_it_is_there(worker: Any, tmp_path: Path) -> N
     assert worker.artifact == "a"
     assert worker.description.version == 1, "what runs is the code of before"
     worker.executors.start.assert_not_called()
-    worker.retention.deleted.assert_called_once_with({"old": 2})
+    worker.retention.on_deleted.assert_called_once_with({"old": 2})
     (tmp_path / "b").mkdir()
     worker.loop.pass_ms(REOPEN_MS)
     assert worker.artifact == "b"
@@ -225,7 +225,7 @@ def test_a_module_without_functions_needs_no_executors(worker: Any) -> None:
 def test_after_a_regrouping_there_are_as_many_executors_as_groups_want(worker: Any) -> None:
     for count, wanted, restarts in ((0, 2, 0), (2, 2, 0), (2, 3, 1)):
         worker.executors.count, worker.executors.wanted = count, wanted
-        worker.regrouped()
+        worker.on_regrouped()
         assert worker.executors.start.call_count == restarts
     assert worker.metastore.update_registration.call_count == 3
 
@@ -279,10 +279,10 @@ def test_an_assignment_is_taken_up_unless_the_worker_stops(worker: Any) -> None:
     assignment = object()
     worker._assignment_read(assignment)
     worker.loop.run()
-    worker.hosting.assigned.assert_called_once_with(assignment)
+    worker.hosting.on_assignment.assert_called_once_with(assignment)
     worker._stopping_at = 5
     worker._assigned(assignment)
-    worker.hosting.assigned.assert_called_once_with(assignment)
+    worker.hosting.on_assignment.assert_called_once_with(assignment)
 
 
 def test_what_peers_say_is_not_taken_from_clients(worker: Any) -> None:
@@ -321,23 +321,6 @@ def test_requests_go_to_whom_they_concern(worker: Any) -> None:
             worker.clients.received.assert_called_with(b"x", message, [], is_worker=is_worker)
 
 
-def test_answers_go_to_who_asked(worker: Any) -> None:
-    result = effects.Unknown()
-    worker.replied(-3, result)
-    worker.streams.entries.replied.assert_called_once_with(-3, result)
-    worker.clients.replied.assert_not_called()
-    worker.replied(3, result)
-    worker.clients.replied.assert_called_once_with(3, result)
-    worker.sample(worker.groups[ONE], 4)
-    worker.clients.reads.sample.assert_called_once_with(worker.groups[ONE], 4)
-    worker.replica_stopped(worker.groups[ONE], "why", renew=True)
-    worker.replicas.stop.assert_called_once_with(worker.groups[ONE], "why", renew=True)
-    worker.send(W1, "message", b"")
-    worker.transport.send.assert_called_with(W1, "message", ())
-    worker.send(W1, "message", b"blob")
-    worker.transport.send.assert_called_with(W1, "message", (b"blob",))
-
-
 def test_growth_is_waited_for_by_topologies_seals_and_readers(worker: Any) -> None:
     group = worker.groups[ONE]
     worker.regrouping.awaits_seals = False
@@ -359,14 +342,26 @@ def test_growth_is_waited_for_by_topologies_seals_and_readers(worker: Any) -> No
 def test_growth_is_told_to_readers_topologies_and_who_awaits_seals(worker: Any, awaits_seals: bool) -> None:
     group, tasks, depots = worker.groups[ONE], {TaskId(0)}, {(TaskId(0), "d"): 5}
     worker.regrouping.awaits_seals = awaits_seals
-    worker.grown(group, tasks, depots, Offset(9))
+    worker.on_growth(group, tasks, depots, Offset(9))
     worker.clients.reads.parked.grown.assert_called_once_with(ONE, tasks)
     worker.streams.grown.assert_called_once_with(group, depots, Offset(9))
     worker.microbatches.grown.assert_called_once_with(group, depots)
     assert worker.regrouping.consider.call_count == awaits_seals
-    worker.looked(group)
+    worker.on_role_change(group)
     for told in (worker.streams.looked, worker.microbatches.looked, worker.catchup.looked):
         told.assert_called_once_with(group)
+
+
+def test_whoever_has_to_do_with_a_replica_that_is_closed_is_told_so(worker: Any) -> None:
+    worker.on_replica_closed(ONE, "it moved")
+    worker.scans.forget.assert_called_once_with(ONE, "it moved")
+    for told in (
+        worker.catchup.group_closed,
+        worker.streams.closed,
+        worker.microbatches.closed,
+        worker.clients.reads.parked.group_changed,
+    ):
+        assert told.call_args_list == [call(ONE)]
 
 
 def test_states_are_checkpointed_and_logs_flushed_but_for_those_being_replaced(worker: Any) -> None:
