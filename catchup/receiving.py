@@ -22,6 +22,7 @@ from stretto.replog.core import effects, events
 from stretto.replog.core.replica import RoleName
 from stretto.replog.storage import EpochStart
 from stretto.state.environment import NoSpace
+from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId, WorkerId
 from stretto.wire import catchup
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-AGAIN_MS = 1_000
-AGAIN_MAX_MS = 30_000
+AGAIN = Backoff(first_ms=1_000, most_ms=30_000)
 """From the failure of a transfer to the next one, and from one look at a full disk to the next: twice as long
 each time, up to this."""
 RATE_MS = 1_000
@@ -357,7 +357,7 @@ class StateReceiving:
         """The core is told that this goes on: it must not ask for a state that has no place to go."""
         group = receiving.group
         receiving.waits = why
-        wait_ms = min(_pause_ms(receiving.looks), group.replica.settings.state_timeout_ms // 2)
+        wait_ms = min(AGAIN.after(receiving.looks), group.replica.settings.state_timeout_ms // 2)
         receiving.looks += 1
         self._progressed(receiving)
         self._loop.call_after(wait_ms, self._look_for_room, receiving)
@@ -372,7 +372,7 @@ class StateReceiving:
         receiving.group.meter.counted("failed_transfers")
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        self._loop.call_after(_pause_ms(failures), self._give_up, receiving)
+        self._loop.call_after(AGAIN.after(failures), self._give_up, receiving)
 
     def _give_up(self, receiving: Receiving) -> None:
         if self._is_current(receiving):
@@ -486,7 +486,3 @@ class StateReceiving:
 
 def _alive_ms(receiving: Receiving) -> int:
     return receiving.group.replica.settings.state_timeout_ms // 8
-
-
-def _pause_ms(times: int) -> int:
-    return min(AGAIN_MS << min(times, 10), AGAIN_MAX_MS)

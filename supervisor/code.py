@@ -17,6 +17,7 @@ from stretto.network.keys import ClusterKey
 from stretto.network.loop import Loop
 from stretto.network.routing import Network
 from stretto.supervisor.artifacts import ArtifactStore
+from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.types import Incarnation
 from stretto.zk.watches.daemon_session import DaemonSession
 from stretto.zk.znodes.paths import Paths
@@ -24,8 +25,7 @@ from stretto.zk.znodes.records import NodeRegistration, decode
 
 log = structlog.get_logger()
 
-RETRY_MS_MIN = 500
-RETRY_MS_MAX = 10_000
+RETRY = Backoff(first_ms=500, most_ms=10_000)
 
 
 class ModuleCode:
@@ -52,15 +52,15 @@ class ModuleCode:
         self._changed = changed
         #: Unpacked. No code at all: modules whose assignment was made by hand.
         self._here = {""}
-        #: Being looked for, and how often that has failed.
-        self._missing: dict[str, int] = {}
+        #: Being looked for, and when again if that fails.
+        self._missing: dict[str, Backoff] = {}
         self._is_closed = False
         self._pool = ThreadPoolExecutor(1, "code")
 
     def is_here(self, digest: str) -> bool:
         """If it is not, it is being fetched from now on."""
         if digest not in self._here and digest not in self._missing:
-            self._missing[digest] = 0
+            self._missing[digest] = RETRY
             self._pool.submit(self._get, digest)
         return digest in self._here
 
@@ -121,8 +121,8 @@ class ModuleCode:
         self._changed()
 
     def _failed(self, digest: str, why: str) -> None:
-        wait_ms = min(RETRY_MS_MIN << min(self._missing[digest], 16), RETRY_MS_MAX)
-        self._missing[digest] += 1
+        wait_ms = self._missing[digest].delay_ms
+        self._missing[digest] = self._missing[digest].next()
         log.warning("module_code_missing", digest=digest, why=why, again_in_ms=wait_ms)
         self._loop.call_after(wait_ms, self._again, digest)
 

@@ -41,6 +41,7 @@ from stretto.supervisor.dead_registrations import Burials
 from stretto.supervisor.desired import Desired, Fate
 from stretto.supervisor.duplicates import Namesakes
 from stretto.supervisor.trials import CodeTrials
+from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.decoding import MALFORMED
 from stretto.vocabulary.types import Incarnation, Millis, WorkerId
 from stretto.worker.hosting.hosting import DELETING
@@ -52,8 +53,7 @@ from stretto.zk.znodes.records import ConductorRegistration, NodeRegistration, Z
 
 log = structlog.get_logger()
 
-RESTART_MS_MIN = 500
-RESTART_MS_MAX = 30_000
+RESTART = Backoff(first_ms=500, most_ms=30_000, at_once=1)
 LIFE_MS = 60_000
 """A worker that lived so long starts again at once, as if it had never failed."""
 SWEEP_MS = 10 * 60 * 1_000
@@ -101,16 +101,15 @@ class _Post:
 
     worker: WorkerId
     module: str
-    failures: int = 0
+    backoff: Backoff = RESTART
     """Since it last lived long enough."""
     not_before: Millis = Millis(0)
     """When it may start again."""
 
     def back_off(self, now: Millis) -> int:
         """Until the next start: nothing after the first failure, then twice as long each time."""
-        self.failures += 1
-        wait_ms = 0 if self.failures == 1 else RESTART_MS_MIN << min(self.failures - 2, 16)
-        wait_ms = min(wait_ms, RESTART_MS_MAX)
+        wait_ms = self.backoff.delay_ms
+        self.backoff = self.backoff.next()
         self.not_before = Millis(now + wait_ms)
         return wait_ms
 
@@ -356,7 +355,7 @@ class Supervisor:
             self._go_if_done()
             return
         if lived_ms >= LIFE_MS:
-            post.failures = 0
+            post.backoff = post.backoff.reset()
         self._try_again(post, "worker_exited", log=str(self._log_of(child.worker)), **fields)
 
     def _log_of(self, worker: WorkerId) -> Path:

@@ -5,7 +5,8 @@ None of them waits: what is not at hand on the loop is asked of the metastore, w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from stretto import control
 from stretto.errors import StrettoError
@@ -15,14 +16,88 @@ from stretto.wire import messages as wire
 from stretto.worker.topology.settling import Tally, not_led
 
 if TYPE_CHECKING:
-    from stretto.network.transport import Connection
-    from stretto.worker.process import Worker
+    from stretto.network.loop import Loop
+    from stretto.network.transport import Connection, Transport
+    from stretto.vocabulary.types import WorkerId
+    from stretto.worker.hosting.replicas import Replicas
+    from stretto.worker.microbatch.desk import MicrobatchDesk
+    from stretto.worker.replica.digests import Digests
+    from stretto.worker.replica.group import Group
+    from stretto.worker.scans.desk import ScanDesk
+    from stretto.worker.scans.moments import MomentDesk
+    from stretto.worker.snapshots import SnapshotDesk
+    from stretto.worker.telemetry import Telemetry
+    from stretto.worker.topology.desk import StreamDesk
+    from stretto.worker.topology.hold import Holding
+    from stretto.zk.metastore import Metastore
+
+
+class Config(Protocol):
+    """What calls need of a worker's configuration."""
+
+    @property
+    def module(self) -> str: ...
+
+    @property
+    def worker(self) -> WorkerId: ...
+
+
+class Host(Protocol):
+    """The worker, as the calls to it see it."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def worker(self) -> WorkerId: ...
+
+    @property
+    def description(self) -> control.ModuleDescription: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def metastore(self) -> Metastore: ...
+
+    @property
+    def groups(self) -> Mapping[GroupKey, Group]: ...
+
+    @property
+    def replicas(self) -> Replicas: ...
+
+    @property
+    def digests(self) -> Digests: ...
+
+    @property
+    def snapshots(self) -> SnapshotDesk: ...
+
+    @property
+    def telemetry(self) -> Telemetry: ...
+
+    @property
+    def holding(self) -> Holding: ...
+
+    @property
+    def streams(self) -> StreamDesk: ...
+
+    @property
+    def microbatches(self) -> MicrobatchDesk: ...
+
+    @property
+    def scans(self) -> ScanDesk: ...
+
+    @property
+    def moments(self) -> MomentDesk: ...
 
 
 class CallDesk:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
 
     def asked(self, sender: Connection, message: wire.Ask) -> None:

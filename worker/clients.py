@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Protocol, TypeAlias, assert_never
 
 from stretto.control import ModuleDescription
 from stretto.errors import PeerError, StrettoError
@@ -22,14 +22,21 @@ from stretto.state.environment import DEPOTS_MAX
 from stretto.vocabulary.records import BATCH_BYTES_MAX, RecordBatch, head
 from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId
 from stretto.wire import messages as wire
+from stretto.worker.reads import reads
 from stretto.worker.reads.reads import Reads
 from stretto.worker.replica.tickets import Ticket
 
 if TYPE_CHECKING:
     from stretto.network.transport import Connection
-    from stretto.worker.process import Worker
+    from stretto.worker.calls import CallDesk
+    from stretto.worker.metadata import MetadataDesk
+    from stretto.worker.microbatch.desk import MicrobatchDesk
     from stretto.worker.replica.group import Group
     from stretto.worker.replica.meter import Meter
+    from stretto.worker.replica.tickets import Tickets
+    from stretto.worker.topology.desk import StreamDesk
+    from stretto.worker.topology.queries import QueryDesk
+    from stretto.worker.topology.waiting import Waiters
 
 MARKER_BYTES_MAX = 64
 _RECORDS = (Kind.DEPOT, Kind.PRODUCER_OPEN, Kind.CLAIM)
@@ -72,10 +79,35 @@ class _Own(Ticket):
         self.then(result)
 
 
+class Host(reads.Host, Protocol):
+    """The worker, as its clients see it."""
+
+    @property
+    def tickets(self) -> Tickets: ...
+
+    @property
+    def metadata(self) -> MetadataDesk: ...
+
+    @property
+    def calls(self) -> CallDesk: ...
+
+    @property
+    def queries(self) -> QueryDesk: ...
+
+    @property
+    def streams(self) -> StreamDesk: ...
+
+    @property
+    def microbatches(self) -> MicrobatchDesk: ...
+
+    @property
+    def waiters(self) -> Waiters: ...
+
+
 class Clients:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._tickets = worker.tickets
         self.reads = Reads(worker, worker.tickets)

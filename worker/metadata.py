@@ -10,8 +10,9 @@ requests are looked at when a record changes, and by one sweep.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, WorkerId
@@ -19,9 +20,11 @@ from stretto.wire import messages as wire
 from stretto.zk.watches.survey import GroupSeen
 
 if TYPE_CHECKING:
-    from stretto.network.transport import Connection
-    from stretto.worker.process import Worker
+    from stretto.control import ModuleDescription
+    from stretto.network.loop import Loop
+    from stretto.network.transport import Connection, Transport
     from stretto.worker.replica.group import Group
+    from stretto.zk.metastore import Metastore
 
 WAIT_MS_MAX = 5_000
 PARKED_MAX = 10_000
@@ -54,10 +57,29 @@ class _Reading:
         return self.at is not None and now - self.at < FRESH_MS
 
 
+class Host(Protocol):
+    """The worker, as its metadata sees it."""
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def metastore(self) -> Metastore: ...
+
+    @property
+    def groups(self) -> Mapping[GroupKey, Group]: ...
+
+    @property
+    def description(self) -> ModuleDescription: ...
+
+
 class MetadataDesk:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._parked: dict[GroupKey, list[_Parked]] = {}
         self._parked_count = 0

@@ -515,20 +515,13 @@ class Worker:
             self.loop.call_after(50, self._hand_over)
 
     def _resign(self, group: Group) -> bool:
-        """True while it is worth waiting."""
+        """Let the leader hand over to whom it chooses; True while it is worth waiting."""
         leader = group.leader
         if leader is None:
             return False
-        if leader.handover is not None:
-            return True
-        others = [member.worker for member in leader.membership.committed if member.worker != self.worker]
-        ready = sorted(
-            (worker for worker in others if worker in leader.followers and not leader.followers[worker].gone),
-            key=lambda worker: -(leader.followers[worker].confirmed or 0),
-        )
-        if ready:
-            group.step(events.Resign(epoch=leader.epoch, target=ready[0]))
-        return bool(ready)
+        if leader.handover is None:
+            group.step(events.Resign(epoch=leader.epoch))
+        return leader.handover is not None
 
     def _close(self) -> None:
         self.metastore.close()

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
@@ -27,21 +27,19 @@ from stretto.errors import StorageError, StrettoError, UsageError
 from stretto.replog.frame import payload
 from stretto.snapshot.cuts import microbatch_at
 from stretto.snapshot.manifest import file_of, sync_folder
+from stretto.snapshot.unfinished import CREATING, MARKER_PREFIX
 from stretto.state.held import CopiedFile, HeldState
 from stretto.state.microbatch_entries import DATABASE
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId
 
 if TYPE_CHECKING:
+    from stretto.network.loop import Loop
     from stretto.replog.frame import Frame
-    from stretto.worker.process import Worker
     from stretto.worker.replica.group import Group
 
 log = structlog.get_logger()
 
-PREFIX = b"snapshot/"
-CREATING = "creating"
-"""The file of a snapshot that is not finished: a token of who makes it, and which one it is."""
 IDLE_MS = 30_000
 """What nobody has asked for in this time is let go."""
 HELD_MAX = 2
@@ -50,7 +48,7 @@ HELD_MAX = 2
 
 def is_snapshot(frame: Frame) -> bool:
     """Whether a marker is one of a snapshot."""
-    return bytes(payload(frame)).startswith(PREFIX)
+    return bytes(payload(frame)).startswith(MARKER_PREFIX)
 
 
 @dataclass(eq=False)
@@ -90,10 +88,35 @@ class _Kept:
         )
 
 
+class Config(Protocol):
+    """What snapshots need of a worker's configuration."""
+
+    @property
+    def cluster(self) -> str: ...
+
+    @property
+    def node(self) -> str: ...
+
+
+class Host(Protocol):
+    """The worker, as its snapshots see it."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def description(self) -> control.ModuleDescription: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    def option(self, name: str) -> Any: ...
+
+
 class SnapshotDesk:
     """Calls are the loop's; :meth:`marked` is the applying thread's."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._lock = threading.Lock()
         #: Oldest first.
@@ -104,7 +127,7 @@ class SnapshotDesk:
         """On the applying thread, when the marker was the last entry that was applied."""
         if time.time_ns() // 1_000_000 - frame.header.timestamp_ms > IDLE_MS:
             return
-        marker = bytes(payload(frame))[len(PREFIX) :].decode("ascii", "replace")
+        marker = bytes(payload(frame))[len(MARKER_PREFIX) :].decode("ascii", "replace")
         held = group.state.hold()
         topologies = [each.name for each in self._worker.description.topologies if each.kind == "microbatch"]
         kept = _Kept(
@@ -223,11 +246,6 @@ class SnapshotDesk:
         for each in kept:
             each.held.release()
         self._pool.shutdown(cancel_futures=True)
-
-
-def noted(module: str, name: str) -> str:
-    """How the note in a snapshot that is not finished ends."""
-    return f" {module}/{name}"
 
 
 def _require_same(folder: Path, token: str, node: str) -> None:

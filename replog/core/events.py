@@ -219,7 +219,8 @@ class Resign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Hand leadership to ``target``; meant for the leader of ``epoch`` and nobody else."""
 
     epoch: Epoch
-    target: WorkerId
+    target: WorkerId | None = None
+    """None: the worker stops, and the leader chooses."""
 
 
 class WorkFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -350,11 +350,6 @@ def settles_with_sync() -> bool:
     return True
 
 
-def retries_blindly() -> bool:
-    """A refused change is not sent again before the record was read again and our epoch found in it."""
-    return False
-
-
 def epoch_has_moved(seen: Epoch, mine: Epoch) -> bool:
     """Step down if it has."""
     return seen > mine
@@ -576,7 +571,6 @@ class Guards:
     resumes_unsettled: Callable[[], bool] = resumes_unsettled
     unknown_is_settled: Callable[[], bool] = unknown_is_settled
     settles_with_sync: Callable[[], bool] = settles_with_sync
-    retries_blindly: Callable[[], bool] = retries_blindly
     epoch_has_moved: Callable[[Epoch, Epoch], bool] = epoch_has_moved
     continues_log: Callable[[Offset, Offset], bool] = continues_log
     already_held: Callable[[Offset, Offset], bool] = already_held

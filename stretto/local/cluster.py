@@ -32,6 +32,7 @@ from stretto.process.java import require_java
 from stretto.process.private_files import open_private
 from stretto.specs.modules import ModuleState
 from stretto.supervisor.children import Child, Children
+from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.decoding import MALFORMED
 from stretto.vocabulary.types import WorkerId
 from stretto.zk.server.embedded import free_ports, is_free
@@ -43,8 +44,7 @@ CONDUCTOR_PORT = 7400
 UI_PORT = 8888
 PORTS_FILE = "cluster.json"
 READY_SECONDS = 60.0
-RESTART_MS = 500
-RESTART_MS_MAX = 30_000
+RESTART = Backoff(first_ms=500, most_ms=30_000, at_once=1)
 CALM_MS = 60_000
 """After so long a life, a death is an accident and not a habit."""
 LAST_WORDS_BYTES = 4_096
@@ -78,7 +78,7 @@ class NodePlace:
 class _Daemon:
     name: str
     command: list[str]
-    restarts: int = 0
+    backoff: Backoff = RESTART
 
 
 class LocalCluster:
@@ -296,11 +296,11 @@ class LocalCluster:
         if daemon.name in self._held:
             return
         lived_ms = self._loop.now - child.started_ms
-        daemon.restarts = 0 if lived_ms > CALM_MS else daemon.restarts + 1
+        daemon.backoff = daemon.backoff.reset() if lived_ms > CALM_MS else daemon.backoff.next()
         self._start_later(daemon, f"ended with {how}{_refusal_in(self.log_of(daemon.name))}")
 
     def _start_later(self, daemon: _Daemon, why: str) -> None:
-        delay_ms = min(RESTART_MS_MAX, RESTART_MS * 2 ** (daemon.restarts - 1)) if daemon.restarts else 0
+        delay_ms = daemon.backoff.delay_ms
         self.tell(
             f"{daemon.name} {why} and is started again in {delay_ms / 1_000:.1f} s; "
             f"its log is {self.log_of(daemon.name)}"
@@ -312,7 +312,7 @@ class LocalCluster:
         try:
             self._start(daemon.name)
         except OSError as error:
-            daemon.restarts += 1
+            daemon.backoff = daemon.backoff.next()
             self._start_later(daemon, f"cannot be started ({error.strerror})")
 
     def hold(self, name: str) -> None:

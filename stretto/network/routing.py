@@ -22,25 +22,24 @@ from stretto.network.connections import Connections, OnReply
 from stretto.network.direct_channel import DirectChannel
 from stretto.network.keys import ClusterKey, require_key
 from stretto.network.loop import Loop
+from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Buffer, Epoch, TaskId, WorkerId
 from stretto.wire import messages as wire
 from stretto.wire.messages import GroupView
 
 METADATA_TIMEOUT_MS = 1_000
-HEDGE_MS = 50
-HEDGE_MS_MAX = 1_000
+HEDGE = Backoff(first_ms=50, most_ms=1_000)
 NEWS_MS = 2_000
 """How long a worker may hold back an answer while there is none."""
 NEWS_AGAIN_MS = 50
-PATIENCE_MS = 5
-PATIENCE_MS_MAX = 200
+PATIENCE = Backoff(first_ms=5, most_ms=200)
 EAGER_ATTEMPTS = 8
 
 
 def patience_ms(attempt: int) -> int:
     """Before the same leader is tried once more: often at first, since a new one is ready in a moment."""
-    return min(PATIENCE_MS << min(max(0, attempt - EAGER_ATTEMPTS), 10), PATIENCE_MS_MAX)
+    return PATIENCE.after(max(0, attempt - EAGER_ATTEMPTS))
 
 
 @dataclass
@@ -293,14 +292,13 @@ class Network:
         """Ask who leads what; ``then`` runs when a worker has answered, however long that takes."""
         self._refreshing.append(then)
         if len(self._refreshing) == 1:
-            self._ask_until_answered(self._refreshes, HEDGE_MS)
+            self._ask_until_answered(self._refreshes, HEDGE)
 
-    def _ask_until_answered(self, refresh: int, hedge_ms: int) -> None:
+    def _ask_until_answered(self, refresh: int, hedge: Backoff) -> None:
         """One more is asked if those asked so far are slow to answer."""
         if refresh == self._refreshes:
             self._ask(refresh, len(self._addresses()))
-            again_ms = min(2 * hedge_ms, HEDGE_MS_MAX)
-            self.loop.call_after(hedge_ms, self._ask_until_answered, refresh, again_ms)
+            self.loop.call_after(hedge.delay_ms, self._ask_until_answered, refresh, hedge.next())
 
     def _ask(self, refresh: int, tries: int) -> None:
         addresses = self._addresses()

@@ -18,25 +18,25 @@ from stretto.network.dealer import Dealer
 from stretto.network.endpoint import Connection, Endpoint, OnMessage
 from stretto.network.keys import ClusterKey
 from stretto.network.loop import Loop
+from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.types import Buffer, Incarnation, WorkerId
 from stretto.wire import messages as wire
 
 __all__ = ["Connection", "Transport"]
 
-RECONNECT_MS = 20
-RECONNECT_MS_MAX = 1_000
+RECONNECT = Backoff(first_ms=20, most_ms=1_000)
 
 log = structlog.get_logger()
 
 
 class _Peer:
-    __slots__ = ("address", "dealer", "failures", "incarnation", "is_registered")
+    __slots__ = ("address", "backoff", "dealer", "incarnation", "is_registered")
 
     def __init__(self, address: str, incarnation: Incarnation) -> None:
         self.address = address
         self.incarnation = incarnation
         self.dealer: Dealer | None = None
-        self.failures = 0
+        self.backoff = RECONNECT
         self.is_registered = True
 
 
@@ -110,14 +110,13 @@ class Transport:
 
     def _lost(self, worker: WorkerId, peer: _Peer) -> None:
         if peer.dealer is not None and peer.dealer.was_up:
-            peer.failures = 0
+            peer.backoff = peer.backoff.reset()
         peer.dealer = None
         if not peer.is_registered:
             self._peers.pop(worker, None)
             return
-        delay_ms = min(RECONNECT_MS << min(peer.failures, 10), RECONNECT_MS_MAX)
-        peer.failures += 1
-        self._loop.call_after(delay_ms, self._connect, worker, peer)
+        self._loop.call_after(peer.backoff.delay_ms, self._connect, worker, peer)
+        peer.backoff = peer.backoff.next()
 
     def _heard(self, worker: WorkerId, peer: _Peer, parts: list[Buffer]) -> None:
         """A peer answers only to refuse us."""

@@ -2,6 +2,7 @@
 
 A snapshot is a folder, ``DIR/<module>/<name>``::
 
+    creating           while it is being made (:mod:`~stretto.snapshot.unfinished`)
     manifest.json      what it is, written last: without it there is no snapshot
     artifact.zip       the module's code
     task-<n>/data.mdb  the applied state of one task, compacted

@@ -50,11 +50,11 @@ from stretto.snapshot.manifest import (
     write_manifest,
 )
 from stretto.snapshot.options import options_of
+from stretto.snapshot.unfinished import CREATING, MARKER_PREFIX, note_suffix
 from stretto.specs.modules import ModuleSpec
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
 from stretto.wire import messages as wire
-from stretto.worker.snapshots import CREATING, PREFIX, noted
 
 TIMEOUT_SECONDS = 120.0
 HOLD_SECONDS = 8.0
@@ -104,7 +104,7 @@ def create(
     spec = cluster.ask(control.Specification(module=module))
     folder = to.absolute() / module / name
     cluster.ask(control.BeginSnapshot(module=module, name=name, folder=str(folder)))
-    token = secrets.token_hex(16) + noted(module, name)
+    token = secrets.token_hex(16) + note_suffix(module, name)
     is_ours = False
     try:
         _make_folder(folder, token)
@@ -295,7 +295,7 @@ class _Making:
         return list(self._pool.map(lambda view: self._mark(view, marker), views))
 
     def _mark(self, view: wire.GroupView, marker: str) -> _Group:
-        offset = mark(self._network, view, PREFIX.decode() + marker, HOLD_SECONDS)
+        offset = mark(self._network, view, MARKER_PREFIX.decode() + marker, HOLD_SECONDS)
         # Whoever answered has applied it; it may be another worker than the view says.
         deadline = time.monotonic() + ASK_SECONDS
         while time.monotonic() < deadline:

@@ -10,7 +10,7 @@ from pathlib import Path
 from stretto.control import SnapshotView
 from stretto.errors import StrettoError
 from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, read_manifest, sync_folder
-from stretto.worker.snapshots import CREATING, noted
+from stretto.snapshot.unfinished import CREATING, note_suffix
 
 DELETED = f"{MANIFEST}.deleted"
 
@@ -70,4 +70,4 @@ def _is_of(folder: Path, snapshot: SnapshotView) -> bool:
         note = (folder / CREATING).read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return False
-    return note.endswith(noted(snapshot.module, snapshot.name))
+    return note.endswith(note_suffix(snapshot.module, snapshot.name))

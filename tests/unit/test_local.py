@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from stretto.errors import UsageError
-from stretto.local import cluster as local
 from stretto.local.cluster import LocalCluster
 from stretto.supervisor.children import Child, Children
+from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.types import Millis, WorkerId
 from stretto.zk.server.embedded import free_ports
 
@@ -21,8 +21,8 @@ from stretto.zk.server.embedded import free_ports
 def test_a_daemon_that_cannot_be_started_on_a_full_disk_is_tried_again_and_the_others_stay_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "RESTART_MS", 1)
     cluster = LocalCluster(tmp_path, 1, port=0)
+    cluster._daemons["conductor"].backoff = Backoff(first_ms=1, most_ms=30_000, at_once=1)
     told: list[str] = []
     cluster.tell = told.append
     tried: list[str] = []

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import structlog
 
+from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.types import Buffer, TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.process import ExecutorProcess
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
     from stretto.vocabulary.types import WorkerId
 
 LOAD_MS = 60_000
-RESTART_MS = 100
-RESTART_MS_MAX = 10_000
+RESTART = Backoff(first_ms=200, most_ms=10_000, at_once=1)
 CANCEL_MS = 250
 """So long may a query go on that nobody waits for: a new process costs more than most queries do."""
 CALM_MS = 30_000
@@ -193,7 +193,7 @@ class _Slot:
         self._timer: int | None = None
         self._has_timed_out = False
         self._began_at = 0
-        self._failures = 0
+        self._backoff = RESTART
         self.problem = ""
         self._start()
 
@@ -260,10 +260,9 @@ class _Slot:
 
     def _again(self) -> None:
         if self._loop.now - self._began_at > CALM_MS or (self._is_loaded and self._has_timed_out):
-            self._failures = 0
-        delay_ms = min(RESTART_MS << self._failures, RESTART_MS_MAX) if self._failures else 0
-        self._failures = min(self._failures + 1, 16)
-        self._loop.call_after(delay_ms, self._start)
+            self._backoff = self._backoff.reset()
+        self._loop.call_after(self._backoff.delay_ms, self._start)
+        self._backoff = self._backoff.next()
 
     def _blame(self, how: str) -> None:
         """The first of the queue was running."""

@@ -11,9 +11,9 @@ few.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from stretto.errors import StrettoError
 from stretto.replog.core import effects
@@ -25,8 +25,8 @@ from stretto.worker.reads import row_queries
 from stretto.worker.reads.page_residency import Residence
 
 if TYPE_CHECKING:
-    from stretto.network.transport import Connection
-    from stretto.worker.process import Worker
+    from stretto.network.loop import Loop
+    from stretto.network.transport import Connection, Transport
     from stretto.worker.replica.group import Group
 
 TOGETHER_KEYS_MAX = 1_000
@@ -38,12 +38,25 @@ Asked: TypeAlias = "tuple[Connection, wire.ReadRows]"
 Found: TypeAlias = row_queries.Values | Exception
 
 
+class Host(Protocol):
+    """The worker, as its point reads see it."""
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def groups(self) -> Mapping[GroupKey, Group]: ...
+
+
 class PointReads:
     """Owned by the loop. ``begin`` is the way of any read, for point reads of one group and of one age."""
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Host,
         next_number: Callable[[], int],
         begin: Callable[[GroupKey, list[Asked]], None],
     ) -> None:

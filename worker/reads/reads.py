@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, assert_never
 
 import msgspec
 
@@ -25,14 +25,14 @@ from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.suggest import did_you_mean
 from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId
 from stretto.wire import messages as wire
-from stretto.worker.reads import row_queries
+from stretto.worker.reads import point_reads, row_queries
 from stretto.worker.reads.parked_reads import WAIT_MS_MAX, ParkedRead, ParkedReads
 from stretto.worker.reads.point_reads import Asked, Found, PointReads, failed, look_up, served
 from stretto.worker.replica.tickets import Ticket, Tickets
 
 if TYPE_CHECKING:
     from stretto.network.transport import Connection
-    from stretto.worker.process import Worker
+    from stretto.worker.replica.applier import Applier
     from stretto.worker.replica.group import Group
 
 READ_RECORDS_MAX = 100_000
@@ -107,10 +107,33 @@ class _Elsewhere(Ticket):
         self.then(result)
 
 
+class Config(Protocol):
+    """What reads need of a worker's configuration."""
+
+    @property
+    def module(self) -> str: ...
+
+
+class Host(point_reads.Host, Protocol):
+    """The worker, as its reads see it."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def description(self) -> ModuleDescription: ...
+
+    @property
+    def options(self) -> OptionSet: ...
+
+    @property
+    def applier(self) -> Applier: ...
+
+
 class Reads:
     """Owned by the loop."""
 
-    def __init__(self, worker: Worker, tickets: Tickets) -> None:
+    def __init__(self, worker: Host, tickets: Tickets) -> None:
         self._worker = worker
         self._tickets = tickets
         self._points = PointReads(worker, tickets.next_number, self._begin_points)

@@ -12,4 +12,7 @@
 The process is started by the first pin and ends by itself when there has been none for a while. It reads the
 files of the tasks as executors do. So reading millions of rows takes nothing from the loop that replicates:
 neither its interpreter nor its socket.
+
+It may import ``stretto.worker.reads``, ``stretto.worker.replica`` and what is below them; of the worker
+itself it knows ``Host``.
 """

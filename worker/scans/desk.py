@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import structlog
 
@@ -28,8 +28,11 @@ from stretto.worker.scans import protocol
 from stretto.worker.scans.process import Gone, ScanProcess
 
 if TYPE_CHECKING:
+    from stretto.network.keys import ClusterKey
+    from stretto.network.loop import Loop
     from stretto.vocabulary.groups import GroupKey
-    from stretto.worker.process import Worker
+    from stretto.vocabulary.types import WorkerId
+    from stretto.worker.reads.reads import Reads
     from stretto.worker.replica.group import Group
 
 HOLD_SECONDS = 2.0
@@ -41,10 +44,64 @@ T = TypeVar("T")
 Then: TypeAlias = Callable[["PinnedGroup | StrettoError"], None]
 
 
+class Config(Protocol):
+    """What scans need of a worker's configuration."""
+
+    @property
+    def module(self) -> str: ...
+
+    @property
+    def worker(self) -> WorkerId: ...
+
+    @property
+    def key(self) -> ClusterKey | None: ...
+
+    @property
+    def advertise(self) -> str | None: ...
+
+
+class Clients(Protocol):
+    """The worker's clients, of which scans need the reads alone."""
+
+    @property
+    def reads(self) -> Reads: ...
+
+
+class Host(Protocol):
+    """The worker, as its scans see it."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def worker(self) -> WorkerId: ...
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def description(self) -> control.ModuleDescription: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def groups(self) -> Mapping[GroupKey, Group]: ...
+
+    @property
+    def clients(self) -> Clients: ...
+
+    def option(self, name: str) -> Any: ...
+
+    def clear_readers(self) -> None:
+        """Free what a process that died in the middle of a read still occupies in the state's files."""
+        ...
+
+
 class ScanDesk:
     """Owned by the loop, except for what says otherwise."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._pool: ThreadPoolExecutor | None = None
         #: Set by the pinning thread alone.
@@ -183,7 +240,7 @@ class ScanDesk:
 class _Pinning:
     """One pin, on its way."""
 
-    def __init__(self, desk: ScanDesk, worker: Worker, call: control.PinGroup, then: Then) -> None:
+    def __init__(self, desk: ScanDesk, worker: Host, call: control.PinGroup, then: Then) -> None:
         self._desk = desk
         self._worker = worker
         self._call = call

@@ -20,7 +20,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import structlog
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
@@ -31,7 +31,8 @@ from stretto.zk.znodes.paths import named
 from stretto.zk.znodes.records import decode, encode
 
 if TYPE_CHECKING:
-    from stretto.worker.process import Worker
+    from stretto.network.loop import Loop
+    from stretto.vocabulary.types import WorkerId
     from stretto.zk.metastore import Metastore
 
 QUERIES_MAX = 64
@@ -49,10 +50,33 @@ MomentCall: TypeAlias = (
 Found: TypeAlias = control.MomentFound | tuple[control.ReadMoment, ...] | control.ReadMoment
 
 
+class Config(Protocol):
+    """What moments need of a worker's configuration."""
+
+    @property
+    def module(self) -> str: ...
+
+
+class Host(Protocol):
+    """The worker, as moments see it."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def worker(self) -> WorkerId: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def metastore(self) -> Metastore: ...
+
+
 class MomentDesk:
     """Answers calls about moments, on a thread of its own. Owned by the loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._pool: ThreadPoolExecutor | None = None
         self._is_closing = False

@@ -27,6 +27,7 @@ from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Buffer, Epoch, Offset, TaskId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.replies import Lost, Reply, Why
+from stretto.worker.replica.tickets import Tickets
 from stretto.worker.topology import host, rows
 from stretto.worker.topology.entries import Entries
 from stretto.worker.topology.hops import Asked, Called, Failures, Hops, Route, Told, only_step
@@ -50,6 +51,9 @@ FAILURES_SHOWN_MAX = 1_000
 
 class Host(host.Host, Protocol):
     """The worker, as its streams see it."""
+
+    @property
+    def tickets(self) -> Tickets: ...
 
     @property
     def address(self) -> str:

@@ -252,10 +252,6 @@ class Election:
             self.standing = None
             self.replica.adopt(standing.record, present(event.version, "version of a committed change"))
         else:
-            if event.outcome is CasOutcome.BAD_VERSION and self.replica.guards.retries_blindly():
-                self.replica.emit(
-                    effects.CompareAndSet(token=standing.token, version=None, record=standing.record)
-                )
             self._settle(standing)
 
     def _settle(self, standing: Standing) -> None:

@@ -5,6 +5,9 @@ appends are taken meanwhile, since that takes some. It is bounded in time.
 Draining: no new appends; wait until the target holds our whole log and all of it is applied.
 Sent: no reads either; one compare-and-set {leader: target, epoch + 1}. Until its outcome is known the leader
 neither serves nor resumes, because the target may be leading already.
+
+If nobody is named, the leader chooses who has least to wait for. That is a preference: a hand-over to any
+other is as safe, since each waits until its target has everything.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from stretto.vocabulary.types import Millis, WorkerId
 
 if TYPE_CHECKING:
     from stretto.replog.core.leading.leader import Leader
+    from stretto.replog.core.leading.progress import Progress
 
 
 @dataclass(slots=True)
@@ -121,12 +125,26 @@ class Handover:
         return self.retry_at
 
 
+def candidates(leader: Leader) -> list[Progress]:
+    """Return the followers that may take over: assigned, present, and in the ISR; preferred leader first."""
+    known = [leader.followers.get(worker) for worker in leader.replica.replicas]
+    committed = leader.membership.committed
+    return [each for each in known if each is not None and not each.gone and each.member in committed]
+
+
+def successor_of(leader: Leader) -> WorkerId:
+    """Choose the candidate that has confirmed most, of several the one that is assigned first."""
+    return max(candidates(leader), key=lambda each: each.confirmed or 0).worker
+
+
 def refusal_of(leader: Leader, event: Resign) -> str | None:
     """Why a request to resign is not carried out, or None."""
     if not leader.replica.guards.resign_is_meant(event.epoch, leader.epoch):
         return "it is meant for another epoch"
     if leader.handover is not None:
         return "a hand-over is under way"
+    if event.target is None:
+        return None if candidates(leader) else "nobody could take over"
     if event.target == leader.replica.worker:
         return "the target leads already"
     if event.target not in leader.replica.replicas:

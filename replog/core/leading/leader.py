@@ -25,7 +25,7 @@ from stretto.replog.core.events import (
 )
 from stretto.replog.core.leading.acks import Acks, Backlog
 from stretto.replog.core.leading.followers import Followers
-from stretto.replog.core.leading.handover import Handover, refusal_of
+from stretto.replog.core.leading.handover import Handover, candidates, refusal_of, successor_of
 from stretto.replog.core.leading.membership import Membership
 from stretto.replog.core.leading.serving import Serving
 from stretto.replog.core.messages import AnyMessage, RejectReason
@@ -517,13 +517,15 @@ class Leader:
 
     def resign(self, event: Resign) -> None:
         why = refusal_of(self, event)
-        if why is not None:
+        if why is None:
+            target = successor_of(self) if event.target is None else event.target
+            self.replica.note("resigning", epoch=self.epoch, to=target)
+            self.handover = Handover(self, target)
+            self._progressed()
+        elif event.target is not None:
+            # A worker that stops asks again and again, and there is no request to forget.
             self.replica.note("refuses_to_resign", why=why)
             self.replica.emit(effects.ForgetResign(epoch=event.epoch))
-            return
-        self.replica.note("resigning", epoch=self.epoch, to=event.target)
-        self.handover = Handover(self, event.target)
-        self._progressed()
 
     def work_finished(self, epoch: Epoch) -> None:
         if self.handover is not None and epoch == self.epoch:
@@ -535,12 +537,10 @@ class Leader:
         replica, membership = self.replica, self.membership
         if not self.is_serving or replica.now < self._leave_at or not membership.may_leave():
             return
-        for worker in replica.replicas:
-            progress = self.followers.get(worker)
-            if progress is not None and not progress.gone and progress.member in membership.committed:
-                replica.note("leaves", epoch=self.epoch, to=worker)
-                self.handover = Handover(self, worker)
-                return
+        staying = candidates(self)
+        if staying:
+            replica.note("leaves", epoch=self.epoch, to=staying[0].worker)
+            self.handover = Handover(self, staying[0].worker)
 
     def resume(self, why: str) -> None:
         self._leave_at = Millis(self.replica.now + self.replica.settings.resign_timeout_ms)

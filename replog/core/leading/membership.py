@@ -250,10 +250,6 @@ class Membership:
                 for registration in change.newcomers:
                     self.leader.followers.doubt(registration)
             case CasOutcome.BAD_VERSION:
-                if self.replica.guards.retries_blindly():
-                    self.replica.emit(
-                        effects.CompareAndSet(token=change.token, version=None, record=change.record)
-                    )
                 self._settle(change)
             case CasOutcome.UNKNOWN:
                 if self.replica.guards.unknown_is_settled():

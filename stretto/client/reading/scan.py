@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ from stretto.client.operating.status import newest_groups
 from stretto.errors import PeerError, PinLost, RetriableError, StrettoError, UsageError
 from stretto.network.asking import ask
 from stretto.network.keys import ClusterKey, require_key
-from stretto.network.listener import configure
+from stretto.network.link import Link
 from stretto.pstate.ordered import EVERYTHING
 from stretto.pstate.pages import PAGE_BYTES, Page
 from stretto.state.depot import DepotBatch
@@ -66,8 +65,6 @@ ANSWER_SECONDS = 60.0
 CONNECTS = 3
 RECONNECT_SECONDS = 0.2
 """A process that is not there (yet) refuses at once, and nothing tells when it listens."""
-_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
-_monitors = itertools.count()
 
 T = TypeVar("T", bound=scans.FromScans)
 
@@ -331,7 +328,10 @@ class Scanner:
 
 class _Connection:
     """Requests go out at once; each is answered when it is waited for. What was asked on a connection that
-    broke is asked again on the next one."""
+    broke is asked again on the next one.
+
+    It is no Dealer, since its caller blocks and has no loop, and a scan process is told no hello.
+    """
 
     def __init__(self, pinned: PinnedGroup, key: ClusterKey | None, timeout: float) -> None:
         require_key(pinned.address, key)
@@ -345,6 +345,7 @@ class _Connection:
         self._answers: dict[int, tuple[scans.FromScans, list[bytes]]] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._connects = 0
+        self._link = Link(self._context)
         self._connect()
 
     def next_number(self) -> int:
@@ -380,7 +381,7 @@ class _Connection:
 
     def close(self) -> None:
         if not self._context.closed:
-            self._disconnect()
+            self._link.close()
             self._context.destroy(0)
 
     def _lost(self, why: str) -> PinLost:
@@ -388,27 +389,16 @@ class _Connection:
         return PinLost(pinned.pin, pinned.group, pinned.worker, why)
 
     def _connect(self) -> None:
-        self._socket = self._context.socket(zmq.DEALER)
-        configure(self._socket)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        if self._key is not None:
-            self._key.connect_with(self._socket)
-        self._monitor = self._socket.get_monitor_socket(_EVENTS, f"inproc://scan-{next(_monitors)}")
+        monitor = self._link.connect(self._pinned.address, self._key)
         self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
-        self._socket.connect(f"tcp://{self._pinned.address}")
+        self._poller.register(self._link.socket, zmq.POLLIN)
+        self._poller.register(monitor, zmq.POLLIN)
         for message in self._asked.values():
             self._send(message)
 
-    def _disconnect(self) -> None:
-        self._socket.disable_monitor()
-        self._socket.close(0)
-        self._monitor.close(0)
-
     def _send(self, message: scans.ToScans) -> None:
         try:
-            self._socket.send(scans.encode(message), zmq.NOBLOCK)
+            self._link.socket.send(scans.encode(message), zmq.NOBLOCK)
         except zmq.Again:
             # The connection is lost, which its monitor tells when an answer is waited for.
             return
@@ -418,18 +408,14 @@ class _Connection:
         ready = dict(self._poller.poll(left_ms)) if left_ms > 0 else {}
         if not ready:
             raise self._lost(f"nothing was answered for {self._timeout:g} s")
-        if self._socket in ready:
-            header, *bodies = self._socket.recv_multipart()
+        if self._link.socket in ready:
+            header, *bodies = self._link.socket.recv_multipart()
             reply = scans.decode_from_scans(header)
             self._connects = 0
             if self._asked.pop(reply.request, None) is not None:
                 self._answers[reply.request] = (reply, bodies)
-        elif self._is_broken():
+        elif self._link.observe() and self._link.is_lost:
             self._reconnect()
-
-    def _is_broken(self) -> bool:
-        event, _ = self._monitor.recv_multipart(zmq.NOBLOCK)
-        return int.from_bytes(event[:2], sys.byteorder) != zmq.EVENT_HANDSHAKE_SUCCEEDED
 
     def _reconnect(self) -> None:
         self._connects += 1
@@ -437,6 +423,7 @@ class _Connection:
             raise self._lost(
                 f"nobody answers at {self._pinned.address}; its process has ended, or has another cluster key"
             )
-        self._disconnect()
+        self._link.close()
         time.sleep(RECONNECT_SECONDS)
+        self._link = Link(self._context)
         self._connect()

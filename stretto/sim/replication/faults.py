@@ -51,7 +51,9 @@ FAULTS = (
     "change_options",
     "reassign",
     "regroup",
+    "shutdown",
 )
+SHUTDOWN_MS = 1_500
 REPLICAS_MAX = 5
 NODES_MAX = 11
 
@@ -103,13 +105,15 @@ class Plan:
     @classmethod
     def draw(cls, seed: int, steps: int) -> Plan:
         random = Random(f"plan {seed}")
-        names = [name for name in FAULTS if name not in ("reassign", "regroup")]
+        names = [name for name in FAULTS if name not in ("reassign", "regroup", "shutdown")]
         chosen = {name: round(random.random() ** 2, 3) if random.random() < 0.6 else 0.0 for name in names}
         chosen["resign"] *= 3
         assignments = Random(f"assignments {seed}")
         chosen["reassign"] = round(assignments.random(), 3) if assignments.random() < 0.4 else 0.0
         groupings = Random(f"groupings {seed}")
         chosen["regroup"] = round(groupings.random(), 3) if groupings.random() < 0.4 else 0.0
+        shutdowns = Random(f"shutdowns {seed}")
+        chosen["shutdown"] = round(shutdowns.random(), 3) if shutdowns.random() < 0.4 else 0.0
         works = Random(f"works {seed}")
         links = Random(f"links {seed}")
         rough = random.random()
@@ -419,6 +423,18 @@ class Faults:
 
     def _deliver_resign(self, leader: Node, event: events.Resign) -> None:
         leader.deliver(event)
+
+    def _shutdown(self, node: Node) -> None:
+        """The worker is asked to stop: it hands over what it leads, for a while, and another is started."""
+        self._hand_over(node, node.life, self.world.now + SHUTDOWN_MS)
+
+    def _hand_over(self, node: Node, life: int, deadline: int) -> None:
+        if not self.active or node.life != life or not node.up:
+            return
+        if node.paused or (node.resigns() and self.world.now < deadline):
+            self.world.after(50, self._hand_over, node, life, deadline)
+        else:
+            self._die_seen(node, life)
 
     def _reassign(self, _node: Node) -> None:
         """A replica more, one less, or others in the place of some; the last change may be under way."""

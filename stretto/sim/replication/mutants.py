@@ -190,7 +190,6 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("9, 10", "resumes_unsettled", "a sent hand-over is settled first", _always(True)),
     _mutant("10", "unknown_is_settled", "a lost reply leaves the change possible", _always(True)),
     _mutant("10", "settles_with_sync", "it is settled by a read after sync", _always(False)),
-    _mutant("10", "retries_blindly", "a refused change is not sent again blindly", _always(True)),
     _mutant("10", "epoch_has_moved", "a leader steps down when the epoch moved", _always(False)),
     _mutant("11", "continues_log", "entries continue the log", _always(True)),
     _mutant("11", "already_held", "entries it has are skipped", _always(False)),

@@ -239,6 +239,15 @@ class Node(Machine):
             self.simulation.metastore.unregister(registration)
         self.world.after(100 + self.world.random.randrange(400), self.start)
 
+    def resigns(self) -> bool:
+        """As a worker that stops: let a leader hand over to whom it chooses; True while it is to wait."""
+        leader = self.replica.leading if self.replica is not None else None
+        if leader is None:
+            return False
+        if leader.handover is None:
+            self.deliver(events.Resign(epoch=leader.epoch))
+        return leader.handover is not None
+
     def pause(self) -> None:
         if self.up and not self.paused:
             self.paused = True

@@ -35,6 +35,7 @@ Nothing goes wrong that the script does not say. At its end everything is healed
 ``driver W slow|normal``               how soon it hears of what is written or applied
 ``clock W RATE``                       the rate of its clock
 ``resign W to V``                      the operator asks W, which leads, to hand over to V
+``resign W``                           W is about to stop, and hands over to whom it chooses
 ``assign W...``                        the group's replicas from now on; a new worker has the next number
 ``deaf W``, ``hears W``                W does not hear of assignments; and does again
 ``regroup N``, ``close N``             another grouping is to follow; it may be in force at any moment
@@ -331,9 +332,10 @@ class Scenario:
     def _do_clock(self, worker: str, rate: str) -> None:
         self._node(worker).set_clock_rate(float(rate))
 
-    def _do_resign(self, worker: str, _to: str, target: str) -> None:
+    def _do_resign(self, worker: str, _to: str = "", target: str = "") -> None:
         epoch = self.simulation.metastore.record.epoch
-        self._node(worker).deliver(events.Resign(epoch=epoch, target=WorkerId(target)))
+        to = WorkerId(target) if target else None
+        self._node(worker).deliver(events.Resign(epoch=epoch, target=to))
 
     def _do_assign(self, *workers: str) -> None:
         self.simulation.assign(tuple(WorkerId(worker) for worker in workers))

@@ -8,8 +8,7 @@ import pytest
 
 from stretto.network.routing import (
     EAGER_ATTEMPTS,
-    PATIENCE_MS,
-    PATIENCE_MS_MAX,
+    PATIENCE,
     ClusterView,
     Network,
     _Once,
@@ -24,12 +23,12 @@ from tests.unit.client.answering import FOLLOWER, GROUPS, LEADER, SECONDS, answe
 
 def test_a_leader_is_tried_often_at_first_and_less_and_less_later() -> None:
     assert [patience_ms(EAGER_ATTEMPTS + each) for each in (-8, -1, 0, 1, 2, 100)] == [
-        PATIENCE_MS,
-        PATIENCE_MS,
-        PATIENCE_MS,
-        2 * PATIENCE_MS,
-        4 * PATIENCE_MS,
-        PATIENCE_MS_MAX,
+        PATIENCE.first_ms,
+        PATIENCE.first_ms,
+        PATIENCE.first_ms,
+        2 * PATIENCE.first_ms,
+        4 * PATIENCE.first_ms,
+        PATIENCE.most_ms,
     ]
 
 

@@ -6,6 +6,7 @@ from stretto.replog.core import effects, events, messages
 from stretto.replog.core.effects import Refusal
 from stretto.replog.core.events import CasOutcome
 from stretto.replog.core.following.follower import Follower
+from stretto.replog.core.leading.handover import Handover
 from stretto.vocabulary.types import Epoch, WorkerId
 from tests.unit.core.group import (
     SETTINGS,
@@ -25,7 +26,7 @@ from tests.unit.core.group import (
 )
 
 
-def resign(subject: LeaderSubject, target: WorkerId = W1, *, epoch: int = 1) -> list[effects.Effect]:
+def resign(subject: LeaderSubject, target: WorkerId | None = W1, *, epoch: int = 1) -> list[effects.Effect]:
     """Whose driver has nothing to finish."""
     happened = subject.step(events.Resign(epoch=Epoch(epoch), target=target))
     return happened + subject.step(events.WorkFinished(epoch=Epoch(epoch)))
@@ -42,6 +43,11 @@ def draining() -> LeaderSubject:
 def handing_over() -> tuple[LeaderSubject, effects.CompareAndSet]:
     subject = serving_leader()
     return subject, only(resign(subject), effects.CompareAndSet)
+
+
+def only_handover(subject: LeaderSubject) -> Handover:
+    assert subject.role.handover is not None
+    return subject.role.handover
 
 
 def test_an_idle_leader_hands_over_at_once() -> None:
@@ -64,6 +70,45 @@ def test_a_request_that_is_not_meant_or_not_possible_is_deleted(epoch: int, targ
 
 def test_a_target_outside_the_isr_is_refused() -> None:
     assert noted(resign(serving_leader((W0, W1)), W2)) == ["refuses_to_resign"]
+
+
+def test_without_a_target_the_member_that_confirmed_most_takes_over() -> None:
+    subject = serving_leader()
+    subject.append(1)
+    subject.confirm(W2, subject.replica.log_end)
+    resign(subject, None)
+    assert only_handover(subject).target == W2
+
+
+def test_without_a_target_the_one_assigned_first_takes_over_of_those_that_confirmed_as_much() -> None:
+    subject = serving_leader()
+    assert only(resign(subject, None), effects.CompareAndSet).record.leader == W1
+
+
+def test_without_a_target_nobody_takes_over_who_is_gone_or_not_in_the_isr() -> None:
+    subject = serving_leader()
+    subject.gone(registration(W1))
+    subject.step(events.Resign(epoch=Epoch(1)))
+    assert only_handover(subject).target == W2
+    subject = serving_leader((W0, W2))
+    subject.step(events.Resign(epoch=Epoch(1)))
+    assert only_handover(subject).target == W2
+
+
+@pytest.mark.parametrize(("epoch", "gone"), [(1, (W1,)), (0, ())])
+def test_a_worker_that_stops_may_ask_in_vain_again_and_again(epoch: int, gone: tuple[WorkerId, ...]) -> None:
+    subject = serving_leader((W0, W1))
+    for worker in gone:
+        subject.gone(registration(worker))
+    assert subject.step(events.Resign(epoch=Epoch(epoch))) == []
+    assert subject.role.handover is None
+
+
+def test_a_worker_that_stops_does_not_disturb_a_hand_over_under_way() -> None:
+    subject = draining()
+    before = only_handover(subject)
+    assert subject.step(events.Resign(epoch=Epoch(1))) == []
+    assert subject.role.handover is before
 
 
 def test_a_second_request_is_refused_while_one_is_under_way() -> None:

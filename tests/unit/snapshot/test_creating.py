@@ -17,11 +17,11 @@ from stretto.control.snapshots import CutTask, CutView
 from stretto.errors import RetriableError, StrettoError
 from stretto.snapshot import creating
 from stretto.snapshot.manifest import ARTIFACT
+from stretto.snapshot.unfinished import MARKER_PREFIX
 from stretto.specs.modules import ModuleSpec, ModuleState, TopologySpec
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
 from stretto.wire import messages as wire
-from stretto.worker.snapshots import PREFIX
 from tests.unit.syncs import RecordedSyncs
 
 LEADER, FOLLOWER, OTHER = WORKERS = (WorkerId("w0"), WorkerId("w1"), WorkerId("w2"))
@@ -137,7 +137,7 @@ def test_a_cut_at_a_leader_that_was_not_held_is_made_again(world: World) -> None
     with pytest.raises(RetriableError, match=r"could not be cut .* another worker leads group 0 since"):
         world.cut()
     assert len(world.markers) == creating.ATTEMPTS
-    assert {PREFIX.decode() + marker for marker in world.dropped} == set(world.markers)
+    assert {MARKER_PREFIX.decode() + marker for marker in world.dropped} == set(world.markers)
     world.held_epoch = Epoch(4)
     [group] = world.cut()
     assert group.epoch == 4

@@ -12,10 +12,10 @@ from stretto.snapshot.creating import check_name, default_name
 from stretto.snapshot.cuts import microbatch_at, why_torn
 from stretto.snapshot.keeping import delete_files, too_many
 from stretto.snapshot.manifest import MANIFEST, SnapshotDamaged, file_of, read_manifest
+from stretto.snapshot.unfinished import CREATING, note_suffix
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import Batch, Span, Version
 from stretto.vocabulary.types import TaskId
-from stretto.worker.snapshots import CREATING, noted
 from tests.unit.snapshot.snapshots import made
 
 
@@ -123,7 +123,7 @@ def _interrupted(_: Path) -> None:
 def test_a_snapshot_that_was_never_finished_is_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "bank" / "one"
     (folder / "task-0").mkdir(parents=True)
-    (folder / CREATING).write_text("0123" + noted("bank", "one"), "utf-8")
+    (folder / CREATING).write_text("0123" + note_suffix("bank", "one"), "utf-8")
     with pytest.raises(StrettoError, match="no manifest in"):
         delete_files(view("two", 1, str(folder)))
     delete_files(view("one", 1, str(folder)))

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
 
+import pytest
+
 from stretto.replog.core import events
 from stretto.specs.assignments import GroupPlan
 from stretto.vocabulary.groups import GroupKey
@@ -120,32 +122,18 @@ def test_a_replica_that_stopped_is_not_opened_by_a_worker_that_goes() -> None:
     worker.disk.run.assert_not_called()
 
 
-def resigned(**followers: tuple[int | None, bool]) -> tuple[bool, list[Any]]:
-    """Whether to wait, and whom the leader w0 hands over to: by what each has confirmed, and is gone."""
+@pytest.mark.parametrize("somebody_takes_over", [True, False])
+def test_a_leader_that_goes_chooses_whom_it_hands_over_to(somebody_takes_over: bool) -> None:
+    leader = SimpleNamespace(epoch=Epoch(3), handover=None)
     stepped: list[Any] = []
-    leader = SimpleNamespace(
-        epoch=Epoch(3),
-        handover=None,
-        membership=SimpleNamespace(
-            committed=[SimpleNamespace(worker=WorkerId(name)) for name in ("w0", *followers, "unheard")]
-        ),
-        followers={
-            WorkerId(name): SimpleNamespace(confirmed=confirmed, gone=gone)
-            for name, (confirmed, gone) in ({"w0": (99, False)} | followers).items()
-        },
-    )
-    group = SimpleNamespace(leader=leader, step=stepped.append)
-    worker = SimpleNamespace(worker=WorkerId("w0"))
-    is_waiting = Worker._resign(cast(Any, worker), cast(Any, group))
-    return is_waiting, [event.target for event in stepped]
 
+    def step(event: Any) -> None:
+        stepped.append(event)
+        leader.handover = object() if somebody_takes_over else None
 
-def test_a_leader_that_goes_hands_over_to_the_follower_that_has_most() -> None:
-    assert resigned(w1=(5, False), w2=(9, False), w3=(None, False)) == (True, ["w2"])
-    assert resigned(w1=(5, False), w2=(9, True)) == (True, ["w1"])
-    assert resigned(w1=(None, False)) == (True, ["w1"])
-    assert resigned(w1=(5, True)) == (False, [])
-    assert resigned() == (False, [])
+    group = SimpleNamespace(leader=leader, step=step)
+    assert Worker._resign(cast(Any, None), cast(Any, group)) is somebody_takes_over
+    assert stepped == [events.Resign(epoch=Epoch(3), target=None)]
 
 
 def test_a_hand_over_is_waited_for_and_who_leads_nothing_hands_nothing_over() -> None:

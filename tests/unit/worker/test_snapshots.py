@@ -14,6 +14,7 @@ from stretto import control
 from stretto.network.loop import Loop
 from stretto.replog.frame import Kind
 from stretto.snapshot.manifest import file_of
+from stretto.snapshot.unfinished import CREATING
 from stretto.state.applied import AppliedState
 from stretto.state.held import HeldState
 from stretto.state.task_digest import HeldTask
@@ -21,7 +22,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Millis, TaskId
 from stretto.worker import snapshots
 from stretto.worker.process import Worker
-from stretto.worker.snapshots import CREATING, SnapshotDesk, is_snapshot
+from stretto.worker.snapshots import Host, SnapshotDesk, is_snapshot
 from stretto.worker.topology.hold import HOLD_MS_MAX, Holding
 from tests.unit.snapshot.snapshots import TASKS, a_log
 from tests.unit.worker.entries import Log
@@ -131,7 +132,7 @@ def world() -> World:
 
 @pytest.fixture
 def desk(world: World) -> Iterator[SnapshotDesk]:
-    desk = SnapshotDesk(cast(Worker, world))
+    desk = SnapshotDesk(cast(Host, world))
     yield desk
     desk.close()
 

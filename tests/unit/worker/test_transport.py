@@ -10,7 +10,7 @@ import pytest
 
 from stretto.errors import StrettoError
 from stretto.network import transport as transport_module
-from stretto.network.transport import RECONNECT_MS, RECONNECT_MS_MAX, Transport
+from stretto.network.transport import RECONNECT, Transport
 from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.wire import messages as wire
 from tests.unit.worker.turns import StillLoop
@@ -108,15 +108,15 @@ def test_a_lost_connection_is_made_again_with_patience(world: World) -> None:
         while len(world.dealers) == before:
             world.loop.pass_ms(1)
             elapsed += 1
-            assert elapsed <= RECONNECT_MS_MAX
+            assert elapsed <= RECONNECT.most_ms
         waited.append(elapsed)
-    assert waited[:3] == [RECONNECT_MS, 2 * RECONNECT_MS, 4 * RECONNECT_MS]
-    assert waited[-1] == RECONNECT_MS_MAX
+    assert waited[:3] == [RECONNECT.first_ms, 2 * RECONNECT.first_ms, 4 * RECONNECT.first_ms]
+    assert waited[-1] == RECONNECT.most_ms
     assert waited == sorted(waited)
     world.dealers[-1].was_up = True
     before = len(world.dealers)
     world.dealers[-1].lost()
-    world.loop.pass_ms(RECONNECT_MS)
+    world.loop.pass_ms(RECONNECT.first_ms)
     assert len(world.dealers) == before + 1, "one that was up begins anew"
 
 
@@ -125,7 +125,7 @@ def test_a_connection_of_an_earlier_process_is_not_made_again(world: World) -> N
     old = world.dealers[0]
     old.lost()
     world.transport.know(PEER, "there:1", TWO)
-    world.loop.pass_ms(RECONNECT_MS_MAX)
+    world.loop.pass_ms(RECONNECT.most_ms)
     assert [each.address for each in world.dealers] == ["there:1", "there:1"]
 
 
@@ -136,14 +136,14 @@ def test_a_peer_without_a_registration_is_kept_while_its_connection_stands(world
     assert transport.address_of(PEER) == "there:1"
     world.dealers[0].lost()
     assert transport.address_of(PEER) is None
-    world.loop.pass_ms(RECONNECT_MS_MAX)
+    world.loop.pass_ms(RECONNECT.most_ms)
     assert len(world.dealers) == 1
     transport.forget(PEER)
     transport.know(PEER, "there:1", TWO)
     world.dealers[1].lost()
     transport.forget(PEER)
     assert transport.address_of(PEER) is None, "there is no connection to keep"
-    world.loop.pass_ms(RECONNECT_MS_MAX)
+    world.loop.pass_ms(RECONNECT.most_ms)
     assert len(world.dealers) == 2
 
 
@@ -152,11 +152,11 @@ def test_a_peer_that_refuses_us_is_tried_again_later(world: World) -> None:
     [dealer] = world.dealers
     dealer.receive([b"no message"])
     dealer.receive([wire.encode(wire.Unknown(1))])
-    world.loop.pass_ms(RECONNECT_MS_MAX)
+    world.loop.pass_ms(RECONNECT.most_ms)
     assert len(world.dealers) == 1
     dealer.receive([wire.encode(wire.HelloRefused("another cluster"))])
     assert dealer.is_closed
-    world.loop.pass_ms(RECONNECT_MS)
+    world.loop.pass_ms(RECONNECT.first_ms)
     assert len(world.dealers) == 2
 
 

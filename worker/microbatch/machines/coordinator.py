@@ -16,6 +16,7 @@ import msgspec
 
 from stretto.state import microbatch_entries
 from stretto.state.microbatch_entries import Batch, LeftOut, Source, Span, Version
+from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.types import TaskId
 from stretto.worker.microbatch.machines import effects, events, messages
 from stretto.worker.microbatch.machines.effects import Effect
@@ -530,8 +531,9 @@ class Coordinator:
         return self._settings.retry_ms + (self._settings.poll_ms if self.phase is Phase.IDLE else 0)
 
     def _wait(self, attempts: int, then: Callable[[], None]) -> None:
-        delay = self._settings.retry_ms // 5 << min(attempts, 20)
-        self._later = (self._now + min(delay, self._settings.backoff_max_ms), then)
+        settings = self._settings
+        backoff = Backoff(first_ms=settings.retry_ms // 5, most_ms=settings.backoff_max_ms)
+        self._later = (self._now + backoff.after(attempts), then)
 
     def _tick(self) -> None:
         if self._resend_at is not None and self._now >= self._resend_at:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
+from stretto.vocabulary.backoff import Backoff
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.topology.machine.effects import Entry, Parked
 from stretto.worker.topology.machine.stored import RecordKey, Stored
 
-BACKOFF_MS = 200
-BACKOFF_MS_MAX = 30_000
+BACKOFF = Backoff(first_ms=200, most_ms=30_000)
 TRIMMED = "the record was trimmed before it could be tried again; append it anew, and forget this"
 
 
@@ -73,4 +73,4 @@ class Failed:
 
 
 def backoff_ms(attempts: int) -> int:
-    return min(BACKOFF_MS << max(0, attempts - 1), BACKOFF_MS_MAX)
+    return BACKOFF.after(max(0, attempts - 1))

@@ -29,6 +29,7 @@ from collections import deque
 from typing import assert_never
 
 from stretto.pstate.changes import NO_CHANGES, Packed
+from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.invariants import check
 from stretto.worker.executors.protocol import FailureNote
 from stretto.worker.executors.replies import Why
@@ -64,7 +65,7 @@ UNAPPLIED_MAX = 8
 UNFINISHED_MAX = 32
 """Batches of records that wait for their hops. Those of calls are not counted: others wait for them."""
 PAUSE_MS = 20
-PAUSE_MS_MAX = 2_000
+PAUSE = Backoff(first_ms=2 * PAUSE_MS, most_ms=2_000, at_once=1)
 RETRIES_MAX = 10_000
 """Records that wait to be tried again; those beyond it are parked at once."""
 CRASHES_MAX = 2
@@ -102,7 +103,7 @@ class Stream:
         self._crashed: tuple[RecordKey, int] | None = None
         #: The attempt is over, and the next begins then.
         self._resumes_at: int | None = None
-        self._pauses = 0
+        self._pause = PAUSE
         self._turn = 0
         self._restore(stored)
 
@@ -325,7 +326,7 @@ class Stream:
         if not self._running or self._running[0].number != ran.batch:
             return
         batch = self._running.popleft()
-        self._pauses = 0
+        self._pause = PAUSE
         batch.ran = ran
         batch.hops = len(ran.hops)
         match batch.of:
@@ -411,8 +412,8 @@ class Stream:
                 self._calls.appendleft(batch.of)
             elif isinstance(batch.of, Retry):
                 self._failed.put_back(batch.of.key, self._now)
-        self._resumes_at = self._now + (min(PAUSE_MS << self._pauses, PAUSE_MS_MAX) if self._pauses else 0)
-        self._pauses = min(self._pauses + 1, 10)
+        self._resumes_at = self._now + self._pause.delay_ms
+        self._pause = self._pause.next()
 
     # Entries.
 

@@ -1,0 +1,18 @@
+"""What tells a snapshot that is being made: a file in its folder, and markers in the logs of its groups.
+
+Whoever makes a snapshot puts the file :data:`CREATING` into its folder first and deletes it last. It holds a
+random token and then :func:`note_suffix`: workers write only where they find what they were told, and the
+folder of one whose maker died is known for what it was to be.
+"""
+
+from __future__ import annotations
+
+CREATING = "creating"
+"""The file of a snapshot that is not finished: a token of who makes it, and which one it is."""
+MARKER_PREFIX = b"snapshot/"
+"""How the name of a marker begins that is one of a snapshot; the rest of it is a token."""
+
+
+def note_suffix(module: str, name: str) -> str:
+    """Return how the note in the folder of an unfinished snapshot ends."""
+    return f" {module}/{name}"
