@@ -14,7 +14,6 @@ import structlog
 from stretto.catchup import sender
 from stretto.catchup.images import GrowingImage, SpooledImage, make_image
 from stretto.catchup.machines import blocks, serve
-from stretto.catchup.machines.fetch import PART_BYTES
 from stretto.catchup.share import NodeShare
 from stretto.errors import StorageCorrupt, StorageError, sentence_of
 from stretto.replog.core import effects, events
@@ -158,7 +157,7 @@ class StateServing:
             case serve.SendHashes(key=key, message=message):
                 image = self._image(key, message.task, message)
                 if isinstance(image, SpooledImage):
-                    end = message.position + PART_BYTES
+                    end = message.position + blocks.PART_BYTES
                     self._desk.send(to, group_key, message, image.listed[message.position : end])
             case serve.SendBlocks(key=key, message=message, runs=runs):
                 image = self._image(key, message.task, message)
@@ -303,11 +302,11 @@ class StateServing:
         blob, end = b"", ask.start
         if ask.start < ask.end:
             try:
-                absent = None if fetched else replog.absent(ask.start, PART_BYTES)
+                absent = None if fetched else replog.absent(ask.start, blocks.PART_BYTES)
                 if absent is not None:
                     self._desk.on_thread(absent, lambda _: self._send_entries(key, ask, fetched=True))
                     return
-                chunk = replog.read(ask.start, ask.end, PART_BYTES)
+                chunk = replog.read(ask.start, ask.end, blocks.PART_BYTES)
             except (StorageError, StorageCorrupt) as error:
                 group.storage_failed(error)
                 return

@@ -21,7 +21,6 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 
 from stretto.catchup.machines import blocks
-from stretto.catchup.machines.fetch import PART_BYTES
 from stretto.replog.core.guards import GUARDS, Guards
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.throttle import Throttle
@@ -496,7 +495,7 @@ class Serve:
                     return 0
                 hashes = catchup.Hashes(*named, task=task, round=number, position=position, applied=applied)
                 self._out.append(SendHashes(key=key, message=hashes))
-                return min(PART_BYTES, image.list_bytes - position)
+                return min(blocks.PART_BYTES, image.list_bytes - position)
             case catchup.AskBlocks(ask=number_of_ask, task=task, round=number, runs=runs):
                 transfer.queued.discard((number_of_ask,))
                 there = self._there(transfer, task, number)
@@ -530,4 +529,4 @@ def _are_within(runs: tuple[Run, ...], size_bytes: int, block_bytes: int) -> boo
     total = sum(count for _, count in runs)
     return all(
         first >= 0 and count > 0 and first + count <= end for first, count in runs
-    ) and total * block_bytes <= max(PART_BYTES, block_bytes)
+    ) and total * block_bytes <= max(blocks.PART_BYTES, block_bytes)

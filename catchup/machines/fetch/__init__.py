@@ -53,7 +53,6 @@ from stretto.catchup.machines.fetch.events import (
 )
 from stretto.catchup.machines.fetch.machine import (
     DAMAGE_MAX,
-    PART_BYTES,
     REFUSALS,
     REFUSALS_MAX,
     TASKS_AT_ONCE,
@@ -64,7 +63,6 @@ from stretto.catchup.machines.fetch.tasks import Phase, TaskFetch, Terms
 
 __all__ = [
     "DAMAGE_MAX",
-    "PART_BYTES",
     "REFUSALS",
     "REFUSALS_MAX",
     "TASKS_AT_ONCE",
