@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from stretto.catchup.desk import CatchupDesk
+from stretto.catchup.transfers import Transfers
 from stretto.control import ModuleDescription, describe
 from stretto.errors import PeerError
 from stretto.network.endpoint import advertised
@@ -140,7 +140,7 @@ class Worker:
         self._artifact = config.artifact
         self._entry = config.entry
         self._spec: ModuleSpec | None = None
-        self.catchup = CatchupDesk(self)
+        self.catchup = Transfers(self, node_dir=config.node_dir, key=config.key)
         self.clients = Clients(self)
         self.metadata = MetadataDesk(self)
         self.calls = CallDesk(self)
@@ -293,7 +293,7 @@ class Worker:
         self.options = options
         self._retime()
         self.clients.options_changed(options, self.config.module)
-        self.catchup.options_changed()
+        self.catchup.serving.on_options_changed()
         self.streams.settings_changed()
         self.microbatches.settings_changed()
         set_here = {str(level): dict(values) for level, values in options.levels.items()}
@@ -452,7 +452,7 @@ class Worker:
         elif isinstance(message, wire.Catchup):
             if worker is None:
                 raise PeerError("a client sent a message of a transfer of state")
-            self.catchup.received(worker, message, bodies)
+            self.catchup.on_message(worker, message, bodies)
         elif isinstance(message, wire.RunSteps):
             if worker is None:
                 raise PeerError("a client sent a hop of a topology")
@@ -506,7 +506,7 @@ class Worker:
     def looked(self, group: Group) -> None:
         self.streams.looked(group)
         self.microbatches.looked(group)
-        self.catchup.looked(group)
+        self.catchup.receiving.on_replica_changed(group)
 
     # Stopping.
 

@@ -16,7 +16,6 @@ import structlog
 from stretto.errors import StorageError, StrettoError
 from stretto.replog.core import events
 from stretto.replog.core.settings import Identity
-from stretto.replog.identity import Identity as StoredIdentity
 from stretto.replog.log import Replog
 from stretto.specs.assignments import GroupPlan
 from stretto.vocabulary.groups import GroupKey
@@ -25,6 +24,7 @@ from stretto.worker.hosting.hosting import folder_of
 from stretto.worker.replica import views
 from stretto.worker.replica.fsync import FsyncSwitch
 from stretto.worker.replica.group import Group
+from stretto.worker.replica.installation import Installation
 from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Replicas:
         self.stopped[group.key] = views.Stopped(group.plan, worker.worker, worker.loop.now, why, group.view())
         del worker.groups[group.key]
         worker.scans.forget(group.key, f"its replica was stopped ({why})")
-        worker.catchup.group_closed(group.key)
+        worker.catchup.on_group_closed(group.key)
         worker.streams.closed(group.key)
         worker.microbatches.closed(group.key)
         del self._storages[group.key]
@@ -201,7 +201,7 @@ class Replicas:
         del worker.groups[key]
         worker.scans.forget(key, why)
         worker.metadata.group_closed(key)
-        worker.catchup.group_closed(key)
+        worker.catchup.on_group_closed(key)
         worker.streams.closed(key)
         worker.microbatches.closed(key)
         del self._storages[key]
@@ -218,10 +218,12 @@ class Replicas:
     def has_storage(self, key: GroupKey) -> bool:
         return key in self._storages
 
-    def identity_of(self, key: GroupKey) -> StoredIdentity:
-        return self._storages[key].identity
+    def installation(self, key: GroupKey) -> Installation:
+        """For a state that takes the place of a replica's own."""
+        group = self._worker.groups[key]
+        return Installation(group, self.folder(group.plan), self._storages[key].identity, self._on_replaced)
 
-    def replaced(self, group: Group, storage: ReplicaStorage) -> None:
+    def _on_replaced(self, group: Group, storage: ReplicaStorage) -> None:
         """By a leader's state; the group has not taken over its new log yet."""
         worker = self._worker
         worker.scans.forget(group.key, "a leader's state took the place of its replica's")

@@ -75,7 +75,7 @@ class Transfers:
 
     # Between the two.
 
-    def received(self, sender: WorkerId, message: catchup.AnyMessage, body: bytes) -> None:
+    def on_message(self, sender: WorkerId, message: catchup.AnyMessage, body: bytes) -> None:
         replica = self.node.replica
         if self.node.life != self.life or self.node.paused or replica is None:
             return
