@@ -6,8 +6,18 @@ writer, hashes it in fixed blocks, and the follower asks for the blocks that it 
 of different offsets; at the end the follower takes the entries between the lowest and the highest of them
 from the leader's log, and applies them as after a crash.
 
-:mod:`~stretto.catchup.machines.fetch` is the follower's side and :mod:`~stretto.catchup.machines.serve` the
-leader's, both without clock, files and sockets; a worker and the simulator drive them.
+Here are both machines, without clock, files and sockets (:mod:`~stretto.catchup.machines`; the simulator runs
+them too), and what drives them in a worker. Open ``machines`` first for what a transfer is; ``transfers``
+for how a worker has them, and then by side:
+
+* the follower's: ``receiving`` (the driver), ``staging`` (its files), ``install`` (how they become the
+  replica's);
+* the leader's: ``serving`` (the driver), ``images`` (its files), ``sender`` (a process that sends blocks),
+  ``share`` (the allowance of a node);
+* both: ``threads``, and ``hashing`` with its process, ``hasher``.
+
+It imports the replog, the applied state and the network. It imports nothing of a worker: what it needs of one
+is in ``hosts``.
 """
 
 if __name__ == "catchup":

@@ -35,12 +35,12 @@ def copy_and_hash(
     fd: int,
     block_bytes: int,
     seed: int,
-    grew: Callable[[bytearray], None] = lambda _: None,
+    on_growth: Callable[[bytearray], None] = lambda _: None,
 ) -> bytes:
     """Have a file copied to another one, and return the hashes of its blocks.
 
-    ``grew`` is given those of the blocks that are in the file, whenever there are more: always the same list,
-    which goes on growing. What it raises ends the copy.
+    ``on_growth`` is given those of the blocks that are in the file, whenever there are more: always the same
+    list, which goes on growing. What it raises ends the copy.
     """
     arguments = ["copy", str(source.path), str(source.size_bytes), str(fd), str(block_bytes), str(seed)]
     with _start(arguments, stdin=subprocess.PIPE, pass_fds=(fd,)) as process:
@@ -50,7 +50,7 @@ def copy_and_hash(
             hashes = bytearray()
             while part := os.read(_pipe(process.stdout).fileno(), READ_BYTES):
                 hashes += part
-                grew(hashes)
+                on_growth(hashes)
             errors = _pipe(process.stderr).read()
         except BaseException:
             process.kill()

@@ -117,11 +117,11 @@ def make_image(
     folder: Path,
     ask: catchup.AskImage,
     previous: SpooledImage | None,
-    grew: Callable[[GrowingImage], None] = lambda _: None,
+    on_growth: Callable[[GrowingImage], None] = lambda _: None,
 ) -> SpooledImage:
     """Blocks on the disk. ``previous`` is of the round before; raises StorageError or OSError.
 
-    ``grew`` is called on this thread, now and then, while an image of some size is made.
+    ``on_growth`` is called on this thread, now and then, while an image of some size is made.
     """
     transaction = state.transaction(ask.task)
     if previous is not None and previous.transaction == transaction:
@@ -141,10 +141,10 @@ def make_image(
                 state.image(ask.task, spool.fd)
                 hashes = hashes_of(spool.fd, os.fstat(spool.fd).st_size, block_bytes, seed)
             else:
-                progress = _Progress(spool, ask, expected_bytes, block_bytes, grew)
+                progress = _Progress(spool, ask, expected_bytes, block_bytes, on_growth)
                 with state.standing(ask.task) as file:
                     spool.is_copy_of(file.path)
-                    hashes = copy_and_hash(file, spool.direct, block_bytes, seed, progress.made)
+                    hashes = copy_and_hash(file, spool.direct, block_bytes, seed, progress.on_hashed)
             offset = offset_of_image(path, ask.task)
         finally:
             path.unlink()
@@ -180,14 +180,14 @@ class _Progress:
         ask: catchup.AskImage,
         size_bytes: int,
         block_bytes: int,
-        grew: Callable[[GrowingImage], None],
+        on_growth: Callable[[GrowingImage], None],
     ) -> None:
         self._spool, self._ask = spool, ask
         self._size_bytes, self._block_bytes = size_bytes, block_bytes
-        self._grew = grew
+        self._on_growth = on_growth
         self._told = 0
 
-    def made(self, hashes: bytearray) -> None:
+    def on_hashed(self, hashes: bytearray) -> None:
         count = len(hashes) // blocks.HASH_BYTES
         if (count - self._told) * self._block_bytes < GROWTH_BYTES:
             return
@@ -204,7 +204,7 @@ class _Progress:
             blocks=count,
             applied=Offset(0),
         )
-        self._grew(GrowingImage(self._spool, described, hashes))
+        self._on_growth(GrowingImage(self._spool, described, hashes))
 
 
 def _require_space(folder: Path, size_bytes: int) -> None:

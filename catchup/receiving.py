@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 import structlog
 
 from stretto import control
+from stretto.catchup.hosts import Host, HostedReplica, Installation
 from stretto.catchup.install import Install
 from stretto.catchup.machines import blocks, fetch
 from stretto.catchup.staging import Abandoned, Staging
+from stretto.catchup.threads import CatchupThreads
 from stretto.errors import StrettoError, sentence_of
 from stretto.replog.core import effects, events
 from stretto.replog.core.replica import RoleName
@@ -26,12 +28,7 @@ from stretto.vocabulary.backoff import Backoff
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId, WorkerId
 from stretto.wire import catchup
-
-if TYPE_CHECKING:
-    from stretto.catchup.desk import CatchupDesk
-    from stretto.worker.process import Worker
-    from stretto.worker.replica.group import Group
-    from stretto.worker.replica.storage import ReplicaStorage
+from stretto.wire import messages as wire
 
 log = structlog.get_logger()
 
@@ -45,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass
 class Rate:
-    """Of bytes that add up."""
+    """Bytes per second, of a total that grows."""
 
     at: Millis
     total_bytes: int = 0
@@ -68,7 +65,7 @@ class Rate:
 class Receiving:
     """One transfer to a replica of ours."""
 
-    group: Group
+    group: HostedReplica
     leader: WorkerId
     epoch: Epoch
     attempt: int
@@ -99,12 +96,12 @@ class Receiving:
 
 
 class StateReceiving:
-    """All methods are the loop's."""
+    """All transfers to the replicas of a worker. All methods are the loop's."""
 
-    def __init__(self, worker: Worker, desk: CatchupDesk) -> None:
-        self._worker = worker
-        self._desk = desk
-        self._loop = worker.loop
+    def __init__(self, host: Host, threads: CatchupThreads) -> None:
+        self._host = host
+        self._threads = threads
+        self._loop = host.loop
         self._receiving: dict[GroupKey, Receiving] = {}
         #: The latest staging of each group, whose files the next one takes over.
         self._stagings: dict[GroupKey, Staging] = {}
@@ -114,19 +111,21 @@ class StateReceiving:
         self._failures: dict[GroupKey, int] = {}
 
     def close(self) -> None:
-        """When nobody works for it any more."""
+        """Close what is staged, when nobody works for it any more."""
         for staging in self._stagings.values():
             staging.close()
 
-    def group_closed(self, key: GroupKey) -> None:
+    def on_group_closed(self, key: GroupKey) -> None:
+        """The replica stopped, or is here no more. What is staged stays, in case it comes back."""
         self._receiving.pop(key, None)
         self._tidy.discard(key)
         staging = self._stagings.get(key)
         if staging is not None:
-            self._desk.on_thread(staging.close, lambda result: self._let_go(key, staging, result))
+            self._threads.run(staging.close, lambda result: self._on_staging_closed(key, staging, result))
 
-    def looked(self, group: Group) -> None:
-        """A replica that is in sync has no use for what was staged, be it by an earlier process."""
+    def on_replica_changed(self, group: HostedReplica) -> None:
+        """Its role may be another. One that is in sync has no use for what was staged, be it by an earlier
+        process."""
         key = group.key
         if key in self._tidy or group.replica.role_name not in (RoleName.FOLLOWER, RoleName.LEADER):
             return
@@ -134,11 +133,11 @@ class StateReceiving:
         self._receiving.pop(key, None)
         staging = self._stagings.get(key)
         if staging is None:
-            folder = self._worker.replicas.path(group.plan)
+            folder = self._host.replicas.path(group.plan)
             staging = self._stagings[key] = Staging(folder, group.plan.tasks, None)
-        self._desk.on_thread(staging.discard, lambda result: self._let_go(key, staging, result))
+        self._threads.run(staging.discard, lambda result: self._on_staging_closed(key, staging, result))
 
-    def _let_go(self, key: GroupKey, staging: Staging, result: Exception | None) -> None:
+    def _on_staging_closed(self, key: GroupKey, staging: Staging, result: Exception | None) -> None:
         """Unless another transfer has taken its place."""
         if self._stagings.get(key) is staging:
             del self._stagings[key]
@@ -147,14 +146,17 @@ class StateReceiving:
         elif result is not None:
             raise result
 
-    def heard(self, group: Group, leader: WorkerId, message: catchup.Answer, body: memoryview) -> None:
+    def on_answer(
+        self, group: HostedReplica, leader: WorkerId, message: catchup.Answer, body: memoryview
+    ) -> None:
+        """An answer to a transfer that is over finds nobody."""
         receiving = self._receiving.get(group.key)
-        if receiving is not None and leader == receiving.leader:
-            self._heard(receiving, message, body)
+        if receiving is not None and leader == receiving.leader and receiving.fetch.belongs(message):
+            self._take_answer(receiving, message, body)
 
-    def fetch_state(self, group: Group, effect: effects.FetchState) -> None:
-        """A newer attempt takes the place of an older one, and goes on with its files."""
-        replica, option = group.replica, self._worker.option
+    def fetch_state(self, group: HostedReplica, effect: effects.FetchState) -> None:
+        """Begin a transfer. It takes the place of an older one, and goes on with its files."""
+        replica, option = group.replica, self._host.option
         terms = fetch.Terms(
             epoch=effect.epoch,
             incarnation=replica.registered_as,
@@ -166,7 +168,7 @@ class StateReceiving:
             silence_max_ms=Millis(replica.settings.state_timeout_ms // 4),
         )
         staging = Staging(
-            self._worker.replicas.path(group.plan),
+            self._host.replicas.path(group.plan),
             group.plan.tasks,
             self._stagings.get(group.key),
             seed=blocks.seed_of(terms.incarnation),
@@ -188,18 +190,16 @@ class StateReceiving:
         self._step(receiving, fetch.Begin())
         self._keep_alive_later(receiving)
 
-    def _heard(self, receiving: Receiving, message: catchup.Answer, body: memoryview) -> None:
-        if not receiving.fetch.belongs(message):
-            return
+    def _take_answer(self, receiving: Receiving, message: catchup.Answer, body: memoryview) -> None:
         now = Millis(self._loop.now)
         receiving.received_bytes += len(body)
         receiving.measure(now)
         is_late = now - receiving.told_at >= _alive_ms(receiving)
         if is_late and not isinstance(message, catchup.Refused):
-            self._progressed(receiving)
+            self._tell_progress(receiving)
         self._step(receiving, fetch.Heard(message=message, body=body))
 
-    def _progressed(self, receiving: Receiving) -> None:
+    def _tell_progress(self, receiving: Receiving) -> None:
         receiving.told_at = Millis(self._loop.now)
         progressed = events.TransferProgressed(epoch=receiving.epoch, attempt=receiving.attempt)
         receiving.group.step(progressed)
@@ -212,7 +212,7 @@ class StateReceiving:
         longer than the core and the leader wait for a sign of life."""
         if self._is_current(receiving):
             if receiving.working:
-                self._progressed(receiving)
+                self._tell_progress(receiving)
                 self._step(receiving, fetch.Working())
             self._keep_alive_later(receiving)
 
@@ -240,7 +240,7 @@ class StateReceiving:
         staging = receiving.staging
         match effect:
             case fetch.Send(message=message):
-                self._desk.send(receiving.leader, receiving.group.key, message)
+                self._host.transport.send(receiving.leader, wire.Catchup(receiving.group.key, message))
             case fetch.Prepare(task=task):
                 self._work(
                     receiving,
@@ -296,23 +296,25 @@ class StateReceiving:
     ) -> None:
         def then(result: T | Exception) -> None:
             if isinstance(result, Exception):
-                self._work_failed(receiving, result)
+                self._on_work_failed(receiving, result)
             else:
                 self._step(receiving, event_of(result))
 
-        self._on_thread(receiving, work, then)
+        self._run(receiving, work, then)
 
-    def _on_thread(
+    def _run(
         self, receiving: Receiving, work: Callable[[], T], then: Callable[[T | Exception], None]
     ) -> None:
+        """On a thread; meanwhile the transfer is kept alive."""
+
         def done(result: T | Exception) -> None:
             receiving.working -= 1
             then(result)
 
         receiving.working += 1
-        self._desk.on_thread(work, done)
+        self._threads.run(work, done)
 
-    def _work_failed(self, receiving: Receiving, error: Exception) -> None:
+    def _on_work_failed(self, receiving: Receiving, error: Exception) -> None:
         if not isinstance(error, OSError | StrettoError):
             raise error
         if isinstance(error, NoSpace):
@@ -341,7 +343,7 @@ class StateReceiving:
             if isinstance(result, NoSpace):
                 self._wait_for_room(receiving, str(result))
             elif isinstance(result, Exception):
-                self._work_failed(receiving, result)
+                self._on_work_failed(receiving, result)
             else:
                 log.info("room_for_state", group=str(receiving.group.key))
                 self._give_up(receiving)
@@ -351,7 +353,7 @@ class StateReceiving:
             for each in receiving.fetch.tasks.values()
             if each.size_bytes is not None
         }
-        self._desk.on_thread(lambda: receiving.staging.make_room(sizes), then)
+        self._threads.run(lambda: receiving.staging.make_room(sizes), then)
 
     def _wait_for_room(self, receiving: Receiving, why: str) -> None:
         """The core is told that this goes on: it must not ask for a state that has no place to go."""
@@ -359,7 +361,7 @@ class StateReceiving:
         receiving.waits = why
         wait_ms = min(AGAIN.after(receiving.looks), group.replica.settings.state_timeout_ms // 2)
         receiving.looks += 1
-        self._progressed(receiving)
+        self._tell_progress(receiving)
         self._loop.call_after(wait_ms, self._look_for_room, receiving)
 
     def _fail(self, receiving: Receiving, why: str) -> None:
@@ -381,21 +383,21 @@ class StateReceiving:
 
     def _assemble(self, receiving: Receiving, end: Offset) -> None:
         if self._is_current(receiving):
-            verify = bool(self._worker.option("replication.catchup.verify.structure"))
-            self._on_thread(
+            verify = bool(self._host.option("replication.catchup.verify.structure"))
+            self._run(
                 receiving,
                 lambda: receiving.staging.assemble(end, verify_structure=verify),
-                lambda result: self._assembled(receiving, result),
+                lambda result: self._on_assembled(receiving, result),
             )
 
-    def _assembled(self, receiving: Receiving, result: Exception | None) -> None:
+    def _on_assembled(self, receiving: Receiving, result: Exception | None) -> None:
         if isinstance(result, NoSpace):
             # All of it is here, and the leader has let go of its images: this is tried again as it is.
             if self._is_current(receiving):
                 log.error("no_room_for_state", group=str(receiving.group.key), why=str(result))
                 self._wait_for_room(receiving, str(result))
         elif isinstance(result, Exception):
-            self._work_failed(receiving, result)
+            self._on_work_failed(receiving, result)
         elif self._is_current(receiving) and receiving.end is not None:
             receiving.waits = ""
             log.info("state_arrived", group=str(receiving.group.key), end=receiving.end)
@@ -405,54 +407,57 @@ class StateReceiving:
 
     # Installing.
 
-    def install(self, group: Group, end: Offset) -> None:
+    def install(self, group: HostedReplica, end: Offset) -> None:
         """The group waits: nothing of it is applied or written until it hears how this ended."""
         receiving = self._receiving.get(group.key)
         if receiving is None or receiving.end != end:
             group.install_failed()
             return
-        replicas = self._worker.replicas
-        folder, identity = replicas.folder(group.plan), replicas.identity_of(group.key)
+        installation = self._host.replicas.installation(group.key)
         install = Install(
             storage_id=group.replica.storage,
             end=end,
             before=receiving.history[-1] if receiving.history else None,
         )
 
-        def work() -> ReplicaStorage:
+        def work() -> None:
             receiving.staging.close()
-            group.state.close()
-            group.log.close()
-            return folder.install(install, identity)
+            installation.carry_out(install)
 
-        def then(result: ReplicaStorage | Exception) -> None:
-            self._receiving.pop(group.key, None)
-            self._failures.pop(group.key, None)
-            if self._stagings.get(group.key) is receiving.staging:
-                del self._stagings[group.key]
-            if isinstance(result, Exception):
-                if not isinstance(result, OSError | StrettoError):
-                    raise result
-                self._worker.replica_stopped(group, sentence_of(result), renew=False)
-            else:
-                log.info(
-                    "far_horizon_ends",
-                    group=str(group.key),
-                    end=end,
-                    rounds=receiving.fetch.round,
-                    received_bytes=receiving.received_bytes,
-                    damaged_blocks=receiving.fetch.damaged_blocks,
-                    took_ms=self._loop.now - receiving.begun_at,
-                )
-                group.meter.counted("received_states")
-                self._worker.replicas.replaced(group, result)
-                group.installed(result, receiving.history)
+        def then(result: Exception | None) -> None:
+            self._on_installed(receiving, installation, result)
 
-        self._worker.applier.after_applied(lambda: self._desk.on_thread(work, then))
+        self._host.applier.after_applied(lambda: self._threads.run(work, then))
+
+    def _on_installed(
+        self, receiving: Receiving, installation: Installation, result: Exception | None
+    ) -> None:
+        group = receiving.group
+        self._receiving.pop(group.key, None)
+        self._failures.pop(group.key, None)
+        if self._stagings.get(group.key) is receiving.staging:
+            del self._stagings[group.key]
+        if isinstance(result, OSError | StrettoError):
+            installation.fail(sentence_of(result))
+            return
+        if result is not None:
+            raise result
+        log.info(
+            "far_horizon_ends",
+            group=str(group.key),
+            end=receiving.end,
+            rounds=receiving.fetch.round,
+            received_bytes=receiving.received_bytes,
+            damaged_blocks=receiving.fetch.damaged_blocks,
+            took_ms=self._loop.now - receiving.begun_at,
+        )
+        group.meter.counted("received_states")
+        installation.finish(receiving.history)
 
     # For people.
 
     def view(self, key: GroupKey) -> control.CatchupView | None:
+        """How far the transfer to a replica is; None if there is none."""
         receiving = self._receiving.get(key)
         if receiving is None or not self._is_current(receiving):
             return None

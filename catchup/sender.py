@@ -83,17 +83,17 @@ _answer = msgspec.msgpack.Decoder(Ready | Unread)
 class Sender:
     """As its worker sees it, over all its lives. All methods are the loop's."""
 
-    def __init__(self, loop: Loop, key: ClusterKey | None, unread: Callable[[Unread], None]) -> None:
+    def __init__(self, loop: Loop, key: ClusterKey | None, on_unread: Callable[[Unread], None]) -> None:
         self._loop = loop
         self._key = key
-        self._unread = unread
+        self._on_unread = on_unread
         self._life: _Life | None = None
 
     def start(self) -> None:
         """Unless it runs. If it cannot be started, it is never ready."""
         if self._life is None:
             try:
-                self._life = _Life(self._loop, self._unread, self._died)
+                self._life = _Life(self._loop, self._on_unread, self._on_death)
             except OSError as error:
                 log.warning("sender_not_started", why=str(error))
                 return
@@ -119,7 +119,7 @@ class Sender:
         if life is not None:
             life.close()
 
-    def _died(self, life: _Life) -> None:
+    def _on_death(self, life: _Life) -> None:
         if self._life is life:
             self._life = None
             log.error("sender_died", exit_code=life.exit_code)
@@ -128,10 +128,12 @@ class Sender:
 class _Life:
     """One process. Its end is told by a pidfd."""
 
-    def __init__(self, loop: Loop, unread: Callable[[Unread], None], died: Callable[[_Life], None]) -> None:
+    def __init__(
+        self, loop: Loop, on_unread: Callable[[Unread], None], on_death: Callable[[_Life], None]
+    ) -> None:
         self._loop = loop
-        self._unread = unread
-        self._told_died = died
+        self._on_unread = on_unread
+        self._on_death = on_death
         self.is_ready = False
         self.exit_code: int | None = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -168,7 +170,7 @@ class _Life:
         if isinstance(answer, Ready):
             self.is_ready = True
         else:
-            self._unread(answer)
+            self._on_unread(answer)
         return True
 
     def _hang_up(self) -> None:
@@ -179,7 +181,7 @@ class _Life:
     def _exited(self) -> bool:
         self.exit_code = self._process.wait()
         self._let_go()
-        self._told_died(self)
+        self._on_death(self)
         return False
 
     def _let_go(self) -> None:
@@ -272,15 +274,17 @@ class _Child:
         if found is not None:
             return found
 
-        def lost() -> None:
+        def on_lost() -> None:
             del self._dealers[address, hello]
 
-        def heard(parts: list[Buffer]) -> None:
+        def on_parts(parts: list[Buffer]) -> None:
             if not isinstance(wire.decode_to_client(parts[0]), wire.Welcome):
                 self._dealers.pop((address, hello)).close()
 
         try:
-            dealer = Dealer(self._loop, self._context, address, self._key, hello, receive=heard, lost=lost)
+            dealer = Dealer(
+                self._loop, self._context, address, self._key, hello, receive=on_parts, lost=on_lost
+            )
         except (StrettoError, zmq.ZMQError):
             # The worker has a connection there too, and tells what is wrong with it.
             return None

@@ -7,27 +7,25 @@ comes back to the loop as an event of the transfer.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, assert_never
+from pathlib import Path
+from typing import assert_never
 
 import structlog
 
 from stretto.catchup import sender
+from stretto.catchup.hosts import Host, HostedReplica
 from stretto.catchup.images import GrowingImage, SpooledImage, make_image
 from stretto.catchup.machines import blocks, serve
-from stretto.catchup.machines.fetch import PART_BYTES
 from stretto.catchup.share import NodeShare
+from stretto.catchup.threads import CatchupThreads
 from stretto.errors import StorageCorrupt, StorageError, sentence_of
+from stretto.network.keys import ClusterKey
 from stretto.replog.core import effects, events
 from stretto.telemetry.windows import REFUSED_TRANSFERS
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Millis, TaskId, WorkerId
 from stretto.wire import catchup
 from stretto.wire import messages as wire
-
-if TYPE_CHECKING:
-    from stretto.catchup.desk import CatchupDesk
-    from stretto.worker.process import Worker
-    from stretto.worker.replica.group import Group
 
 log = structlog.get_logger()
 
@@ -48,55 +46,60 @@ class Serving:
 
 
 class StateServing:
-    """All methods are the loop's."""
+    """All transfers from the replicas that a worker leads. All methods are the loop's."""
 
-    def __init__(self, worker: Worker, desk: CatchupDesk) -> None:
-        self._worker = worker
-        self._desk = desk
-        self._loop = worker.loop
-        node_dir = worker.config.node_dir
-        self._share = NodeShare(node_dir / SHARE, worker.worker) if node_dir is not None else None
+    def __init__(
+        self, host: Host, threads: CatchupThreads, *, node_dir: Path | None, key: ClusterKey | None
+    ) -> None:
+        self._host = host
+        self._threads = threads
+        self._loop = host.loop
+        self._share = NodeShare(node_dir / SHARE, host.worker) if node_dir is not None else None
         #: Workers of this node that send, and whether that is being looked at.
         self._senders = 1
         self._is_looking = False
         self._serve = serve.Serve(self._limit(), Millis(self._loop.now))
         self._serve_deadline: Millis | None = None
         self._serving: dict[serve.Key, Serving] = {}
-        self._sender = sender.Sender(self._loop, worker.config.key, self._unread)
+        self._sender = sender.Sender(self._loop, key, self._on_unread)
 
     def end(self) -> None:
-        """Whatever is being made or sent."""
+        """Give up whatever is being made or sent."""
         for key in list(self._serving):
             self._let_go(key)
         self._sender.close()
 
     def close(self) -> None:
-        """When nobody works for it any more."""
+        """Let go of the node's allowance, when nobody works for it any more."""
         if self._share is not None:
             self._share.close()
 
-    def options_changed(self) -> None:
+    def on_options_changed(self) -> None:
         self._step_serve(self._limit())
 
     def _limit(self) -> serve.Limit:
-        option = self._worker.option
+        option = self._host.option
         bytes_per_second = int(option("replication.catchup.max.bytes.per.second"))
         return serve.Limit(
             bytes_per_second=-(-bytes_per_second // self._senders),
             patience_ms=Millis(int(option("replication.far.horizon.timeout.millis"))),
         )
 
-    def heard(self, group: Group, follower: WorkerId, message: catchup.Ask) -> None:
-        leads = group.leader.epoch if group.leader is not None else None
+    def on_ask(self, group: HostedReplica, follower: WorkerId, message: catchup.Ask) -> None:
+        """A follower asks for something, or says how it is getting on."""
+        leader = group.replica.leading
+        leads = leader.epoch if leader is not None else None
         if leads != message.epoch:
             self._step_serve(serve.LeadershipEnded(group=group.key, leads=leads))
         applied = group.replica.applied
         self._step_serve(serve.Heard(key=(group.key, follower), message=message, applied=applied))
 
-    def group_closed(self, key: GroupKey) -> None:
+    def on_group_closed(self, key: GroupKey) -> None:
+        """The replica stopped, or is here no more: so do its transfers."""
         self._step_serve(serve.LeadershipEnded(group=key))
 
-    def serve_state(self, group: Group, effect: effects.ServeState) -> None:
+    def serve_state(self, group: HostedReplica, effect: effects.ServeState) -> None:
+        """Answer the questions of a follower from now on."""
         self._step_serve(
             serve.Begin(
                 key=(group.key, effect.to),
@@ -110,11 +113,12 @@ class StateServing:
         if not self._is_looking:
             self._look_at_node()
 
-    def stop_serving(self, group: Group, to: WorkerId) -> None:
+    def stop_serving(self, group: HostedReplica, to: WorkerId) -> None:
+        """Refuse a follower for whom the log can no longer be kept."""
         self._step_serve(serve.PinReleased(key=(group.key, to)))
 
     def _look_at_node(self) -> None:
-        """As long as there are transfers."""
+        """Take our part of the node's allowance, and look again as long as there are transfers."""
 
         def then(result: int | Exception) -> None:
             if isinstance(result, OSError):
@@ -133,7 +137,7 @@ class StateServing:
         if share is not None:
             self._is_looking = True
             sending = self._serve.is_sending(Millis(self._loop.now))
-            self._desk.on_thread(lambda: share.look(sending=sending), then)
+            self._threads.run(lambda: share.look(sending=sending), then)
 
     def _step_serve(self, event: serve.Event) -> None:
         for effect in self._serve.step(event, Millis(self._loop.now)):
@@ -152,14 +156,14 @@ class StateServing:
         group_key, to = effect.key
         match effect:
             case serve.Send(message=message):
-                self._desk.send(to, group_key, message)
+                self._send(to, group_key, message)
             case serve.MakeImage(key=key, ask=ask):
                 self._make(key, ask)
             case serve.SendHashes(key=key, message=message):
                 image = self._image(key, message.task, message)
                 if isinstance(image, SpooledImage):
-                    end = message.position + PART_BYTES
-                    self._desk.send(to, group_key, message, image.listed[message.position : end])
+                    end = message.position + blocks.PART_BYTES
+                    self._send(to, group_key, message, image.listed[message.position : end])
             case serve.SendBlocks(key=key, message=message, runs=runs):
                 image = self._image(key, message.task, message)
                 if image is not None:
@@ -171,16 +175,21 @@ class StateServing:
                 if not self._serving:
                     self._sender.end()
             case serve.MovePin(epoch=epoch, incarnation=incarnation, start=start):
-                group = self._worker.groups.get(group_key)
+                group = self._host.groups.get(group_key)
                 if group is not None:
                     group.step(events.PinMoved(to=to, epoch=epoch, incarnation=incarnation, start=start))
             case serve.Note(event=event, fields=fields):
-                group = self._worker.groups.get(group_key)
+                group = self._host.groups.get(group_key)
                 if event == "transfer_refused" and group is not None:
                     group.meter.counted(REFUSED_TRANSFERS + fields["reason"])
                 log.info(event, group=str(group_key), follower=to, **fields)
             case _:
                 assert_never(effect)
+
+    def _send(
+        self, to: WorkerId, group: GroupKey, message: catchup.Answer, body: bytes | memoryview = b""
+    ) -> None:
+        self._host.transport.send(to, wire.Catchup(group, message), (body,) if len(body) else ())
 
     def _let_go(self, key: serve.Key) -> None:
         serving = self._serving.pop(key, None)
@@ -201,7 +210,7 @@ class StateServing:
         return None
 
     def _make(self, key: serve.Key, ask: catchup.AskImage) -> None:
-        group = self._worker.groups.get(key[0])
+        group = self._host.groups.get(key[0])
         if group is None:
             self._step_serve(serve.ImageFailed(key=key, attempt=ask.attempt, why="the replica stopped"))
             return
@@ -210,27 +219,27 @@ class StateServing:
             self._let_go(key)
             serving = self._serving[key] = Serving(ask.attempt)
         previous = serving.images.get(ask.task)
-        state, folder = group.state, self._worker.replicas.path(group.plan)
+        state, folder = group.state, self._host.replicas.path(group.plan)
         log.info("image_begins", group=str(key[0]), follower=key[1], task=ask.task, round=ask.round)
 
-        def grew(image: GrowingImage) -> None:
+        def on_growth(image: GrowingImage) -> None:
             if serving.is_over:
                 raise StorageError("the transfer was given up")
-            self._loop.call_soon(self._grew, key, serving, image)
+            self._loop.call_soon(self._on_image_grew, key, serving, image)
 
-        self._desk.on_thread(
-            lambda: make_image(state, folder, ask, previous, grew),
-            lambda result: self._made(key, serving, ask, result),
+        self._threads.run(
+            lambda: make_image(state, folder, ask, previous, on_growth),
+            lambda result: self._on_image_made(key, serving, ask, result),
         )
 
-    def _grew(self, key: serve.Key, serving: Serving, image: GrowingImage) -> None:
-        """Only what is large is told to grow, and only that is worth a process."""
+    def _on_image_grew(self, key: serve.Key, serving: Serving, image: GrowingImage) -> None:
+        """Some of a large image can be read. Only such an image is worth a process that sends it."""
         if self._serving.get(key) is serving:
             self._sender.start()
         serving.growing[image.described.task] = image
         self._step_serve(serve.ImageGrew(key=key, growing=image.described))
 
-    def _made(
+    def _on_image_made(
         self, key: serve.Key, serving: Serving, ask: catchup.AskImage, result: SpooledImage | Exception
     ) -> None:
         serving.growing.pop(ask.task, None)
@@ -261,7 +270,7 @@ class StateServing:
         message: catchup.Blocks,
         runs: tuple[catchup.Run, ...],
     ) -> None:
-        transport, pieces = self._worker.transport, image.pieces(runs)
+        transport, pieces = self._host.transport, image.pieces(runs)
         part = sender.Part(
             to=key[1],
             address=transport.address_of(key[1]) or "",
@@ -278,13 +287,13 @@ class StateServing:
 
         def then(result: bytes | Exception) -> None:
             if isinstance(result, Exception):
-                self._unread(sender.Unread(part.to, part.message, sentence_of(result)))
+                self._on_unread(sender.Unread(part.to, part.message, sentence_of(result)))
             else:
-                self._desk.send(key[1], key[0], message, result)
+                self._send(key[1], key[0], message, result)
 
-        self._desk.on_thread(lambda: spool.read(pieces), then)
+        self._threads.run(lambda: spool.read(pieces), then)
 
-    def _unread(self, unread: sender.Unread) -> None:
+    def _on_unread(self, unread: sender.Unread) -> None:
         group, message = unread.message.group, unread.message.message
         log.error("image_cannot_be_read", group=str(group), follower=unread.to, why=unread.why)
         failed = serve.ImageFailed(key=(group, unread.to), attempt=message.attempt, why=unread.why)
@@ -292,7 +301,7 @@ class StateServing:
 
     def _send_entries(self, key: serve.Key, ask: catchup.AskEntries, *, fetched: bool = False) -> None:
         """Entries below the apply offset are decided: whoever has them may apply them."""
-        group = self._worker.groups.get(key[0])
+        group = self._host.groups.get(key[0])
         if group is None:
             return
         replica, replog = group.replica, group.log
@@ -303,11 +312,11 @@ class StateServing:
         blob, end = b"", ask.start
         if ask.start < ask.end:
             try:
-                absent = None if fetched else replog.absent(ask.start, PART_BYTES)
+                absent = None if fetched else replog.absent(ask.start, blocks.PART_BYTES)
                 if absent is not None:
-                    self._desk.on_thread(absent, lambda _: self._send_entries(key, ask, fetched=True))
+                    self._threads.run(absent, lambda _: self._send_entries(key, ask, fetched=True))
                     return
-                chunk = replog.read(ask.start, ask.end, PART_BYTES)
+                chunk = replog.read(ask.start, ask.end, blocks.PART_BYTES)
             except (StorageError, StorageCorrupt) as error:
                 group.storage_failed(error)
                 return
@@ -320,5 +329,5 @@ class StateServing:
             next=end,
             history=tuple(each for each in replica.history if each.start < ask.end),
         )
-        self._desk.send(key[1], key[0], answer, blob)
+        self._send(key[1], key[0], answer, blob)
         self._step_serve(serve.EntriesSent(key=key, size_bytes=len(blob)))

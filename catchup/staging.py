@@ -25,7 +25,7 @@ from stretto.catchup import hasher
 from stretto.catchup.hashing import hashes_of
 from stretto.catchup.images import task_folder
 from stretto.catchup.machines import blocks
-from stretto.catchup.machines.fetch import PART_BYTES, WINDOW
+from stretto.catchup.machines.fetch import WINDOW
 from stretto.errors import PeerError, StorageError
 from stretto.replog.core.guards import GUARDS
 from stretto.replog.folder import OsFolder
@@ -88,7 +88,7 @@ class Staging:
         self._block_bytes = dict.fromkeys(tasks, blocks.BLOCK_BYTES)
         #: Of the images that there was room for, or was not.
         self._sizes_bytes: dict[TaskId, int] = {}
-        self._parts = AlignedParts(WINDOW, PART_BYTES)
+        self._parts = AlignedParts(WINDOW, blocks.PART_BYTES)
         self._unsynced_bytes = 0
         self._log: Replog | None = None
         self._busy = 0

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from stretto.catchup.desk import CatchupDesk
+from stretto.catchup.transfers import Transfers
 from stretto.control import ModuleDescription, describe
 from stretto.errors import PeerError
 from stretto.network.endpoint import advertised
@@ -126,7 +126,7 @@ class Worker:
         self._artifact = config.artifact
         self._entry = config.entry
         self._spec: ModuleSpec | None = None
-        self.catchup = CatchupDesk(self)
+        self.catchup = Transfers(self, node_dir=config.node_dir, key=config.key)
         self.clients = Clients(self)
         self.metadata = MetadataDesk(self)
         self.calls = CallDesk(self)
@@ -279,7 +279,7 @@ class Worker:
         self.options = options
         self._retime()
         self.clients.options_changed(options, self.config.module)
-        self.catchup.options_changed()
+        self.catchup.serving.on_options_changed()
         self.streams.settings_changed()
         self.microbatches.settings_changed()
         set_here = {str(level): dict(values) for level, values in options.levels.items()}
@@ -438,7 +438,7 @@ class Worker:
         elif isinstance(message, wire.Catchup):
             if worker is None:
                 raise PeerError("a client sent a message of a transfer of state")
-            self.catchup.received(worker, message, bodies)
+            self.catchup.on_message(worker, message, bodies)
         elif isinstance(message, wire.RunSteps):
             if worker is None:
                 raise PeerError("a client sent a hop of a topology")
@@ -485,7 +485,7 @@ class Worker:
 
     def on_replica_closed(self, key: GroupKey, why: str) -> None:
         self.scans.forget(key, why)
-        self.catchup.group_closed(key)
+        self.catchup.on_group_closed(key)
         self.streams.closed(key)
         self.microbatches.closed(key)
         self.clients.reads.parked.group_changed(key)
@@ -493,7 +493,7 @@ class Worker:
     def on_role_change(self, group: Group) -> None:
         self.streams.looked(group)
         self.microbatches.looked(group)
-        self.catchup.looked(group)
+        self.catchup.receiving.on_replica_changed(group)
 
     # Stopping.
 

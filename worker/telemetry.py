@@ -132,7 +132,7 @@ def _standing(group: Group) -> dict[str, Any]:
     """What a window tells as of its end."""
     replica = group.replica
     record = replica.record
-    catchup = group.host.catchup.view(group.key)
+    catchup = group.host.catchup.receiving.view(group.key)
     return {
         "group": group.key,
         "role": str(replica.role_name),

@@ -26,7 +26,7 @@ from stretto.bench.waiting import until
 from stretto.catchup.hasher import be_nice, hashes_in, open_direct, write
 from stretto.catchup.hashing import copy_and_hash
 from stretto.catchup.machines import blocks
-from stretto.catchup.machines.fetch import PART_BYTES, WINDOW
+from stretto.catchup.machines.fetch import WINDOW
 from stretto.catchup.staging import AlignedParts
 from stretto.errors import StrettoError
 from stretto.state.environment import StandingFile
@@ -74,13 +74,13 @@ def _load(source: Path, folder: Path, passes: int, bytes_per_second: float = mat
 def _load_once(source: Path, spool: int, connection: socket.socket, progress: _Progress, pace: _Pace) -> None:
     size_bytes = source.stat().st_size
     sent, moved = 0, progress.read()
-    buffer = memoryview(mmap.mmap(-1, PART_BYTES))
+    buffer = memoryview(mmap.mmap(-1, blocks.PART_BYTES))
     connection.sendall(_SIZE.pack(size_bytes))
 
     def send(end: int) -> None:
         nonlocal sent
         while sent < end:
-            part = buffer[: os.preadv(file.fileno(), [buffer[: min(PART_BYTES, end - sent)]], sent)]
+            part = buffer[: os.preadv(file.fileno(), [buffer[: min(blocks.PART_BYTES, end - sent)]], sent)]
             hashes_in(part, blocks.BLOCK_BYTES, SEED)
             connection.sendall(part)
             sent += len(part)
@@ -138,7 +138,7 @@ def _receive(port: int, path: Path) -> None:
 
 
 def _take(port: int, path: Path) -> None:
-    parts = AlignedParts(WINDOW, PART_BYTES)
+    parts = AlignedParts(WINDOW, blocks.PART_BYTES)
     room = threading.Semaphore(WINDOW)
     with _accepted(port) as connection:
         file = open_direct(path, os.O_WRONLY | os.O_CREAT)
@@ -157,7 +157,7 @@ def _take(port: int, path: Path) -> None:
             with ThreadPoolExecutor(WINDOW) as storing:
                 while position < size_bytes:
                     room.acquire()
-                    chunk = connection.recv(min(PART_BYTES, size_bytes - position), socket.MSG_WAITALL)
+                    chunk = connection.recv(min(blocks.PART_BYTES, size_bytes - position), socket.MSG_WAITALL)
                     if not chunk:
                         # Whoever sends was killed.
                         return

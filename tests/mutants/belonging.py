@@ -22,7 +22,7 @@ TARGETS = (
     "worker/*/*/*.py",
     "replog/*.py",
     "catchup/*.py",
-    "catchup/fetch/*.py",
+    "catchup/machines/*/*.py",
     "conductor/*.py",
     "zk/*.py",
     "stretto/client/*.py",
@@ -78,7 +78,6 @@ ALSO = {
         "integration/cli/test_life.py",
     ),
     "catchup/*.py": ("integration/catchup/test_far_horizon.py",),
-    "catchup/*/*.py": ("integration/catchup/test_far_horizon.py",),
     "replog/inspect.py": ("integration/cli/test_inspecting.py",),
     "replog/*.py": ("integration/worker/test_crashes.py", "integration/worker/test_disks.py"),
     "worker/microbatch/*.py": ("integration/worker/test_microbatch.py",),
@@ -98,22 +97,6 @@ ALSO = {
     **dict.fromkeys(
         (f"worker/{name}.py" for name in ("artifacts", "code", "trials")),
         ("integration/supervisor/test_code.py", "integration/cli/test_deploy.py"),
-    ),
-    **dict.fromkeys(
-        (
-            f"worker/{name}.py"
-            for name in (
-                "catchup",
-                "hasher",
-                "hashing",
-                "images",
-                "install",
-                "receiving",
-                "sender",
-                "serving",
-            )
-        ),
-        ("integration/catchup/test_far_horizon.py",),
     ),
     **dict.fromkeys(
         (f"worker/{name}.py" for name in ("removal", "retention", "shortening")),

@@ -37,6 +37,9 @@ BANNED_MODULES = [
 BANNED_CALLS = ["open('x')", "print('x')", "exec('x')", "eval('x')", "breakpoint()"]
 
 PLANNERS = [
+    "catchup/machines/blocks/hash_lists.py",
+    "catchup/machines/fetch/machine.py",
+    "catchup/machines/serve/machine.py",
     "conductor/planning/assignment.py",
     "conductor/planning/leadership.py",
     "conductor/planning/spread.py",

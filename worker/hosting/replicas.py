@@ -17,7 +17,6 @@ import structlog
 from stretto.errors import StorageError, StrettoError
 from stretto.replog.core import events
 from stretto.replog.core.settings import Identity, Settings
-from stretto.replog.identity import Identity as StoredIdentity
 from stretto.replog.log import Replog
 from stretto.specs.assignments import GroupPlan
 from stretto.specs.modules import RestoredFrom
@@ -28,6 +27,7 @@ from stretto.worker.replica import group as driver
 from stretto.worker.replica import views
 from stretto.worker.replica.fsync import FsyncSwitch
 from stretto.worker.replica.group import Group
+from stretto.worker.replica.installation import Installation
 from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
 
 log = structlog.get_logger()
@@ -290,10 +290,12 @@ class Replicas:
     def has_storage(self, key: GroupKey) -> bool:
         return key in self._storages
 
-    def identity_of(self, key: GroupKey) -> StoredIdentity:
-        return self._storages[key].identity
+    def installation(self, key: GroupKey) -> Installation:
+        """For a state that takes the place of a replica's own."""
+        group = self._worker.groups[key]
+        return Installation(group, self.folder(group.plan), self._storages[key].identity, self._on_replaced)
 
-    def replaced(self, group: Group, storage: ReplicaStorage) -> None:
+    def _on_replaced(self, group: Group, storage: ReplicaStorage) -> None:
         """By a leader's state; the group has not taken over its new log yet."""
         worker = self._worker
         worker.scans.forget(group.key, "a leader's state took the place of its replica's")

@@ -14,7 +14,7 @@ from typing import TypeVar
 from stretto.network.loop import Loop
 
 THREADS = 10
-"""More than images are copied at a time (:mod:`stretto.catchup.desk`): what takes a moment finds a thread,
+"""More than images are copied at a time (:mod:`stretto.catchup.threads`): what takes a moment finds a thread,
 though closings wait for copies."""
 
 T = TypeVar("T")

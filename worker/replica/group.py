@@ -47,7 +47,7 @@ from stretto.worker.replica.shortening import Shortening
 from stretto.worker.replica.views import Since, replica_view
 
 if TYPE_CHECKING:
-    from stretto.catchup.desk import CatchupDesk
+    from stretto.catchup.transfers import Transfers
     from stretto.network.loop import Loop
     from stretto.network.transport import Transport
     from stretto.state.applied import AppliedState
@@ -150,7 +150,7 @@ class Host(Protocol):
         ...
 
     @property
-    def catchup(self) -> CatchupDesk: ...
+    def catchup(self) -> Transfers: ...
 
 
 class Group:
@@ -352,14 +352,14 @@ class Group:
                 # In the next turn, which begins with a look at the clock.
                 host.loop.call_soon(self.step, events.ClockRead())
             case effects.ServeState():
-                host.catchup.serve_state(self, effect)
+                host.catchup.serving.serve_state(self, effect)
             case effects.StopServing(to=to):
-                host.catchup.stop_serving(self, to)
+                host.catchup.serving.stop_serving(self, to)
             case effects.FetchState():
-                host.catchup.fetch_state(self, effect)
+                host.catchup.receiving.fetch_state(self, effect)
             case effects.InstallState(end=end):
                 self._waits = self.installing = self._gathering.rests = True
-                host.commit.when_quiet(self.log, lambda: host.catchup.install(self, end))
+                host.commit.when_quiet(self.log, lambda: host.catchup.receiving.install(self, end))
             case effects.SetAside(why=why):
                 host.replicas.stop(self, why, renew=True)
             case effects.Stop(why=why, renew=renew):
@@ -465,7 +465,7 @@ class Group:
             fetch = self.log.absent(effect.start, effect.max_bytes)
             if fetch is None:
                 return False
-            self.host.catchup.on_thread(fetch, lambda _: self._entries_fetched(effect))
+            self.host.catchup.threads.run(fetch, lambda _: self._entries_fetched(effect))
         # The latest is what the core wants.
         self._fetching[to] = effect
         return True
@@ -581,7 +581,7 @@ class Group:
         self.step(events.SessionStarted(incarnation=incarnation))
 
     def view(self) -> control.ReplicaView:
-        catchup = self.host.catchup.view(self.key)
+        catchup = self.host.catchup.receiving.view(self.key)
         return replica_view(self.replica, self.plan, self.since, self.host.loop.now, catchup)
 
     def has_room_for(self, task: TaskId, depot: str) -> bool:

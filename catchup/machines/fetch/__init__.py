@@ -22,6 +22,11 @@ good.
 
 The staged file is overwritten in place, so it is an image only when its round is complete. A block counts
 when its hash is the listed one and it is written; a damaged one is counted and asked for again.
+
+Open ``machine`` first: ``Fetch.step(event, now)`` is the one door, and what it returns is carried out by
+:mod:`stretto.catchup.receiving`, or by the simulator. ``events`` and ``effects`` are what it speaks of,
+``tasks`` is what it remembers, ``pace`` says when a question is lost. Pure, and imports nothing of the
+leader's machine.
 """
 
 from stretto.catchup.machines.fetch.effects import (
@@ -53,7 +58,6 @@ from stretto.catchup.machines.fetch.events import (
 )
 from stretto.catchup.machines.fetch.machine import (
     DAMAGE_MAX,
-    PART_BYTES,
     REFUSALS,
     REFUSALS_MAX,
     TASKS_AT_ONCE,
@@ -64,7 +68,6 @@ from stretto.catchup.machines.fetch.tasks import Phase, TaskFetch, Terms
 
 __all__ = [
     "DAMAGE_MAX",
-    "PART_BYTES",
     "REFUSALS",
     "REFUSALS_MAX",
     "TASKS_AT_ONCE",

@@ -51,8 +51,6 @@ from stretto.vocabulary.types import Millis, Offset, TaskId
 from stretto.wire import catchup
 from stretto.wire.catchup import Run
 
-PART_BYTES = 1024 * 1024
-"""Of blocks in one message: so many that a message costs little beside them."""
 WINDOW = 6
 """Questions for blocks that may be asked and not yet written, at most."""
 TASKS_AT_ONCE = 4
@@ -286,12 +284,12 @@ class Fetch:
 
     def _next_missing(self, fetching: TaskFetch) -> tuple[Run, ...]:
         image = present(fetching.image, "image")
-        return blocks.take_runs(fetching.missing, max(1, PART_BYTES // image.block_bytes))
+        return blocks.take_runs(fetching.missing, max(1, blocks.PART_BYTES // image.block_bytes))
 
     def _next_ahead(self, fetching: TaskFetch) -> tuple[Run, ...]:
         growing = present(fetching.growing, "growing image")
         first = fetching.ahead
-        count = min(growing.blocks - first, max(1, PART_BYTES // growing.block_bytes))
+        count = min(growing.blocks - first, max(1, blocks.PART_BYTES // growing.block_bytes))
         fetching.ahead += count
         return ((first, count),)
 

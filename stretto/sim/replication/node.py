@@ -538,7 +538,7 @@ class Node(Machine):
 
     def receive_catchup(self, sender: WorkerId, message: catchup.AnyMessage, body: bytes) -> None:
         if self.up:
-            self.transfers.received(sender, message, body)
+            self.transfers.on_message(sender, message, body)
 
     def receive_state(self, snapshot: Snapshot) -> None:
         self._arrived = snapshot

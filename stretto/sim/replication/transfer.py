@@ -75,7 +75,7 @@ class Transfers:
 
     # Between the two.
 
-    def received(self, sender: WorkerId, message: catchup.AnyMessage, body: bytes) -> None:
+    def on_message(self, sender: WorkerId, message: catchup.AnyMessage, body: bytes) -> None:
         replica = self.node.replica
         if self.node.life != self.life or self.node.paused or replica is None:
             return
@@ -92,12 +92,22 @@ class Transfers:
                 if self.fetch is not None and sender == self._leader and self.fetch.belongs(message):
                     self._progressed(self.fetch, replica)
                     self._step(self.fetch, fetch.Heard(message=message, body=body))
-            case _:
+            case (
+                catchup.AskImage()
+                | catchup.AskHashes()
+                | catchup.AskBlocks()
+                | catchup.AskEntries()
+                | catchup.Working()
+                | catchup.NoRoom()
+                | catchup.Finished()
+            ):
                 leads = replica.role.epoch if isinstance(replica.role, Leader) else None
                 if leads != message.epoch:
                     self._step_serve(serve.LeadershipEnded(group=GROUP, leads=leads))
                 heard = serve.Heard(key=(GROUP, sender), message=message, applied=replica.applied)
                 self._step_serve(heard)
+            case _:
+                assert_never(message)
 
     def _send(self, to: WorkerId, message: catchup.AnyMessage, body: bytes = b"") -> None:
         if body and self.world.chance(self.simulation.plan.damage):

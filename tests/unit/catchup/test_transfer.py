@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from stretto.catchup.machines import fetch, serve
+from stretto.catchup.machines import blocks, fetch, serve
 from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.wire import catchup
 from tests.unit.catchup.transfer import (
@@ -413,7 +413,7 @@ def test_all_transfers_of_a_worker_share_one_allowance() -> None:
 
 @pytest.mark.parametrize("bytes_per_second", [20_000_000, 5_000_000, 1_000_000, 300_000])
 def test_a_slow_link_carries_everything_about_once(bytes_per_second: int) -> None:
-    whole = content(Random(15), blocks=4 * fetch.PART_BYTES // BLOCK_BYTES, tail=0)
+    whole = content(Random(15), blocks=4 * blocks.PART_BYTES // BLOCK_BYTES, tail=0)
     leader = Leader({T0: whole}, patience_ms=Millis(60_000))
     follower = Follower(terms((0,), min_rounds=1, silence_max_ms=Millis(15_000)))
     running = transfer(leader, follower)
@@ -423,14 +423,14 @@ def test_a_slow_link_carries_everything_about_once(bytes_per_second: int) -> Non
 
     assert follower.assembled is not None
     # The list of such small blocks is as long as they are.
-    ideal_bytes, probes_bytes = 2 * len(whole), 5 * fetch.PART_BYTES
+    ideal_bytes, probes_bytes = 2 * len(whole), 5 * blocks.PART_BYTES
     assert running.sent_bytes <= ideal_bytes + probes_bytes
     assert running.now <= (ideal_bytes + probes_bytes) * 1_000 / bytes_per_second + 200
-    assert running.backlog_bytes <= fetch.WINDOW * fetch.PART_BYTES + probes_bytes
+    assert running.backlog_bytes <= fetch.WINDOW * blocks.PART_BYTES + probes_bytes
 
 
 def test_no_more_is_asked_for_than_a_slow_disk_has_still_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = content(Random(15), blocks=2 * fetch.WINDOW * fetch.PART_BYTES // BLOCK_BYTES, tail=0)
+    whole = content(Random(15), blocks=2 * fetch.WINDOW * blocks.PART_BYTES // BLOCK_BYTES, tail=0)
     follower = Follower(terms((0,), min_rounds=1))
     step = follower.fetch.step
     waiting: list[fetch.Effect] = []

@@ -84,7 +84,7 @@ class Leader:
                     out += self.step(serve.ImageMade(key=KEY, image=image), now)
                 case serve.SendHashes(message=hashes):
                     listed = self.images[hashes.task][1]
-                    out.append((hashes, listed[hashes.position : hashes.position + fetch.PART_BYTES]))
+                    out.append((hashes, listed[hashes.position : hashes.position + blocks.PART_BYTES]))
                 case serve.SendBlocks(message=answer, runs=runs):
                     content = self.images[answer.task][0]
                     body = b"".join(_of(content, run) for run in runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from stretto.replog.core import effects, events, messages
@@ -53,8 +54,9 @@ class Driven:
         self.is_tailed = True
         self.sample: Callable[[Group, int], None] = lambda *_: None
         self._meter = Meter()
-        self.loop = self.commit = self.applier = self.metastore = self.catchup = self
+        self.loop = self.commit = self.applier = self.metastore = self
         self.disk = self.transport = self.replicas = self.tickets = self
+        self.catchup = SimpleNamespace(receiving=self, threads=self)
         (folder / "replog").mkdir()
         log = Replog.open(OsFolder(folder / "replog"), segment_bytes=segment_bytes, tail_bytes=0)
         state = AppliedState.open(folder / "state", (TASK,))
@@ -244,10 +246,7 @@ class Driven:
     def apply(self, group: Group, frames: Sequence[Frame], end: Offset) -> None:
         self._unapplied.append((frames, end))
 
-    # Of the desk for catching up.
-
-    def on_thread(self, work: Callable[[], None], then: Callable[[None], None]) -> None:
-        self._works.append((work, then))
+    # Of what receives states.
 
     def fetch_state(self, group: Group, effect: effects.FetchState) -> None:
         """The test says when it has arrived."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.catchup.desk import CatchupDesk
+from stretto.catchup.threads import CatchupThreads
 from stretto.errors import StorageError
 from stretto.network.loop import Loop
 from stretto.replog.core import events
@@ -72,9 +72,9 @@ def off_loop(loop: Loop, request: pytest.FixtureRequest) -> Iterator[Callable[..
         yield applier.read
         applier.close()
     else:
-        desk = CatchupDesk(MagicMock(loop=loop))
-        yield desk.on_thread
-        desk._pool.shutdown()
+        threads = CatchupThreads(loop)
+        yield threads.run
+        threads.close()
 
 
 def test_a_broken_invariant_on_a_thread_ends_the_worker(loop: Loop, off_loop: Callable[..., None]) -> None:

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from stretto.catchup.desk import CatchupDesk
+from stretto.catchup.transfers import Transfers
 from stretto.replog.core import effects, events, messages
 from stretto.replog.folder import OsFile, OsFolder
 from stretto.replog.frame import decode
@@ -175,19 +175,18 @@ def test_a_leader_that_finds_its_log_damaged_while_it_serves_its_state_stops(
     worker = SimpleNamespace(
         loop=driven,
         worker=driven.worker,
-        config=SimpleNamespace(node_dir=None, key=None),
         option=lambda _: 1_000,
         groups={KEY: driven.group},
     )
-    desk = CatchupDesk(cast(Any, worker))
+    catchup = Transfers(cast(Any, worker), node_dir=None, key=None)
     first = min((tmp_path / "replog").glob("*.replog"))
     damaged = bytearray(first.read_bytes())
     damaged[-20] ^= 1
     first.write_bytes(damaged)
     ask = transfers.AskEntries(Epoch(1), incarnation_of(W2), 1, start=Offset(0), end=Offset(10))
-    desk._serving._send_entries((KEY, W2), ask)
+    catchup.serving._send_entries((KEY, W2), ask)
     driven.end_turn()
-    desk.close()
+    catchup.close()
     [why] = driven.stopped
     assert "corrupt" in why
 

@@ -120,7 +120,7 @@ def test_progress_is_told_every_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -
     ask = SimpleNamespace(epoch=1, incarnation="i", attempt=1, task=0, round=7)
     progress = images._Progress(cast(Any, None), cast(Any, ask), 9 * BLOCK, BLOCK, told.append)
     for count in range(1, 7):
-        progress.made(bytearray(hashes(count)))
+        progress.on_hashed(bytearray(hashes(count)))
     assert [each.described.blocks for each in told] == [2, 4, 6]
     assert {(each.described.size_bytes, each.described.round) for each in told} == {(9 * BLOCK, 7)}
 

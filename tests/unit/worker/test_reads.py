@@ -42,7 +42,7 @@ class Reading:
         self.driven = driven = Driven(folder, settings(min_isr=1))
         worker = SimpleNamespace(
             loop=driven,
-            applier=SimpleNamespace(read=driven.on_thread),
+            applier=SimpleNamespace(read=driven.run),
             groups={KEY: driven.group},
             transport=SimpleNamespace(reply=self._replied),
             config=SimpleNamespace(module="counts"),

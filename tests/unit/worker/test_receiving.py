@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 
+from stretto.catchup.install import Install
 from stretto.catchup.machines import blocks
 from stretto.catchup.receiving import StateReceiving
 from stretto.catchup.staging import Abandoned, Staging
@@ -22,8 +23,9 @@ from stretto.replog.storage import EpochStart
 from stretto.specs.assignments import GroupPlan
 from stretto.state.environment import NoSpace
 from stretto.vocabulary.groups import GroupKey
-from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
+from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, StorageId, TaskId, WorkerId
 from stretto.wire import catchup
+from stretto.wire import messages as wire
 from stretto.worker.replica.meter import Meter
 
 KEY = GroupKey("counts", 1, 0)
@@ -33,7 +35,7 @@ FETCH = effects.FetchState(leader=LEADER, epoch=Epoch(1), attempt=1)
 
 
 class Receiver:
-    """Worker, desk, loop and group at once."""
+    """Worker, threads, transport, loop and group at once."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 10_000
@@ -42,7 +44,7 @@ class Receiver:
         self.works: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self._timers: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = itertools.count()
-        self.loop = self.replicas = self
+        self.loop = self.replicas = self.transport = self
         self.key, self.plan = KEY, GroupPlan(KEY, (TaskId(0),), (LEADER, WorkerId("w1")))
         self.meter, self.closed = Meter(), False
         self._folder = folder
@@ -59,7 +61,7 @@ class Receiver:
         work, then = self.works.pop(0)
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001 - as the desk does
+        except Exception as error:  # noqa: BLE001 - as a worker's threads do
             result = error
         then(result)
 
@@ -72,10 +74,10 @@ class Receiver:
 
     def look(self, role: RoleName) -> None:
         self.replica.role_name = role
-        self.receiving.looked(cast(Any, self))
+        self.receiving.on_replica_changed(cast(Any, self))
 
     def hear(self, message: catchup.Answer, body: bytes = b"") -> None:
-        self.receiving.heard(cast(Any, self), LEADER, message, memoryview(body))
+        self.receiving.on_answer(cast(Any, self), LEADER, message, memoryview(body))
 
     @property
     def progressed(self) -> int:
@@ -92,10 +94,10 @@ class Receiver:
     def step(self, event: events.Event) -> None:
         self.stepped.append(event)
 
-    def send(self, _to: WorkerId, _group: GroupKey, message: catchup.AnyMessage) -> None:
-        self.sent.append(message)
+    def send(self, _to: WorkerId, wrapped: wire.Catchup) -> None:
+        self.sent.append(wrapped.message)
 
-    def on_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def run(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         self.works.append((work, then))
 
     def call_at(self, at: int, function: Callable[..., None], *args: Any) -> None:
@@ -271,7 +273,7 @@ def test_a_transfer_that_begins_while_files_go_waits_for_that(receiver: Receiver
 
 def test_a_group_that_is_closed_lets_go_of_what_is_staged(receiver: Receiver, tmp_path: Path) -> None:
     receiver.work()
-    receiver.receiving.group_closed(KEY)
+    receiver.receiving.on_group_closed(KEY)
     receiver.work()
     assert receiver.receiving._stagings == {}
     assert (tmp_path / "incoming").exists(), "the replica may go on with it"
@@ -279,11 +281,11 @@ def test_a_group_that_is_closed_lets_go_of_what_is_staged(receiver: Receiver, tm
 
 def test_files_that_cannot_be_removed_do_no_harm_and_what_nobody_expects_does(receiver: Receiver) -> None:
     receiver.work()
-    receiver.receiving.group_closed(KEY)
+    receiver.receiving.on_group_closed(KEY)
     failed_work(receiver, OSError("read-only"))
     assert receiver.receiving._stagings == {}
     receiver.begin()
-    receiver.receiving.group_closed(KEY)
+    receiver.receiving.on_group_closed(KEY)
     receiver.works.pop(0)
     with pytest.raises(ZeroDivisionError):
         failed_work(receiver, ZeroDivisionError())
@@ -294,11 +296,8 @@ def install(receiver: Receiver) -> Mock:
     heard = Mock()
     subject = cast(Any, receiver)
     subject.replica.storage = "disk"
-    subject.folder, subject.identity_of = heard.folder, heard.identity_of
-    subject.state, subject.log = heard.state, heard.log
+    subject.installation, subject.install_failed = heard.installation, heard.install_failed
     subject.applier = SimpleNamespace(after_applied=lambda then: then())
-    for name in ("install_failed", "installed", "replaced", "replica_stopped"):
-        setattr(subject, name, getattr(heard, name))
     receiver.receiving.install(subject, Offset(7))
     return heard
 
@@ -312,11 +311,10 @@ def test_a_state_that_is_installed_takes_the_place_of_the_replicas_own(
     receiver.work()
     heard = install(receiver)
     receiver.work()
-    storage = heard.folder.return_value.install.return_value
-    heard.replaced.assert_called_once_with(receiver, storage)
-    heard.installed.assert_called_once_with(storage, (EpochStart(Epoch(1), Offset(0)),))
-    heard.state.close.assert_called_once_with()
-    heard.log.close.assert_called_once_with()
+    heard.installation.assert_called_once_with(KEY)
+    last = EpochStart(Epoch(1), Offset(0))
+    done = Install(storage_id=StorageId("disk"), end=Offset(7), before=last)
+    assert heard.installation.return_value.mock_calls == [call.carry_out(done), call.finish((last,))]
     assert (receiver.receiving._failures, receiver.receiving._stagings) == ({}, {})
     assert receiver.receiving.view(KEY) is None
 
@@ -333,8 +331,7 @@ def test_an_installation_that_fails_stops_the_replica_and_one_of_nothing_is_refu
     heard.install_failed.assert_not_called()
     _, then = receiver.works.pop(0)
     then(OSError("a bad sector"))
-    heard.replica_stopped.assert_called_once_with(receiver, "OSError: a bad sector", renew=False)
-    heard.installed.assert_not_called()
+    assert heard.installation.return_value.mock_calls == [call.fail("OSError: a bad sector")]
     with pytest.raises(ZeroDivisionError):
         then(ZeroDivisionError())
 

@@ -10,9 +10,11 @@ from unittest.mock import MagicMock, call
 
 import pytest
 
+from stretto.catchup.install import Install
 from stretto.errors import StorageError, StrettoError
 from stretto.replog.core import events
-from stretto.vocabulary.types import Incarnation, Offset
+from stretto.replog.storage import EpochStart
+from stretto.vocabulary.types import Epoch, Incarnation, Offset, StorageId
 from stretto.worker.hosting import replicas as replicas_module
 from stretto.worker.hosting.replicas import REOPEN_MS, Replicas
 from tests.unit.core.group import settings
@@ -20,13 +22,14 @@ from tests.unit.worker.driving import KEY, Driven
 from tests.unit.worker.turns import StillLoop
 
 NOW = Incarnation("now")
+INSTALL = Install(storage_id=StorageId("disk"), end=Offset(7), before=None)
 
 
 class World:
     """A worker with one replica that leads; its disk works when the test says so."""
 
     def __init__(self, driven: Driven) -> None:
-        cast(Any, driven).view = lambda _: None
+        cast(Any, driven).catchup.receiving.view = lambda _: None
         self.group = driven.group
         self.loop = StillLoop()
         self.works: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -277,11 +280,14 @@ def test_a_replica_that_comes_is_registered_followed_and_begun(
 
 
 def test_writes_of_a_replaced_log_concern_nobody(world: World) -> None:
-    installed = MagicMock()
+    installed = world.folder.install.return_value
     heard: list[Any] = []
     cast(Any, world.group).on_committed = heard.append
+    cast(Any, world.group).installed = MagicMock()
     old = world.group.log
-    world.replicas.replaced(world.group, installed)
+    installation = world.replicas.installation(KEY)
+    installation.carry_out(INSTALL)
+    installation.finish(())
     world.replicas.on_committed(old, Offset(1))
     assert heard == []
     world.replicas.on_committed(installed.log, Offset(2))
@@ -290,6 +296,34 @@ def test_writes_of_a_replaced_log_concern_nobody(world: World) -> None:
     assert world.replicas.storage_ids() == {KEY: installed.storage_id}
     [forgotten] = world.worker.scans.forget.call_args_list
     assert forgotten.args[0] == KEY
+
+
+def test_a_replica_goes_on_with_what_was_installed_when_its_own_files_are_closed(world: World) -> None:
+    group, history = cast(Any, world.group), (EpochStart(Epoch(1), Offset(0)),)
+    new = MagicMock()
+
+    def put_in_place(*_: Any) -> MagicMock:
+        assert world.is_closed()
+        return new
+
+    def go_on(*_: Any) -> None:
+        assert world.replicas._storages[KEY] is new
+
+    world.folder.install.side_effect = put_in_place
+    group.installed = MagicMock(side_effect=go_on)
+    installation = world.replicas.installation(KEY)
+    installation.carry_out(INSTALL)
+    world.folder.install.assert_called_once_with(INSTALL, world.storage.identity)
+    assert world.replicas._storages[KEY] is world.storage, "only the loop replaces it"
+    installation.finish(history)
+    group.installed.assert_called_once_with(new, history)
+
+
+def test_a_replica_whose_new_state_cannot_be_installed_stops(world: World) -> None:
+    group = cast(Any, world.group)
+    group.host.replica_stopped = MagicMock()
+    world.replicas.installation(KEY).fail("a bad sector")
+    group.host.replica_stopped.assert_called_once_with(group, "a bad sector", renew=False)
 
 
 @pytest.mark.parametrize("fails", [False, True])

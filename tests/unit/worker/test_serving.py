@@ -20,30 +20,32 @@ from stretto.telemetry.windows import REFUSED_TRANSFERS
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.wire import catchup
+from stretto.wire import messages as wire
 from stretto.worker.replica.meter import Meter
 from tests.unit.worker.entries import Log
+from tests.unit.worker.whatever import some
 
 KEY = GroupKey("counts", 1, 0)
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 
 
 class Server:
-    """Worker, desk, loop and group at once."""
+    """Worker, threads, transport, loop and group at once."""
 
     def __init__(self) -> None:
         self.now = 10_000
         self.sent: list[tuple[WorkerId, catchup.AnyMessage]] = []
-        self.loop, self.worker, self.groups = self, WorkerId("w0"), {KEY: self}
-        self.config = SimpleNamespace(node_dir=None, key=None)
+        self.bodies: list[tuple[bytes, ...]] = []
+        self.loop = self.transport = self
+        self.worker, self.groups = WorkerId("w0"), {KEY: self}
         self.key, self.plan = KEY, GroupPlan(KEY, (TaskId(0),), (W1, W2))
-        self.leader = SimpleNamespace(epoch=Epoch(2))
-        self.replica = SimpleNamespace(applied=Offset(0))
+        self.replica = SimpleNamespace(applied=Offset(0), leading=SimpleNamespace(epoch=Epoch(2)))
         self.meter = Meter()
         self.works: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.state: AppliedState | None = None
         self.folder = Path()
         self.replicas = SimpleNamespace(path=lambda _: self.folder)
-        self.serving = StateServing(cast(Any, self), cast(Any, self))
+        self.serving = StateServing(cast(Any, self), cast(Any, self), node_dir=None, key=None)
 
     def begin(self, to: WorkerId, epoch: Epoch, attempt: int = 1) -> None:
         effect = effects.ServeState(
@@ -59,7 +61,7 @@ class Server:
             epoch, Incarnation(f"{follower}.1"), attempt, task=TaskId(0), round=1, base=0, **changes
         )
         before = len(self.sent)
-        self.serving.heard(cast(Any, self), follower, ask)
+        self.serving.on_ask(cast(Any, self), follower, ask)
         return self.sent[-1][1] if len(self.sent) > before else None
 
     # What the driver calls.
@@ -67,12 +69,14 @@ class Server:
     def option(self, name: str) -> int:
         return 60_000 if "timeout" in name else 0
 
-    def send(self, to: WorkerId, _group: GroupKey, message: catchup.AnyMessage) -> None:
-        self.sent.append((to, message))
+    def send(self, to: WorkerId, wrapped: wire.Catchup, bodies: tuple[bytes, ...]) -> None:
+        assert wrapped.group == KEY
+        self.sent.append((to, wrapped.message))
+        self.bodies.append(bodies)
 
     def call_at(self, *_: Any) -> None: ...
 
-    def on_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def run(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         self.works.append((work, then))
 
     def step(self, _event: Any) -> None: ...
@@ -87,6 +91,14 @@ def test_a_question_of_an_earlier_epoch_ends_nobodys_transfer_of_this_one() -> N
 
     assert isinstance(refused, catchup.Refused)
     assert isinstance(server.ask(W1, Epoch(2)), catchup.Waiting)
+
+
+def test_a_body_is_sent_only_if_there_is_one() -> None:
+    server, message = Server(), some(catchup.Hashes)
+    for body in (b"", b"hashes"):
+        server.serving._send(W1, KEY, message, body)
+    assert server.sent == [(W1, message)] * 2
+    assert server.bodies == [(), (b"hashes",)]
 
 
 def test_a_follower_of_another_release_is_refused_and_counted() -> None:
@@ -112,7 +124,7 @@ def test_an_image_that_nobody_waits_for_any_more_is_not_made_to_its_end(tmp_path
     server.ask(W1, Epoch(2))
     [(make, made)] = server.works
 
-    server.serving.group_closed(KEY)
+    server.serving.on_group_closed(KEY)
 
     with pytest.raises(StorageError, match="given up") as given_up:
         make()
@@ -129,6 +141,6 @@ def test_images_that_were_given_up_keep_none_of_the_next_from_being_made() -> No
         server.begin(W1, Epoch(2), attempt)
         server.ask(W1, Epoch(2), attempt)
         assert len(server.works) == attempt, "an image is being made"
-        server.serving.group_closed(KEY)
+        server.serving.on_group_closed(KEY)
         _, made = server.works[-1]
         made(StorageError("the transfer was given up"))

@@ -119,7 +119,7 @@ def test_options_are_told_to_all_who_go_by_them(worker: Any) -> None:
     assert worker.options is options
     worker.clients.options_changed.assert_called_once_with(options, "m")
     for told in (
-        worker.catchup.options_changed,
+        worker.catchup.serving.on_options_changed,
         worker.streams.settings_changed,
         worker.microbatches.settings_changed,
         worker.replicas.options_changed,
@@ -308,7 +308,7 @@ def test_entries_of_a_peer_reach_their_replica(worker: Any) -> None:
 def test_requests_go_to_whom_they_concern(worker: Any) -> None:
     catchup = wire.Catchup(ONE, cast(Any, None))
     worker._received(b"x", W1, catchup, [])
-    worker.catchup.received.assert_called_once_with(W1, catchup, [])
+    worker.catchup.on_message.assert_called_once_with(W1, catchup, [])
     steps = some(wire.RunSteps)
     worker._received(b"x", W1, steps, [])
     worker.streams.hops.received.assert_called_once_with(b"x", steps, [])
@@ -348,7 +348,8 @@ def test_growth_is_told_to_readers_topologies_and_who_awaits_seals(worker: Any, 
     worker.microbatches.grown.assert_called_once_with(group, depots)
     assert worker.regrouping.consider.call_count == awaits_seals
     worker.on_role_change(group)
-    for told in (worker.streams.looked, worker.microbatches.looked, worker.catchup.looked):
+    changed = worker.catchup.receiving.on_replica_changed
+    for told in (worker.streams.looked, worker.microbatches.looked, changed):
         told.assert_called_once_with(group)
 
 

@@ -1,13 +1,9 @@
-"""Images as lists of hashed blocks: how lists are made, compared and sent.
+"""Lists of hashes: how they are made, compared and sent.
 
 **Hash.** XXH3 with 128 bits, which takes a fraction of the time of a copy. It is no cryptographic hash: who
 knows its seed may find two blocks that it takes for one another. So each follower has a seed of its own, made
 of its incarnation, a random number that is new with every process and session: nobody whose records are
 stored today can know it.
-
-**Block size.** LMDB changes pages of 4 KiB, here and there. Blocks of 8 KiB send at most twice the pages that
-changed, which is within what a later round may cost, and the hashes are 0.2% of the first round. A list is
-bounded: larger images have larger blocks. ``docs/ARCHITECTURE.md`` has the figures.
 
 **Lists.** The complete list is all hashes, in order. Against a list that the other side has, only what
 differs is sent: an index (u32) and a hash for each. Either way the result must match the image's digest.
@@ -21,13 +17,11 @@ from collections.abc import Iterator
 
 import xxhash
 
+from stretto.catchup.machines.blocks.sizes import HASH_BYTES
 from stretto.errors import PeerError
 from stretto.vocabulary.types import Incarnation
 from stretto.wire.catchup import Run
 
-HASH_BYTES = 16
-BLOCK_BYTES = 8 * 1024
-LIST_BYTES_MAX = 64 * 1024 * 1024
 _CHUNK = 4096 * HASH_BYTES
 _CHANGE = struct.Struct(f"<I{HASH_BYTES}s")
 
@@ -42,23 +36,6 @@ def hash_of(block: bytes | memoryview, seed: int = 0) -> bytes:
 
 def digest_of(hashes: bytes) -> bytes:
     return hashlib.sha256(hashes).digest()
-
-
-def block_bytes_for(size_bytes: int) -> int:
-    block_bytes = BLOCK_BYTES
-    while blocks_in(size_bytes, block_bytes) * HASH_BYTES > LIST_BYTES_MAX:
-        block_bytes *= 2
-    return block_bytes
-
-
-def blocks_in(size_bytes: int, block_bytes: int) -> int:
-    return -(-size_bytes // block_bytes)
-
-
-def length_of(run: Run, size_bytes: int, block_bytes: int) -> int:
-    """Bytes of a run; the last block of an image may be short."""
-    first, count = run
-    return min((first + count) * block_bytes, size_bytes) - first * block_bytes
 
 
 def differing(old: bytes, new: bytes) -> Iterator[int]:
@@ -103,17 +80,3 @@ def apply_changes(old: bytes, changes: bytes, blocks: int) -> bytes:
             raise PeerError(f"a list of changed blocks names block {index} of {blocks}")
         hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES] = hashed
     return bytes(hashes)
-
-
-def take_runs(runs: list[Run], blocks: int) -> tuple[Run, ...]:
-    """Remove up to so many blocks from the end of ``runs`` and return them, ascending."""
-    taken: list[Run] = []
-    while runs and blocks > 0:
-        first, count = runs.pop()
-        if count > blocks:
-            # From the front, so that files are read and written forward.
-            runs.append((first + blocks, count - blocks))
-            count = blocks
-        taken.append((first, count))
-        blocks -= count
-    return tuple(taken)
