@@ -95,7 +95,7 @@ class StateServing:
         self._step_serve(serve.Heard(key=(group.key, follower), message=message, applied=applied))
 
     def on_group_closed(self, key: GroupKey) -> None:
-        """The replica stopped, or is here no more: so do its transfers."""
+        """The replica stopped, or is here no more: its transfers end."""
         self._step_serve(serve.LeadershipEnded(group=key))
 
     def serve_state(self, group: HostedReplica, effect: effects.ServeState) -> None:
