@@ -115,7 +115,7 @@ class Worker:
             cluster=config.cluster,
             worker=config.worker,
             key=config.key,
-            on_message=self._received,
+            on_message=self._on_message,
         )
         #: Those in force. Read before any group begins, and again before each session.
         self.options: OptionSet = OptionSet()
@@ -186,8 +186,8 @@ class Worker:
             self.metastore.follow(key)
         self._retime()
         self.telemetry.start()
-        self.metastore.follow_assignment(self.config.module, self._assignment_read)
-        self.metastore.watch_workers(self._workers_found)
+        self.metastore.follow_assignment(self.config.module, self._on_assignment_read)
+        self.metastore.watch_workers(self._on_workers_found)
         self.retention.start()
         self.regrouping.delete_old()
         self.executors.start(self._code(self.config.artifact, self.config.entry, self.description))
@@ -222,11 +222,11 @@ class Worker:
             closed=self.regrouping.closed,
         )
 
-    def _assignment_read(self, assignment: Assignment) -> None:
+    def _on_assignment_read(self, assignment: Assignment) -> None:
         """From the metastore's threads."""
-        self.loop.call_soon(self._assigned, assignment)
+        self.loop.call_soon(self._on_assignment, assignment)
 
-    def _assigned(self, assignment: Assignment) -> None:
+    def _on_assignment(self, assignment: Assignment) -> None:
         if not self.is_stopping:
             self.hosting.on_assignment(assignment)
 
@@ -399,7 +399,7 @@ class Worker:
                 self._meet_again(self.hosting.peers_of(key))
                 self.hosting.consider(key)
 
-    def _workers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
+    def _on_workers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
         """From the metastore's threads."""
         self.loop.call_soon(self._meet, registrations)
 
@@ -422,7 +422,7 @@ class Worker:
 
     # The network.
 
-    def _received(
+    def _on_message(
         self, sender: Connection, worker: WorkerId | None, message: wire.ToWorker, bodies: list[memoryview]
     ) -> None:
         if isinstance(message, wire.ReadRows | wire.AppendBatch):

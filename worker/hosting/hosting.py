@@ -188,9 +188,9 @@ class Hosting:
         worker = self._worker
         worker.replicas.stopped[key] = views.Stopped(plan, worker.worker, worker.loop.now, views.NOT_BEGUN)
         worker.retention.on_opening()
-        worker.disk.run(worker.replicas.folder(plan).open, lambda result: self._opened(key, result))
+        worker.disk.run(worker.replicas.folder(plan).open, lambda result: self._on_opened(key, result))
 
-    def _opened(self, key: GroupKey, result: ReplicaStorage | Exception) -> None:
+    def _on_opened(self, key: GroupKey, result: ReplicaStorage | Exception) -> None:
         self._opening.discard(key)
         worker = self._worker
         if isinstance(result, Exception):

@@ -176,7 +176,7 @@ class RegroupingDesk:
                 if sources:
                     self._preparing.add(key)
                     work = partial(self._prepare, plan, sources)
-                    self._worker.disk.run(work, partial(self._was_prepared, key))
+                    self._worker.disk.run(work, partial(self._on_prepared, key))
 
     def _sources(self, plan: GroupPlan) -> list[Group]:
         """The replicas here of all groups that the plan takes tasks from, if all are sealed; else none."""
@@ -206,7 +206,7 @@ class RegroupingDesk:
             boot_id=boot_id(),
         )
 
-    def _was_prepared(self, key: GroupKey, result: StorageId | Exception | None) -> None:
+    def _on_prepared(self, key: GroupKey, result: StorageId | Exception | None) -> None:
         self._preparing.discard(key)
         if isinstance(result, Exception):
             log.error("replica_not_prepared", group=str(key), why=str(result), retry_ms=RETRY_MS)
@@ -254,13 +254,13 @@ class RegroupingDesk:
             del hosting.plans[key]
             self._closing.add(key)
             if group is None:
-                worker.replicas.forget_stopped(key, partial(self._closed, key))
+                worker.replicas.forget_stopped(key, partial(self._on_closed, key))
             else:
-                worker.replicas.give_up(group, "its tasks were regrouped", partial(self._closed, key))
+                worker.replicas.give_up(group, "its tasks were regrouped", partial(self._on_closed, key))
         if self._old():
             worker.loop.call_after(AGAIN_MS, self._close_all)
 
-    def _closed(self, key: GroupKey) -> None:
+    def _on_closed(self, key: GroupKey) -> None:
         self._closing.discard(key)
         assignment = self._switching
         if assignment is None or self._closing or self._old():

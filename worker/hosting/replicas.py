@@ -221,9 +221,9 @@ class Replicas:
             folder.check_room()
             return folder.renew(why) if renew else folder.open()
 
-        worker.disk.run(work, lambda result: self._reopened(plan, why, result, renew=renew))
+        worker.disk.run(work, lambda result: self._on_reopened(plan, why, result, renew=renew))
 
-    def _reopened(
+    def _on_reopened(
         self, plan: GroupPlan, why: str, result: ReplicaStorage | Exception, *, renew: bool
     ) -> None:
         worker = self._worker

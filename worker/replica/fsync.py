@@ -77,9 +77,9 @@ class FsyncSwitch:
             return
         log = self._replica.log
         self._host.commit.submit(log)
-        self._host.commit.when_quiet(log, self._synced)
+        self._host.commit.when_quiet(log, self._on_synced)
 
-    def _synced(self) -> None:
+    def _on_synced(self) -> None:
         log = self._replica.log
         if log.durable_end_offset < log.written_end_offset:
             # The sync failed. The replica hears of it next, and stops.
@@ -92,9 +92,9 @@ class FsyncSwitch:
 
     def _write(self, fsync: Fsync) -> None:
         self._is_changing = True
-        self._host.applier.read(lambda: self._identity.mark_fsync(fsync), self._written)
+        self._host.applier.read(lambda: self._identity.mark_fsync(fsync), self._on_written)
 
-    def _written(self, error: Exception | None) -> None:
+    def _on_written(self, error: Exception | None) -> None:
         self._is_changing = False
         if error is None:
             self._log.info("fsync_changed", fsync=self._identity.fsync)

@@ -333,7 +333,7 @@ class Group:
                 self._waits = True
                 host.commit.when_quiet(self.log, lambda: self._truncate(end, then))
             case effects.Cut(start=start):
-                self._shortening.cut(self.log, start, self._was_cut, self.storage_failed)
+                self._shortening.cut(self.log, start, self._on_cut, self.storage_failed)
             case effects.CompareAndSet():
                 host.metastore.compare_and_set(self.key, effect)
             case effects.ReadRecord():
@@ -404,19 +404,21 @@ class Group:
         if reached is not None:
             self.step(reached)
 
-    def _was_cut(self, start: Offset) -> None:
+    def _on_cut(self, start: Offset) -> None:
         self.step(events.LogCut(start=start))
 
     def _truncate(self, end: Offset, then: events.Persisted) -> None:
         """Called when no write is in flight."""
         if not self.closed:
-            self._shortening.truncate(self.log, end, lambda: self._truncated(end, then), self._not_truncated)
+            self._shortening.truncate(
+                self.log, end, lambda: self._on_truncated(end, then), self._on_truncation_failed
+            )
 
-    def _not_truncated(self, error: StorageError | StorageCorrupt) -> None:
+    def _on_truncation_failed(self, error: StorageError | StorageCorrupt) -> None:
         self._waits = False
         self.storage_failed(error)
 
-    def _truncated(self, end: Offset, then: events.Persisted) -> None:
+    def _on_truncated(self, end: Offset, then: events.Persisted) -> None:
         if self.closed:
             return
         self._waits = False
@@ -465,12 +467,12 @@ class Group:
             fetch = self.log.absent(effect.start, effect.max_bytes)
             if fetch is None:
                 return False
-            self.host.catchup.threads.run(fetch, lambda _: self._entries_fetched(effect))
+            self.host.catchup.threads.run(fetch, lambda _: self._on_entries_fetched(effect))
         # The latest is what the core wants.
         self._fetching[to] = effect
         return True
 
-    def _entries_fetched(self, effect: effects.SendEntries) -> None:
+    def _on_entries_fetched(self, effect: effects.SendEntries) -> None:
         latest = self._fetching.pop(effect.to)
         if not self.closed:
             if latest is effect:

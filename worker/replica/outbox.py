@@ -18,17 +18,17 @@ _start = attrgetter("start")
 
 
 class Outbox:
-    """Of one group. ``send`` tells what was sent, if anything was; ``sent`` hears that when no other waits to
-    go, and may put the next message of the same follower."""
+    """Of one group. ``send`` tells what was sent, if anything was; ``on_sent`` hears that when no other waits
+    to go, and may put the next message of the same follower."""
 
     def __init__(
         self,
         send: Callable[[SendEntries], Sent | None],
-        sent: Callable[[Sent], None],
+        on_sent: Callable[[Sent], None],
         in_next_turn: Callable[[], None],
     ) -> None:
         self._send = send
-        self._sent = sent
+        self._on_sent = on_sent
         self._in_next_turn = in_next_turn
         self._waiting: list[SendEntries] = []
         self._rests = False
@@ -58,4 +58,4 @@ class Outbox:
             waiting.sort(key=_start, reverse=True)
         for event in [self._send(effect) for effect in waiting]:
             if event is not None:
-                self._sent(event)
+                self._on_sent(event)

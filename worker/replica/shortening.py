@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stretto.worker.replica.disk import DiskThreads
 
 
-Failed: TypeAlias = Callable[[StorageError | StorageCorrupt], None]
+OnFailure: TypeAlias = Callable[[StorageError | StorageCorrupt], None]
 
 
 class Shortening:
@@ -32,7 +32,9 @@ class Shortening:
         self._disk = disk
         self._is_cutting = False
 
-    def cut(self, replog: Replog, start: Offset, then: Callable[[Offset], None], failed: Failed) -> None:
+    def cut(
+        self, replog: Replog, start: Offset, then: Callable[[Offset], None], on_failure: OnFailure
+    ) -> None:
         """``then`` is told the log's new start. A cut that is asked for during another one will be again."""
         first = None if self._is_cutting else replog.cut_point(start)
         if first is None:
@@ -45,11 +47,11 @@ class Shortening:
             if error is None:
                 replog.removed_below(first)
             release()
-            _end(error, lambda: then(first), failed)
+            _end(error, lambda: then(first), on_failure)
 
         self._disk.run(lambda: replog.remove_below(first), removed)
 
-    def truncate(self, replog: Replog, end: Offset, then: Callable[[], None], failed: Failed) -> None:
+    def truncate(self, replog: Replog, end: Offset, then: Callable[[], None], on_failure: OnFailure) -> None:
         """To be called when the log is quiet; it stays so until it is done."""
         release = self._commit.hold(replog, writes=False)
 
@@ -57,15 +59,15 @@ class Shortening:
             if error is None:
                 replog.shortened(end)
             release()
-            _end(error, then, failed)
+            _end(error, then, on_failure)
 
         self._disk.run(lambda: replog.shorten(end), shortened)
 
 
-def _end(error: Exception | None, then: Callable[[], None], failed: Failed) -> None:
+def _end(error: Exception | None, then: Callable[[], None], on_failure: OnFailure) -> None:
     if error is None:
         then()
     elif isinstance(error, StorageError | StorageCorrupt):
-        failed(error)
+        on_failure(error)
     else:
         raise error

@@ -85,7 +85,7 @@ def test_the_metastores_threads_only_hand_over(worker: Any) -> None:
     worker.session_expired()
     worker.lease_renewed(Millis(5))
     worker.group_event(ONE, events.Tick())
-    worker._workers_found({})
+    worker._on_workers_found({})
     assert stepped(worker) == [[], []]
     worker.loop.run()
     assert stepped(worker) == [
@@ -277,28 +277,28 @@ def test_workers_that_come_and_go_are_met(worker: Any) -> None:
 
 def test_an_assignment_is_taken_up_unless_the_worker_stops(worker: Any) -> None:
     assignment = object()
-    worker._assignment_read(assignment)
+    worker._on_assignment_read(assignment)
     worker.loop.run()
     worker.hosting.on_assignment.assert_called_once_with(assignment)
     worker._stopping_at = 5
-    worker._assigned(assignment)
+    worker._on_assignment(assignment)
     worker.hosting.on_assignment.assert_called_once_with(assignment)
 
 
 def test_what_peers_say_is_not_taken_from_clients(worker: Any) -> None:
     for kind in (wire.Replicate, wire.Catchup, wire.RunSteps, wire.Microbatch):
         with pytest.raises(PeerError, match="a client sent a"):
-            worker._received(b"x", None, some(kind, group=ONE), [])
+            worker._on_message(b"x", None, some(kind, group=ONE), [])
     assert stepped(worker) == [[], []]
 
 
 def test_entries_of_a_peer_reach_their_replica(worker: Any) -> None:
     message = cast(Any, object())
     frame = make_frame(3)
-    worker._received(b"x", W1, wire.Replicate(ONE, message), [memoryview(whole(frame))])
-    worker._received(b"x", W1, wire.Replicate(ONE, message), [])
-    worker._received(b"x", W1, wire.Replicate(ONE, message), [memoryview(b"")])
-    worker._received(b"x", W1, wire.Replicate(GroupKey("m", 1, 9), message), [])
+    worker._on_message(b"x", W1, wire.Replicate(ONE, message), [memoryview(whole(frame))])
+    worker._on_message(b"x", W1, wire.Replicate(ONE, message), [])
+    worker._on_message(b"x", W1, wire.Replicate(ONE, message), [memoryview(b"")])
+    worker._on_message(b"x", W1, wire.Replicate(GroupKey("m", 1, 9), message), [])
     first, *others = (event for event in stepped(worker)[0])
     assert (first.sender, first.message, first.frames[0].header) == (W1, message, frame.header)
     assert others == [events.Received(sender=W1, message=message, frames=())] * 2
@@ -307,17 +307,17 @@ def test_entries_of_a_peer_reach_their_replica(worker: Any) -> None:
 
 def test_requests_go_to_whom_they_concern(worker: Any) -> None:
     catchup = wire.Catchup(ONE, cast(Any, None))
-    worker._received(b"x", W1, catchup, [])
+    worker._on_message(b"x", W1, catchup, [])
     worker.catchup.on_message.assert_called_once_with(W1, catchup, [])
     steps = some(wire.RunSteps)
-    worker._received(b"x", W1, steps, [])
+    worker._on_message(b"x", W1, steps, [])
     worker.streams.hops.received.assert_called_once_with(b"x", steps, [])
     microbatch = some(wire.Microbatch)
-    worker._received(b"x", W1, microbatch, [])
+    worker._on_message(b"x", W1, microbatch, [])
     worker.microbatches.received.assert_called_once_with(b"x", microbatch, [])
     for sender, is_worker in ((W1, True), (None, False)):
         for message in (wire.GetMetadata(1), wire.ReadRows(1, ONE, "p", (), ())):
-            worker._received(b"x", sender, message, [])
+            worker._on_message(b"x", sender, message, [])
             worker.clients.received.assert_called_with(b"x", message, [], is_worker=is_worker)
 
 
