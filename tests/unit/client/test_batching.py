@@ -137,8 +137,15 @@ def test_what_can_never_be_taken_ends_the_producer_and_all_that_waits_behind_it(
 ) -> None:
     producer = client.producer(MODULE, "d", linger_ms=LONG_MS, batch_records=1, max_in_flight=1)
     producer.append(b"first", task=0).result(SECONDS)
-    worker.answer = lambda message: wire.Failed(message.request, "it is too old", wire.Fault.USAGE)
+    appended = threading.Event()
+
+    def refuse(message: wire.AppendBatch) -> wire.Failed:
+        appended.wait(SECONDS)
+        return wire.Failed(message.request, "it is too old", wire.Fault.USAGE)
+
+    worker.answer = refuse
     acks = [producer.append(b"%d" % number, task=0) for number in range(3)]
+    appended.set()
     for ack in acks:
         with pytest.raises(UsageError, match="it is too old"):
             ack.result(SECONDS)

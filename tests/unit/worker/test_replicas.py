@@ -321,9 +321,9 @@ def test_a_replica_goes_on_with_what_was_installed_when_its_own_files_are_closed
 
 def test_a_replica_whose_new_state_cannot_be_installed_stops(world: World) -> None:
     group = cast(Any, world.group)
-    group.host.replica_stopped = MagicMock()
+    group.host.replicas = MagicMock()
     world.replicas.installation(KEY).fail("a bad sector")
-    group.host.replica_stopped.assert_called_once_with(group, "a bad sector", renew=False)
+    group.host.replicas.stop.assert_called_once_with(group, "a bad sector", renew=False)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -357,7 +357,7 @@ def test_whoever_has_to_do_with_a_replica_that_is_closed_is_told_so(worker: Any)
     worker.on_replica_closed(ONE, "it moved")
     worker.scans.forget.assert_called_once_with(ONE, "it moved")
     for told in (
-        worker.catchup.group_closed,
+        worker.catchup.on_group_closed,
         worker.streams.closed,
         worker.microbatches.closed,
         worker.clients.reads.parked.group_changed,
