@@ -157,8 +157,8 @@ def test_maps_grow_under_concurrent_readers_who_always_see_whole_states(tmp_path
             failures.append(error)
 
     threads = [threading.Thread(target=read, args=(reader,)) for reader in range(3)]
-    # The depot is there before anybody reads: a digest is of a moment between two calls of apply(), and knows no
-    # database that was made since it began.
+    # The depot is there before anybody reads: a digest is of a moment between two calls of apply(), and knows
+    # no database that was made since it began.
     state.apply([log.depot([b"%0200d" % number for number in range(100)])])
     for thread in threads:
         thread.start()
