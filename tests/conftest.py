@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 RUN = "STRETTO_TEST_RUN"
 

@@ -1,6 +1,6 @@
 """What the chaos test shares with the integration tests."""
 
-from tests.integration.cluster import pytest_runtest_makereport
-from tests.integration.zk.servers import zookeeper
+from tests.support.cluster import pytest_runtest_makereport
+from tests.support.servers import zookeeper
 
 __all__ = ["pytest_runtest_makereport", "zookeeper"]

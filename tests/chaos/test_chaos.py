@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cluster import Cluster, WorkerProcess
-from tests.integration.load import Load, check_history
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import Cluster, WorkerProcess
+from tests.support.load import Load, check_history
+from tests.support.waiting import wait_until
 
 SEED = int(os.environ.get("STRETTO_CHAOS_SEED", secrets.randbelow(1 << 31)))
 SECONDS = float(os.environ.get("STRETTO_CHAOS_SECONDS", "20"))

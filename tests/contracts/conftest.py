@@ -15,7 +15,7 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.log import Replog
 from stretto.replog.storage import Folder, Storage
 from stretto.sim.replication.disk import SimFolder
-from tests.unit.replog.power import PowerFolder
+from tests.support.power import PowerFolder
 
 FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "os": OsFolder,

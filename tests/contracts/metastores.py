@@ -30,10 +30,10 @@ from stretto.sim.virtual.world import World
 from stretto.vocabulary.invariants import present
 from stretto.vocabulary.types import Incarnation, StorageId, WorkerId
 from stretto.zk.znodes.paths import Paths
-from tests.integration.zk.proxy import Proxy
-from tests.integration.zk.recorder import Started, Told
-from tests.integration.zk.servers import GROUP, SESSION_TIMEOUT_MS, Workers
-from tests.integration.zk.waiting import wait_until
+from tests.support.proxy import Proxy
+from tests.support.recorder import Started, Told
+from tests.support.servers import GROUP, SESSION_TIMEOUT_MS, Workers
+from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 

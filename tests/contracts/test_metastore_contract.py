@@ -12,7 +12,7 @@ from stretto.vocabulary.types import Epoch, Incarnation, StorageId, WorkerId
 from stretto.zk.server.embedded import EmbeddedZooKeeper
 from stretto.zk.znodes.paths import Paths
 from tests.contracts.metastores import MetastoreUnderTest, RealMetastore, SimulatedMetastore
-from tests.integration.zk.servers import paths, zookeeper
+from tests.support.servers import paths, zookeeper
 
 __all__ = ["paths", "zookeeper"]
 

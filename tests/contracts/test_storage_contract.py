@@ -12,7 +12,7 @@ from stretto.replog.storage import Folder, Storage
 from stretto.vocabulary.invariants import InvariantViolation
 from stretto.vocabulary.types import Offset
 from tests.contracts.conftest import OpenStorage
-from tests.unit.replog.frames import contents, epoch_start, history_of, make_frame, make_frames, read_all
+from tests.support.frames import contents, epoch_start, history_of, make_frame, make_frames, read_all
 
 SEGMENT_BYTES = 400
 """Five of the frames used here."""

@@ -17,40 +17,44 @@ from pathlib import Path
 
 #: What is edited: drivers, not the pure machines, which the simulator and its own mutants hold.
 TARGETS = (
-    "worker/*.py",
-    "worker/*/*.py",
-    "worker/*/*/*.py",
+    "worker/**/*.py",
+    "supervisor/*.py",
+    "state/*.py",
     "replog/*.py",
     "catchup/*.py",
     "catchup/machines/*/*.py",
     "conductor/*.py",
-    "zk/*.py",
-    "stretto/client/*.py",
+    "zk/**/*.py",
+    "stretto/network/*.py",
+    "stretto/client/**/*.py",
     "stretto/snapshot/*.py",
     "stretto/export/*.py",
-    "pyspark_stretto/*.py",
+    "pyspark_stretto/**/*.py",
 )
 #: Of those: what only people and charts see, and what begins a process and hands over to the rest.
 NOT_TARGETS = (
     "*/__init__.py",
     "*/__main__.py",
     "worker/telemetry.py",
-    "stretto/vocabulary/plurals.py",
     # Each clause has its mutant in the simulator.
     "worker/microbatch/machines/guards.py",
+    "worker/topology/machine/guards.py",
 )
 
 #: Where tests are looked for that reach a module by way of another.
 ROOMS = {
     "worker/": ("tests/unit/worker/",),
+    "supervisor/": ("tests/unit/supervisor/",),
+    "state/": ("tests/unit/state/", "tests/unit/worker/"),
     "replog/": ("tests/unit/replog/", "tests/contracts/"),
     "catchup/": ("tests/unit/catchup/", "tests/unit/worker/"),
     "conductor/": ("tests/unit/conductor/",),
     "zk/": ("tests/unit/zk/",),
+    "stretto/network/": ("tests/unit/network/", "tests/unit/client/"),
     "stretto/client/": ("tests/unit/client/",),
     "stretto/snapshot/": ("tests/unit/snapshot/", "tests/unit/worker/"),
     "stretto/export/": ("tests/unit/export/",),
-    "pyspark_stretto/": ("tests/unit/spark/",),
+    "pyspark_stretto/": ("tests/unit/pyspark_stretto/",),
 }
 
 #: Tests with real processes and a real ZooKeeper, for each file those of the first pattern that it matches.
@@ -88,27 +92,32 @@ ALSO = {
     "state/held.py": ("integration/snapshot/test_faults.py",),
     "stretto/snapshot/*.py": ("integration/snapshot/test_faults.py", "integration/cli/test_snapshots.py"),
     **dict.fromkeys(
-        (
-            f"worker/{name}.py"
-            for name in ("burials", "children", "desired", "namesakes", "start", "supervisor")
-        ),
-        ("integration/supervisor/test_workers.py",),
-    ),
-    **dict.fromkeys(
-        (f"worker/{name}.py" for name in ("artifacts", "code", "trials")),
+        (f"supervisor/{name}.py" for name in ("artifacts", "code", "trials")),
         ("integration/supervisor/test_code.py", "integration/cli/test_deploy.py"),
     ),
+    "supervisor/*.py": ("integration/supervisor/test_workers.py",),
+    "worker/start.py": ("integration/supervisor/test_workers.py",),
     **dict.fromkeys(
-        (f"worker/{name}.py" for name in ("removal", "retention", "shortening")),
+        ("state/removal.py", "worker/hosting/retention.py", "worker/replica/shortening.py"),
         ("integration/catchup/test_retention.py",),
     ),
     **dict.fromkeys(
-        (f"worker/{name}.py" for name in ("regrouping", "takeover", "taskseed")),
+        ("worker/hosting/regrouping.py", "worker/replica/takeover.py", "state/task_seed.py"),
         ("integration/conductor/test_regrouping.py", "integration/cli/test_threads.py"),
     ),
     **dict.fromkeys(
-        (f"worker/{name}.py" for name in ("hosting", "metadata", "replicas")),
+        ("worker/hosting/*.py", "worker/metadata.py"),
         ("integration/worker/test_assignment.py", "integration/worker/test_crashes.py"),
+    ),
+    "state/*.py": (
+        "integration/worker/test_crashes.py",
+        "integration/worker/test_pstates.py",
+        "integration/worker/test_disks.py",
+    ),
+    "stretto/network/*.py": (
+        "integration/worker/test_reads.py",
+        "integration/worker/test_outages.py",
+        "integration/daemons/test_hostile_peers.py",
     ),
     "worker/*.py": (
         "integration/worker/test_reads.py",

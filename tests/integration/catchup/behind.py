@@ -6,8 +6,8 @@ from typing import Any
 
 from stretto.options import Level
 from stretto.zk.watches.options import set_options
-from tests.integration.cluster import DEPOT, MODULE, Cluster, WorkerProcess
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEPOT, MODULE, Cluster, WorkerProcess
+from tests.support.waiting import wait_until
 
 DEADLINE_SECONDS = 90.0
 

@@ -9,8 +9,8 @@ import pytest
 
 from stretto.zk.server.embedded import EmbeddedZooKeeper
 from tests.integration.catchup.behind import options
-from tests.integration.cluster import Cluster, pytest_runtest_makereport
-from tests.integration.zk.servers import zookeeper
+from tests.support.cluster import Cluster, pytest_runtest_makereport
+from tests.support.servers import zookeeper
 
 __all__ = ["pytest_runtest_makereport", "zookeeper"]
 

@@ -26,9 +26,9 @@ from tests.integration.catchup.behind import (
     wait_whole,
 )
 from tests.integration.catchup.spoiler import Spoiler
-from tests.integration.cluster import DEPOT, MODULE, Cluster, WorkerProcess
-from tests.integration.load import Load, check_records
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEPOT, MODULE, Cluster, WorkerProcess
+from tests.support.load import Load, check_records
+from tests.support.waiting import wait_until
 
 LOAD_DEPOT = "load"
 LIMIT = "replication.catchup.max.bytes.per.second"

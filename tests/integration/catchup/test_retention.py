@@ -15,8 +15,8 @@ from tests.integration.catchup.behind import (
     wait_said,
     wait_whole,
 )
-from tests.integration.cluster import DEPOT, MODULE, Cluster
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEPOT, MODULE, Cluster
+from tests.support.waiting import wait_until
 
 KEPT = 500
 

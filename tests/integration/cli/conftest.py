@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.integration.cluster import pytest_runtest_makereport
-from tests.integration.clusters import whole_cluster
 from tests.integration.worker.conftest import calm, cluster
-from tests.integration.zk.servers import zookeeper
+from tests.support.cluster import pytest_runtest_makereport
+from tests.support.clusters import whole_cluster
+from tests.support.servers import zookeeper
 
 __all__ = ["calm", "cluster", "pytest_runtest_makereport", "whole_cluster", "zookeeper"]

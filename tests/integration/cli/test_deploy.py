@@ -11,8 +11,8 @@ import pytest
 
 from stretto.local.cluster import LocalCluster
 from stretto.module.partition import task_of
-from tests.integration.cli.running import Done, start, stretto
-from tests.integration.zk.waiting import wait_until
+from tests.support.commands import Done, start, stretto
+from tests.support.waiting import wait_until
 from tests.unit.test_docs import programs, run_program
 
 MODULE = """

@@ -19,8 +19,8 @@ from stretto.cli.cluster import reach
 from stretto.client.operating.upload import upload
 from stretto.local.cluster import LocalCluster
 from stretto.supervisor.children import RunFile
-from tests.integration.cli.running import Done, start
-from tests.integration.zk.waiting import wait_until
+from tests.support.commands import Done, start
+from tests.support.waiting import wait_until
 
 MODULE = "Inspected"
 SOURCE = """

@@ -17,8 +17,8 @@ from stretto.client import connect
 from stretto.errors import ModulePaused, StrettoError
 from stretto.local.cluster import LocalCluster
 from stretto.module.partition import task_of
-from tests.integration.cli.running import Done, stretto
-from tests.integration.zk.waiting import wait_until
+from tests.support.commands import Done, stretto
+from tests.support.waiting import wait_until
 
 MODULE = """
 from stretto import Depot, Module, PState, stream

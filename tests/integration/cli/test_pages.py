@@ -18,7 +18,7 @@ from stretto import control
 from stretto.cli.cluster import reach
 from stretto.local.cluster import LocalCluster
 from stretto.zk.server.embedded import free_ports
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 

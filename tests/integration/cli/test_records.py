@@ -13,8 +13,8 @@ import pytest
 from stretto.module.partition import task_of
 from stretto.specs.modules import DepotSpec
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cli.running import Done, start, stretto
-from tests.integration.cluster import MODULE, Cluster
+from tests.support.cluster import MODULE, Cluster
+from tests.support.commands import Done, start, stretto
 
 FRESH = 100
 DEPOTS = tuple(

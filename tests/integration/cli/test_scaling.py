@@ -10,9 +10,9 @@ import pytest
 
 from stretto.client import Client, connect
 from stretto.local.cluster import LocalCluster
-from tests.integration.cli.running import Done, stretto
-from tests.integration.load import Load, check_records
-from tests.integration.zk.waiting import wait_until
+from tests.support.commands import Done, stretto
+from tests.support.load import Load, check_records
+from tests.support.waiting import wait_until
 
 MODULE = """
 from stretto import Depot, Module

@@ -13,9 +13,9 @@ import pytest
 from stretto.pstate.types import describe
 from stretto.specs.modules import DepotSpec, PStateSpec
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cli.running import Done, stretto
-from tests.integration.cluster import MODULE, Cluster
-from tests.integration.states import change, put
+from tests.support.cluster import MODULE, Cluster
+from tests.support.commands import Done, stretto
+from tests.support.states import change, put
 
 
 @dataclass

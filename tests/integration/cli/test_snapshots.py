@@ -12,8 +12,8 @@ from stretto.local.cluster import LocalCluster
 from stretto.snapshot.manifest import MANIFEST, file_of, read_manifest
 from stretto.snapshot.reading import open_snapshot
 from stretto.vocabulary.types import TaskId
-from tests.integration.cli.running import stretto
 from tests.integration.snapshot.bank import ACCOUNTS, MONEY, Bank, rows_of
+from tests.support.commands import stretto
 
 
 def origin_of(cluster: LocalCluster, module: str) -> str:

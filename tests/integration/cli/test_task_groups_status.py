@@ -7,8 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.integration.cluster import DEPOT, MODULE, SESSION_TIMEOUT_MS, Cluster
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEPOT, MODULE, SESSION_TIMEOUT_MS, Cluster
+from tests.support.waiting import wait_until
 
 
 def stretto(*arguments: str) -> subprocess.CompletedProcess[str]:

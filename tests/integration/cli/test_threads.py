@@ -26,10 +26,10 @@ from stretto.local.cluster import LocalCluster
 from stretto.module.partition import owner_of
 from stretto.network.routing import Network
 from stretto.supervisor.children import RunFile
-from tests.integration.cli.running import Done, stretto
-from tests.integration.clusters import READY_SECONDS
-from tests.integration.load import Load, check_records
-from tests.integration.zk.waiting import wait_until
+from tests.support.clusters import READY_SECONDS
+from tests.support.commands import Done, stretto
+from tests.support.load import Load, check_records
+from tests.support.waiting import wait_until
 
 MODULE = """
 from stretto import Depot, Module, PState, microbatch, step, stream

@@ -14,8 +14,8 @@ from stretto.client import Client
 from stretto.client.operating.verify import all_equal
 from stretto.client.operating.verify import verify as verify_all
 from stretto.vocabulary.types import WorkerId
-from tests.integration.cli.running import Done, stretto
-from tests.integration.cluster import DEPOT, MODULE, Cluster
+from tests.support.cluster import DEPOT, MODULE, Cluster
+from tests.support.commands import Done, stretto
 
 
 def verify(cluster: Cluster, *more: str) -> Done:

@@ -25,7 +25,7 @@ from stretto.zk.server.embedded import EmbeddedZooKeeper
 from stretto.zk.sessions.client import close, new_client
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import NodeRegistration, ResignRequest, WorkerRegistration, decode, encode
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 MANIFEST = control.ModuleManifest(name="m", entry="m:M", depots=(DepotSpec(name="sentences"),))
 DIGEST = "d" * 64

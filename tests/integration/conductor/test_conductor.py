@@ -17,8 +17,8 @@ from stretto.wire import messages as wire
 from stretto.zk.server.embedded import EmbeddedZooKeeper, free_ports
 from stretto.zk.znodes.records import ConductorRegistration, DestroyedModules, decode, encode
 from tests.integration.conductor.scene import DIGEST, Scene
-from tests.integration.zk.proxy import Proxy
-from tests.integration.zk.waiting import wait_until
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
 
 
 def test_a_standby_takes_over(scene: Scene) -> None:

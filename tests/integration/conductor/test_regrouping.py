@@ -18,7 +18,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import StorageId, WorkerId
 from stretto.zk.znodes.records import ResignRequest, WorkerRegistration, decode, encode
 from tests.integration.conductor.scene import Scene, incarnation_of
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 MODULE = "m"
 

@@ -11,7 +11,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, StorageId, WorkerId
 from stretto.zk.znodes.records import encode
 from tests.integration.conductor.scene import DIGEST, Scene, incarnation_of
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 MODULE = "m"
 

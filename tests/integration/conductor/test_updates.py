@@ -14,7 +14,7 @@ from stretto.vocabulary.types import Incarnation
 from stretto.zk.watches.options import set_option
 from stretto.zk.znodes.records import WorkerRegistration, decode, encode
 from tests.integration.conductor.scene import DIGEST, MANIFEST, Scene, incarnation_of
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 NEW = "e" * 64
 NEXT = msgspec.structs.replace(MANIFEST, depots=(*MANIFEST.depots, DepotSpec(name="more")))

@@ -17,10 +17,10 @@ from stretto import control
 from stretto.network.keys import ClusterKey
 from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.wire import messages as wire
-from tests.integration.hostile import Raw, frames, greeting, head, old_frames
-from tests.integration.victim import Victim, victim
-from tests.integration.wires import Wire
-from tests.unit.serving import serving
+from tests.support.hostile import Raw, frames, greeting, head, old_frames
+from tests.support.serving import serving
+from tests.support.victim import Victim, victim
+from tests.support.wires import Wire
 
 CHROMIUM = shutil.which("chromium")
 MEBIBYTE = 1 << 20

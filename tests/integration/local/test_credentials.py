@@ -18,7 +18,7 @@ from stretto.network.routing import Network
 from stretto.zk.sessions.client import close, new_client
 from stretto.zk.sessions.credentials import Credentials
 from tests.integration.local.test_up import RECORDS, append_all, launch, read_all
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 READY_SECONDS = 90.0
 SENTENCE = "give it the cluster's credentials with --zookeeper-credentials FILE"

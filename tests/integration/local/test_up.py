@@ -24,7 +24,7 @@ from stretto.errors import RetriableError
 from stretto.network.asking import ask
 from stretto.network.routing import Network
 from stretto.supervisor.children import RunFile
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 SOURCE = "from stretto import Depot, Module\n\n\nclass Counts(Module):\n    events = Depot()\n"
 RECORDS = [str(number).encode() for number in range(2_000)]

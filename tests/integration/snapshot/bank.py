@@ -19,9 +19,9 @@ from stretto.errors import StrettoError
 from stretto.module.partition import owner_of
 from stretto.pstate import ordered
 from stretto.snapshot.reading import open_snapshot
-from tests.integration.cli.running import Done
-from tests.integration.cli.running import stretto as run
-from tests.integration.zk.waiting import wait_until
+from tests.support.commands import Done
+from tests.support.commands import stretto as run
+from tests.support.waiting import wait_until
 
 SOURCE = f"{Path(next(iter(stretto.examples.__path__))) / 'bank' / 'bank.py'}:Bank"
 ACCOUNTS = [f"account-{number}" for number in range(60)]

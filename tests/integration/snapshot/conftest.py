@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.clusters import whole_cluster
+from tests.support.clusters import whole_cluster
 
 __all__ = ["whole_cluster"]

@@ -19,9 +19,9 @@ from stretto.local.cluster import LocalCluster
 from stretto.network.routing import Network
 from stretto.snapshot.manifest import MANIFEST, read_manifest
 from stretto.snapshot.reading import open_snapshot
-from tests.integration.cli.running import start, stretto
 from tests.integration.snapshot.bank import DEADLINE_SECONDS, MONEY, TASKS, Bank, rows_of
-from tests.integration.zk.waiting import wait_until
+from tests.support.commands import start, stretto
+from tests.support.waiting import wait_until
 
 READY_SECONDS = 90.0
 

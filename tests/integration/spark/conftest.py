@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from pyspark_stretto import register
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cluster import Cluster, pytest_runtest_makereport
-from tests.integration.zk.servers import zookeeper
+from tests.support.cluster import Cluster, pytest_runtest_makereport
+from tests.support.servers import zookeeper
 
 __all__ = ["pytest_runtest_makereport", "zookeeper"]
 

@@ -33,9 +33,9 @@ from stretto.pstate.types import describe
 from stretto.specs.modules import DepotSpec, ModuleSpec, PStateSpec
 from stretto.zk.server.embedded import EmbeddedZooKeeper
 from stretto.zk.znodes.records import decode, encode
-from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
-from tests.integration.states import put
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, MODULE, Cluster
+from tests.support.states import put
+from tests.support.waiting import wait_until
 
 TASKS = 4
 

@@ -23,8 +23,8 @@ import pytest
 from stretto.export.manifest import SUFFIX
 from stretto.network.keys import ClusterKey
 from stretto.specs.modules import DepotSpec
-from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, free_port
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, MODULE, Cluster, free_port
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 SPARK_HOME = Path(pyspark.__file__).parent

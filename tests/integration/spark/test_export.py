@@ -31,7 +31,7 @@ from stretto.examples.wordcount.wordcount import WordCount
 from stretto.export import job
 from stretto.export.manifest import SUFFIX
 from stretto.testing import LaunchedModule
-from tests.integration.cli.running import stretto as run
+from tests.support.commands import stretto as run
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 

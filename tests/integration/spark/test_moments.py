@@ -27,8 +27,8 @@ from stretto.network.asking import ask
 from stretto.pstate.types import describe
 from stretto.specs.modules import DepotSpec, PStateSpec
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cluster import MODULE, Cluster
-from tests.integration.states import put
+from tests.support.cluster import MODULE, Cluster
+from tests.support.states import put
 
 TASKS = 4
 COUNTS = dict[str, int]

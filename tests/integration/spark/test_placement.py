@@ -1,4 +1,5 @@
-"""What Spark writes lies on the task that any client chooses: the cases of :mod:`tests.placements`."""
+"""What Spark writes lies on the task that any client chooses: the cases of
+:mod:`tests.support.placements`."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from stretto.module.module import declarations
-from tests.integration.cluster import MODULE, Cluster
-from tests.placements import CASES, TASKS, Case, Placed
+from tests.support.cluster import MODULE, Cluster
+from tests.support.placements import CASES, TASKS, Case, Placed
 
 COLUMNS = {"int": "bigint", "bytes": "binary", "moment": "timestamp"}
 """Some keys that are columns, of which type; all of them are in the units."""

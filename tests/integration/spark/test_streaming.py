@@ -24,8 +24,8 @@ from pyspark_stretto.errors import sentence_of
 from pyspark_stretto.sink import BatchSink
 from stretto.client.appending.rounds import NamedWriter
 from stretto.specs.modules import DepotSpec
-from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, MODULE, Cluster
+from tests.support.waiting import wait_until
 
 DEPOTS = {"events": None, "results": "word"}
 PATIENCE_SECONDS = 120.0

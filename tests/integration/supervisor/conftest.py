@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from stretto.zk.server.embedded import EmbeddedZooKeeper
 from stretto.zk.znodes.paths import Paths
 from tests.integration.supervisor.node import Node, Start
-from tests.integration.zk.servers import operator, paths, proxy, zookeeper
+from tests.support.servers import operator, paths, proxy, zookeeper
 
 __all__ = ["operator", "paths", "proxy", "zookeeper"]
 

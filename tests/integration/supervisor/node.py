@@ -24,7 +24,7 @@ from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.zk.creation import write_assignment
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import NodeRegistration, WorkerRegistration, decode, encode
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 MODULE = "counts"
 #: As long as the test server grants: what is seen to go sooner was deleted, and did not expire.

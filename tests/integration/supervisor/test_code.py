@@ -18,7 +18,7 @@ from stretto.vocabulary.types import Incarnation
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import ConductorRegistration, encode
 from tests.integration.supervisor.node import Node, Start
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 W0 = "counts-0"
 

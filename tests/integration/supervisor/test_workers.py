@@ -20,8 +20,8 @@ from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import DestroyedModules, WorkerRegistration, encode
 from tests.integration.supervisor.node import MODULE, Node, Start, is_alive, new_launch
-from tests.integration.zk.proxy import Proxy
-from tests.integration.zk.waiting import wait_until
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
 
 W0, W1 = "counts-0", "counts-1"
 

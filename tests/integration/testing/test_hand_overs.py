@@ -18,8 +18,8 @@ import stretto.testing
 from stretto.client.appending.producer import AckLevel
 from stretto.errors import ResultUnknown
 from stretto.testing import LaunchedModule, eventually
-from tests.integration.cli.running import stretto as command
 from tests.integration.testing.claims import Claim, Claims
+from tests.support.commands import stretto as command
 
 WORDS = [f"word-{number}" for number in range(200)]
 CONTENDERS = 3

@@ -10,9 +10,9 @@ import pytest
 
 import stretto.testing
 from stretto.testing import ClusterUnderTest, LaunchedModule, eventually
-from tests.integration.cli.running import Done
-from tests.integration.cli.running import stretto as command
 from tests.integration.testing.moving import Moving
+from tests.support.commands import Done
+from tests.support.commands import stretto as command
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(590)]
 

@@ -21,8 +21,8 @@ from stretto.cli.cluster import reach
 from stretto.local.cluster import LocalCluster
 from stretto.supervisor.children import RunFile
 from stretto.zk.server.embedded import free_ports
-from tests.integration.cli.running import stretto
-from tests.integration.zk.waiting import wait_until
+from tests.support.commands import stretto
+from tests.support.waiting import wait_until
 
 MODULE = "Shown"
 SOURCE = """

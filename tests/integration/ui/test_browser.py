@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Route, expect, sync_playwright
 
 from tests.integration.ui.serving import GROUPS, MODULE, Served
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 CHROMIUM = shutil.which("chromium")
 PATIENCE_MS = 60_000

@@ -11,10 +11,10 @@ import pytest
 from stretto import control
 from stretto.process.private_files import OTHERS
 from stretto.wire import messages as wire
-from tests.integration.hostile import Raw
-from tests.integration.hostile_messages import Hostile
 from tests.integration.ui.serving import MODULE, Served
-from tests.integration.wires import Wire
+from tests.support.hostile import Raw
+from tests.support.hostile_messages import Hostile
+from tests.support.wires import Wire
 
 HARMLESS = (
     control.Nodes,

@@ -16,10 +16,10 @@ from stretto import connect, connect_async
 from stretto.client import Client
 from stretto.errors import UsageError
 from stretto.testing.clusters import ClusterUnderTest, LaunchedModule
-from tests import placements
-from tests.integration.cli.running import stretto as command
 from tests.integration.ui.serving import Served
-from tests.placements import ANY, CASES, TASKS, Case, Expected, Placed, Refused
+from tests.support import placements
+from tests.support.commands import stretto as command
+from tests.support.placements import ANY, CASES, TASKS, Case, Expected, Placed, Refused
 
 MODULE = "Placed"
 SECONDS = 60.0

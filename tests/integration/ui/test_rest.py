@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from stretto.ui.api import HANDLERS
 from tests.integration.ui.serving import GROUPS, MODULE, REQUEST_SECONDS, Served
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def operations_of(served: Served) -> dict[str, APIOperation[Any, Any, Any, Any]]:

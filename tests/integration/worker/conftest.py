@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cluster import Cluster, pytest_runtest_makereport
-from tests.integration.zk.servers import zookeeper
+from tests.support.cluster import Cluster, pytest_runtest_makereport
+from tests.support.servers import zookeeper
 
 __all__ = ["pytest_runtest_makereport", "zookeeper"]
 

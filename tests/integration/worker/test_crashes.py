@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.integration.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster, WorkerProcess
-from tests.integration.load import Load, check_history
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster, WorkerProcess
+from tests.support.load import Load, check_history
+from tests.support.waiting import wait_until
 
 
 def wait_for_more(load: Load, records: int = 200) -> None:

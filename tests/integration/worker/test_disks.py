@@ -20,13 +20,13 @@ from stretto.replog.identity import IDENTITY_NAME
 from stretto.wire import messages as wire
 from stretto.zk.znodes.records import WorkerRegistration
 from stretto.zk.znodes.records import decode as decode_record
-from tests.integration.cluster import Cluster, WorkerProcess
-from tests.integration.load import Load, check_history
-from tests.integration.wires import Wire
 from tests.integration.worker.test_crashes import wait_for_more
 from tests.integration.worker.test_outages import refusal
 from tests.integration.worker.test_refusals import run, worker_arguments
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import Cluster, WorkerProcess
+from tests.support.load import Load, check_history
+from tests.support.waiting import wait_until
+from tests.support.wires import Wire
 
 
 def storages(cluster: Cluster, group: int = 0) -> dict[str, str]:

@@ -24,8 +24,8 @@ from stretto.examples.wordcount.sentences import sentences
 from stretto.examples.wordcount.wordcount import WordCount
 from stretto.module.module import Depot, Module, declarations
 from stretto.module.partition import Partitioner
-from tests.integration.cluster import MODULE, Cluster, Code
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import MODULE, Cluster, Code
+from tests.support.waiting import wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 TASKS = 4

@@ -16,10 +16,10 @@ from stretto.specs.modules import DepotSpec, PStateSpec
 from stretto.vocabulary.types import Epoch, Offset, TaskId
 from stretto.wire import messages as wire
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster
-from tests.integration.states import put
-from tests.integration.wires import Wire
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, MODULE, Cluster
+from tests.support.states import put
+from tests.support.waiting import wait_until
+from tests.support.wires import Wire
 
 TASKS = 2
 COUNTS = dict[str, int]

@@ -23,9 +23,9 @@ from stretto.network.asking import ask
 from stretto.options import CLUSTER
 from stretto.vocabulary.types import TaskId
 from stretto.zk.watches.options import set_options
-from tests.integration.cli.running import Done, stretto
-from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
+from tests.support.commands import Done, stretto
+from tests.support.waiting import wait_until
 
 BANK = """
     from stretto import Depot, Module, PState, microbatch, step

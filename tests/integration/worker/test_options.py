@@ -21,12 +21,12 @@ from stretto.vocabulary.records import pack
 from stretto.vocabulary.types import ProducerId, TaskId
 from stretto.wire import messages as wire
 from stretto.zk.watches.options import set_option, set_options, unset_option
-from tests.integration.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster, WorkerProcess
-from tests.integration.load import Load, check_history
-from tests.integration.wires import Wire
 from tests.integration.worker.test_crashes import wait_for_more
 from tests.integration.worker.test_outages import refusal
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster, WorkerProcess
+from tests.support.load import Load, check_history
+from tests.support.waiting import wait_until
+from tests.support.wires import Wire
 
 MIN_ISR = "replication.min.isr"
 LAG = "replication.max.time.lag.millis"

@@ -15,12 +15,12 @@ from stretto.vocabulary.types import ProducerId, TaskId
 from stretto.wire import messages as wire
 from stretto.zk.server.embedded import EmbeddedZooKeeper
 from stretto.zk.server.ensemble import EmbeddedEnsemble
-from tests.integration.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster
-from tests.integration.load import Load, check_history
-from tests.integration.wires import Wire
 from tests.integration.worker.test_crashes import wait_for_more
-from tests.integration.zk.proxy import Proxy
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, DEPOT, MODULE, Cluster
+from tests.support.load import Load, check_history
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+from tests.support.wires import Wire
 
 ZNODE_BYTES_MAX = 4_096
 

@@ -16,12 +16,12 @@ from stretto.replog.core.producers import new_producer_id
 from stretto.replog.frame import Kind
 from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
-from tests.integration.cluster import DEADLINE_SECONDS, Cluster
-from tests.integration.load import Load, check_history
-from tests.integration.wires import Wire
 from tests.integration.worker.test_crashes import wait_for_more
 from tests.integration.worker.test_outages import refusal
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, Cluster
+from tests.support.load import Load, check_history
+from tests.support.waiting import wait_until
+from tests.support.wires import Wire
 
 
 @pytest.fixture

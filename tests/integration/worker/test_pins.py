@@ -21,11 +21,11 @@ from stretto.module.partition import owner_of
 from stretto.network.keys import ClusterKey
 from stretto.wire import scans
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
-from tests.integration.hostile import Raw
-from tests.integration.hostile_messages import Hostile
-from tests.integration.wires import Wire
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
+from tests.support.hostile import Raw
+from tests.support.hostile_messages import Hostile
+from tests.support.waiting import wait_until
+from tests.support.wires import Wire
 
 TASKS = 4
 SUMS = """

@@ -21,9 +21,9 @@ from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
 from stretto.worker.reads.page_residency import ENOUGH_KEYS
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cluster import MODULE, Cluster
-from tests.integration.states import append_changes, change, put
-from tests.integration.wires import Wire
+from tests.support.cluster import MODULE, Cluster
+from tests.support.states import append_changes, change, put
+from tests.support.wires import Wire
 
 TASKS = 4
 

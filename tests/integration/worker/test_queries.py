@@ -17,9 +17,9 @@ from stretto.client import Client, connect_async
 from stretto.errors import QueryFailed, UsageError
 from stretto.module.partition import owner_of
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cli.running import Done, stretto
-from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
+from tests.support.commands import Done, stretto
+from tests.support.waiting import wait_until
 
 TASKS = 4
 WORDS = {f"word-{number}": number % 7 + 1 for number in range(40)}

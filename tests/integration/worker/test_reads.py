@@ -17,9 +17,9 @@ from stretto.errors import UsageError
 from stretto.vocabulary.records import RECORD_BYTES_MAX
 from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
-from tests.integration.cluster import MODULE, Cluster
-from tests.integration.wires import Wire
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import MODULE, Cluster
+from tests.support.waiting import wait_until
+from tests.support.wires import Wire
 
 
 @pytest.fixture

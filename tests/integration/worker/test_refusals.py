@@ -28,10 +28,10 @@ from stretto.vocabulary.types import Epoch, Incarnation, Offset, ProducerId, Tas
 from stretto.wire import messages as wire
 from stretto.zk.creation import evenly, write_assignment
 from stretto.zk.server.embedded import EmbeddedZooKeeper
-from tests.integration.cluster import MODULE, Cluster, free_port
-from tests.integration.hostile_messages import Hostile
-from tests.integration.wires import NO_TEXT, Wire
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import MODULE, Cluster, free_port
+from tests.support.hostile_messages import Hostile
+from tests.support.waiting import wait_until
+from tests.support.wires import NO_TEXT, Wire
 
 
 def run(*arguments: str) -> tuple[int, str]:

@@ -10,7 +10,7 @@ import pytest
 
 from stretto.client.appending.rounds import NamedWriter, RoundClaimed
 from stretto.errors import StrettoError
-from tests.integration.cluster import DEPOT, MODULE, Cluster
+from tests.support.cluster import DEPOT, MODULE, Cluster
 
 RECORDS = {0: [b"a", b"b"], 1: [b"c", b"d", b"e"]}
 EACH_ONCE = Counter([b"a", b"b", b"c", b"d", b"e"])

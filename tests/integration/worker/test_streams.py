@@ -19,10 +19,10 @@ from stretto.pstate.changes import pack
 from stretto.replog.frame import Kind
 from stretto.vocabulary.types import Epoch, ProducerId, TaskId
 from stretto.wire import messages as wire
-from tests.integration.cli.running import stretto
-from tests.integration.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
-from tests.integration.wires import Wire
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEADLINE_SECONDS, MODULE, Cluster, Code
+from tests.support.commands import stretto
+from tests.support.waiting import wait_until
+from tests.support.wires import Wire
 
 COUNTS = """
     from stretto import Depot, Module, PState, step, stream

@@ -13,8 +13,8 @@ from stretto.network.routing import Network
 from stretto.telemetry.windows import GroupWindow
 from stretto.vocabulary.types import Incarnation, WorkerId
 from stretto.zk.znodes.records import ConductorRegistration, encode
-from tests.integration.cluster import DEPOT, MODULE, Cluster, WorkerProcess
-from tests.integration.zk.waiting import wait_until
+from tests.support.cluster import DEPOT, MODULE, Cluster, WorkerProcess
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

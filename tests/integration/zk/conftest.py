@@ -1,5 +1,5 @@
 """Fixtures shared by the tests of the metastore against a real ZooKeeper."""
 
-from tests.integration.zk.servers import operator, paths, proxy, workers, zookeeper
+from tests.support.servers import operator, paths, proxy, workers, zookeeper
 
 __all__ = ["operator", "paths", "proxy", "workers", "zookeeper"]

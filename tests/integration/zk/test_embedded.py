@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from stretto.errors import StrettoError
 from stretto.zk.server import embedded
 from stretto.zk.server.embedded import EmbeddedZooKeeper, PortInUse, ZooKeeperFailed, free_ports
-from tests.integration.zk.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def processes_of(folder: Path) -> list[int]:

@@ -15,9 +15,9 @@ from stretto.vocabulary.clock import boot_time_ms
 from stretto.vocabulary.types import Epoch
 from stretto.zk.metastore import Metastore
 from stretto.zk.server.ensemble import EmbeddedEnsemble
-from tests.integration.zk.recorder import Expired, Recorder, Renewed, Started
-from tests.integration.zk.servers import GROUP, Workers
-from tests.integration.zk.waiting import DEADLINE_SECONDS, wait_until
+from tests.support.recorder import Expired, Recorder, Renewed, Started
+from tests.support.servers import GROUP, Workers
+from tests.support.waiting import DEADLINE_SECONDS, wait_until
 
 CREATED = GroupRecord(epoch=Epoch(0), leader=None, leader_incarnation=None, isr=())
 

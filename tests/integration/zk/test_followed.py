@@ -8,10 +8,10 @@ from kazoo.client import KazooClient
 from stretto.specs.modules import ModuleSpec, ModuleState
 from stretto.zk.server.embedded import EmbeddedZooKeeper
 from stretto.zk.znodes.records import encode
-from tests.integration.zk.proxy import Proxy
-from tests.integration.zk.recorder import Recorder, Specified, Started
-from tests.integration.zk.servers import Workers
-from tests.integration.zk.waiting import wait_until
+from tests.support.proxy import Proxy
+from tests.support.recorder import Recorder, Specified, Started
+from tests.support.servers import Workers
+from tests.support.waiting import wait_until
 
 SPEC = ModuleSpec(
     artifact="d" * 64, tasks=1, threads=1, workers=1, replication_factor=1, state=ModuleState.RUNNING

@@ -25,10 +25,10 @@ from stretto.zk.server.embedded import EmbeddedZooKeeper
 from stretto.zk.watches.daemon_session import DaemonSession
 from stretto.zk.watches.options import read_all
 from stretto.zk.znodes.records import ResignRequest, encode
-from tests.integration.zk.proxy import Proxy
-from tests.integration.zk.recorder import Recorder, Started
-from tests.integration.zk.servers import GROUP, LONG_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS, Workers
-from tests.integration.zk.waiting import wait_until
+from tests.support.proxy import Proxy
+from tests.support.recorder import Recorder, Started
+from tests.support.servers import GROUP, LONG_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS, Workers
+from tests.support.waiting import wait_until
 
 A, B = WorkerId("a"), WorkerId("b")
 CREATED = GroupRecord(

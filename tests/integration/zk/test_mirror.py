@@ -18,8 +18,8 @@ from stretto.zk.sessions.client import close, new_client
 from stretto.zk.watches import tree as mirror_module
 from stretto.zk.watches.tree import WatchedTree
 from stretto.zk.znodes.paths import Paths
-from tests.integration.zk.proxy import Proxy
-from tests.integration.zk.waiting import wait_until
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

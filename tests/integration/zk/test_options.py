@@ -15,10 +15,10 @@ from stretto.zk.server.embedded import EmbeddedZooKeeper
 from stretto.zk.watches.options import forget_module, read_all, set_option, set_options, unset_option
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import ZnodeDamaged
-from tests.integration.zk.proxy import Proxy
-from tests.integration.zk.recorder import Recorder, Specified, Started, Tuned
-from tests.integration.zk.servers import LONG_SESSION_TIMEOUT_MS, Workers
-from tests.integration.zk.waiting import wait_until
+from tests.support.proxy import Proxy
+from tests.support.recorder import Recorder, Specified, Started, Tuned
+from tests.support.servers import LONG_SESSION_TIMEOUT_MS, Workers
+from tests.support.waiting import wait_until
 
 COUNTS = Level.of("counts")
 EVENTS = Level.of("counts", depot="events")

@@ -17,10 +17,10 @@ from stretto.zk.server.embedded import EmbeddedZooKeeper
 from stretto.zk.sessions.credentials import Credentials
 from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import WorkerRegistration, decode
-from tests.integration.zk.proxy import Proxy
-from tests.integration.zk.recorder import Expired, Recorder, Renewed, Started
-from tests.integration.zk.servers import GROUP, LONG_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS, Workers
-from tests.integration.zk.waiting import wait_until
+from tests.support.proxy import Proxy
+from tests.support.recorder import Expired, Recorder, Renewed, Started
+from tests.support.servers import GROUP, LONG_SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS, Workers
+from tests.support.waiting import wait_until
 
 
 def renewed_after(recorder: Recorder, moment: int) -> Renewed:

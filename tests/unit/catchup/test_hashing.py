@@ -14,7 +14,7 @@ from stretto.catchup.hashing import SMALL_BYTES, copy_and_hash, hashes_of
 from stretto.catchup.machines.blocks import HASH_BYTES, hash_of
 from stretto.errors import StorageError
 from stretto.state.environment import StandingFile
-from tests.unit.worker.offspring import children
+from tests.unit.supervisor.offspring import children
 
 BLOCK_BYTES = 8_192
 SEED = 77

@@ -30,9 +30,9 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, StorageId, TaskId, WorkerId
 from stretto.wire import catchup
 from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
-from tests.unit.syncs import RecordedSyncs
-from tests.unit.worker.entries import TASKS, Log, applied_in_one_go, digests
-from tests.unit.worker.syncing import folders_synced
+from tests.support.entries import TASKS, Log, applied_in_one_go, digests
+from tests.support.syncs import RecordedSyncs
+from tests.unit.state.syncing import folders_synced
 
 PLAN = GroupPlan(GroupKey("counts", 0, 0), TASKS, (WorkerId("w0"), WorkerId("w1")))
 LEAF = 0x02

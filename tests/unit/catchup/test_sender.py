@@ -18,7 +18,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerId
 from stretto.wire import catchup
 from stretto.wire import messages as wire
-from tests.unit.worker.offspring import children
+from tests.unit.supervisor.offspring import children
 
 DEADLINE_MS = 60_000
 CONTENT = os.urandom(300_000)

@@ -22,8 +22,8 @@ from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId, WorkerI
 from stretto.wire import catchup
 from stretto.wire import messages as wire
 from stretto.worker.replica.meter import Meter
-from tests.unit.worker.entries import Log
-from tests.unit.worker.whatever import some
+from tests.support.entries import Log
+from tests.support.whatever import some
 
 KEY = GroupKey("counts", 1, 0)
 W1, W2 = WorkerId("w1"), WorkerId("w2")

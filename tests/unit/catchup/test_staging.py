@@ -19,8 +19,8 @@ from stretto.catchup.machines import blocks
 from stretto.catchup.staging import Abandoned, Staging
 from stretto.state.environment import SPARE_BYTES, NoSpace
 from stretto.vocabulary.types import Offset
+from tests.support.entries import TASKS, Log
 from tests.unit.catchup.test_install import SEED, a_log, ask, close, fetch_image, opened
-from tests.unit.worker.entries import TASKS, Log
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from stretto.catchup.transfers import Transfers
 from stretto.vocabulary.groups import GroupKey
 from stretto.wire import catchup
 from stretto.wire import messages as wire
-from tests.unit.core.group import W1
-from tests.unit.worker.whatever import some
+from tests.support.core_group import W1
+from tests.support.whatever import some
 
 KEY = GroupKey("M", 1, 0)
 

@@ -9,7 +9,7 @@ import pytest
 
 from stretto.cli.data import failures as verb
 from stretto.errors import StrettoError
-from tests.unit.client.test_failures import parked
+from tests.unit.client.operating.test_failures import parked
 
 
 def test_a_record_is_named_by_all_that_tells_it_from_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from stretto import control
 from stretto.cli.deploying.snapshot import render
 from stretto.snapshot.manifest import MANIFEST, file_of
 from stretto.vocabulary.types import TaskId
-from tests.integration.cli.running import stretto
+from tests.support.commands import stretto
 from tests.unit.cli.test_inspecting import shown
 from tests.unit.snapshot.snapshots import made
 

@@ -17,8 +17,8 @@ from stretto.specs.modules import DepotSpec, PStateSpec, QuerySpec
 from stretto.vocabulary.types import Offset
 from stretto.wire import messages as wire
 from tests.unit.client.answering import GROUPS, LEADER, MODULE, TASKS, Answer, answered_by
-from tests.unit.client.test_depot_reads import Depot, record
-from tests.unit.client.test_pstate_reads import Rows
+from tests.unit.client.reading.test_depot_reads import Depot, record
+from tests.unit.client.reading.test_pstate_reads import Rows
 
 COUNTS = {"a": 1, "b": 2, "c": 3}
 

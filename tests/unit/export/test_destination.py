@@ -15,7 +15,7 @@ from stretto.errors import StrettoError, UsageError
 from stretto.export import destination as subject
 from stretto.export.destination import Destination
 from stretto.export.manifest import INSIDE, SUFFIX, Manifest, Part, TaskRead, decode, encode
-from tests.unit.syncs import RecordedSyncs
+from tests.support.syncs import RecordedSyncs
 
 
 def write(tree: Path, **files: str) -> tuple[str, ...]:

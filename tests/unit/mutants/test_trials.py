@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.zk.waiting import wait_until
 from tests.mutants.__main__ import equivalents
 from tests.mutants.belonging import ALSO, NOT_TARGETS, ROOMS, STARTS, TARGETS, Suite, targets
 from tests.mutants.edits import edits_of
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,14 +24,17 @@ def known() -> Suite:
 
 def test_the_tests_of_a_module_are_asked_first(known: Suite) -> None:
     assert known.of("replog/commit.py").quick[0] == "tests/unit/replog/test_commit.py"
-    assert known.of("worker/reads/parked_reads.py").quick[0] == "tests/unit/worker/test_waiting_reads.py"
+    assert known.of("worker/reads/parked_reads.py").quick[0] == "tests/unit/worker/reads/test_parked_reads.py"
 
 
 def test_the_tests_of_a_modules_own_room_are_asked_before_others_and_all_of_them(known: Suite) -> None:
     asked = known.of("stretto/client/appending/producer.py").quick
     own = [each for each in asked if each.startswith("tests/unit/client/")]
     assert asked[: len(own)] == tuple(own)
-    assert {"tests/unit/client/test_append_and_wait.py", "tests/unit/client/test_depot.py"} <= set(own)
+    assert {
+        "tests/unit/client/appending/test_append_and_wait.py",
+        "tests/unit/client/appending/test_depot.py",
+    } <= set(own)
 
 
 def test_tests_that_reach_a_module_by_way_of_another_belong_to_it(known: Suite) -> None:

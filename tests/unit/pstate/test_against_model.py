@@ -26,7 +26,7 @@ from stretto.pstate.types import Type, describe
 from stretto.replog.frame import Frame, Kind, payload
 from stretto.state.applied import AppliedState
 from stretto.vocabulary.types import TaskId
-from tests.unit.worker.entries import Log, digests, open_state, quick_folder
+from tests.support.entries import Log, digests, open_state, quick_folder
 
 T0 = TaskId(0)
 NAME = "counts"

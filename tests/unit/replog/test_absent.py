@@ -11,8 +11,8 @@ import pytest
 from stretto.replog.folder import OsFolder
 from stretto.replog.log import Replog
 from stretto.vocabulary.types import Offset
-from tests.unit.replog.frames import make_frame
-from tests.unit.replog.power import PowerFile, PowerFolder
+from tests.support.frames import make_frame
+from tests.support.power import PowerFile, PowerFolder
 
 SEGMENT_BYTES = 200_000
 ENTRIES = 100

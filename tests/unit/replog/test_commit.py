@@ -13,8 +13,8 @@ from stretto.replog.commit import GroupCommit
 from stretto.replog.folder import OsFolder
 from stretto.replog.log import Pending, Replog
 from stretto.vocabulary.types import Offset
-from tests.unit.replog.frames import contents, make_frame, make_frames, read_all
-from tests.unit.replog.power import PowerFolder
+from tests.support.frames import contents, make_frame, make_frames, read_all
+from tests.support.power import PowerFolder
 
 DEADLINE_SECONDS = 20
 

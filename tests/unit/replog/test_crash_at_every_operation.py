@@ -14,8 +14,8 @@ import pytest
 
 from stretto.replog.log import Replog
 from stretto.vocabulary.types import Offset
-from tests.unit.replog.frames import Contents, contents, epoch_start, make_frame, make_frames
-from tests.unit.replog.power import PowerFolder, PowerLoss
+from tests.support.frames import Contents, contents, epoch_start, make_frame, make_frames
+from tests.support.power import PowerFolder, PowerLoss
 
 SEGMENT_BYTES = 400
 

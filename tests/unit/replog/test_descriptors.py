@@ -14,7 +14,7 @@ from stretto.replog.folder import OsFolder
 from stretto.replog.log import Replog
 from stretto.replog.segment import SEGMENT_HEADER_BYTES, segment_name
 from stretto.vocabulary.types import Offset
-from tests.unit.replog.frames import epoch_start, make_frame
+from tests.support.frames import epoch_start, make_frame
 
 
 def open_files(folder: Path) -> list[str]:

@@ -15,8 +15,8 @@ import pytest
 from stretto.replog.folder import OsFile, OsFolder
 from stretto.replog.log import Replog
 from stretto.vocabulary.types import Offset
-from tests.unit.replog.frames import make_frame
-from tests.unit.syncs import RecordedSyncs
+from tests.support.frames import make_frame
+from tests.support.syncs import RecordedSyncs
 
 
 def test_a_file_is_synced_by_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from stretto.replog.frame import (
     payload,
 )
 from stretto.vocabulary.types import Epoch, Offset, ProducerId, TaskId
-from tests.unit.replog.frames import make_frame, whole
+from tests.support.frames import make_frame, whole
 
 headers = st.builds(
     Header,

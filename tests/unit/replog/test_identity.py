@@ -17,8 +17,8 @@ from stretto.replog.identity import (
 )
 from stretto.replog.log import Replog
 from stretto.vocabulary.types import StorageId
-from tests.unit.replog.frames import make_frames
-from tests.unit.replog.power import PowerFolder, PowerLoss
+from tests.support.frames import make_frames
+from tests.support.power import PowerFolder, PowerLoss
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from stretto.replog.intent import INTENT_NAME, Change, Intent, _encode
 from stretto.replog.log import Replog
 from stretto.replog.segment import SEGMENT_HEADER_BYTES, segment_name
 from stretto.vocabulary.types import Offset
-from tests.unit.replog.frames import make_frame
+from tests.support.frames import make_frame
 
 FRAME_BYTES = 75
 FIRST, SECOND, LAST = (segment_name(Offset(base)) for base in (0, 10, 20))

@@ -12,8 +12,8 @@ from stretto.replog.log import Replog
 from stretto.replog.segment import SEGMENT_HEADER_BYTES
 from stretto.vocabulary.invariants import InvariantViolation
 from stretto.vocabulary.types import Offset
-from tests.unit.replog.frames import contents, make_frame, make_frames, read_all
-from tests.unit.replog.power import PowerFile, PowerFolder
+from tests.support.frames import contents, make_frame, make_frames, read_all
+from tests.support.power import PowerFile, PowerFolder
 
 
 class CountingFolder(PowerFolder):

@@ -13,8 +13,8 @@ from stretto.replog.frame import Frame
 from stretto.replog.log import Replog
 from stretto.replog.storage import EpochStart
 from stretto.vocabulary.types import Epoch, Offset
-from tests.unit.replog.frames import make_frame, read_all, whole
-from tests.unit.replog.power import PowerFolder, PowerLoss
+from tests.support.frames import make_frame, read_all, whole
+from tests.support.power import PowerFolder, PowerLoss
 
 
 class Model:

@@ -12,8 +12,8 @@ from stretto.replog.intent import INTENT_NAME, Change, Intent, _encode
 from stretto.replog.log import Replog
 from stretto.replog.segment import SEGMENT_HEADER_BYTES, encode_header, index_name, segment_name
 from stretto.vocabulary.types import Offset
-from tests.unit.replog.frames import contents, epoch_start, make_frame, make_frames, whole
-from tests.unit.replog.power import PowerFolder
+from tests.support.frames import contents, epoch_start, make_frame, make_frames, whole
+from tests.support.power import PowerFolder
 
 PAYLOADS = {
     "text": b"some payload",

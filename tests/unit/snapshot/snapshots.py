@@ -13,7 +13,7 @@ from stretto.snapshot.manifest import ARTIFACT, GroupCut, Manifest, StoredTask, 
 from stretto.specs.modules import DepotSpec
 from stretto.state.applied import AppliedState
 from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
-from tests.unit.worker.entries import Log
+from tests.support.entries import Log
 
 TASKS = (TaskId(0), TaskId(1))
 

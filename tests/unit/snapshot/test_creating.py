@@ -22,7 +22,7 @@ from stretto.specs.modules import ModuleSpec, ModuleState, TopologySpec
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId, WorkerId
 from stretto.wire import messages as wire
-from tests.unit.syncs import RecordedSyncs
+from tests.support.syncs import RecordedSyncs
 
 LEADER, FOLLOWER, OTHER = WORKERS = (WorkerId("w0"), WorkerId("w1"), WorkerId("w2"))
 TASKS = (TaskId(0), TaskId(1))

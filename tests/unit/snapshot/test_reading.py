@@ -16,8 +16,8 @@ from stretto.snapshot.manifest import ARTIFACT, MANIFEST, Manifest, SnapshotDama
 from stretto.snapshot.reading import Snapshot, open_snapshot
 from stretto.vocabulary.records import RecordBatch
 from stretto.vocabulary.types import TaskId
+from tests.support.entries import Log
 from tests.unit.snapshot.snapshots import a_log, made
-from tests.unit.worker.entries import Log
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ from stretto.worker.replica import storage as storages
 from stretto.worker.replica.storage import ReplicaFolder, ReplicaStorage
 from stretto.worker.topology import rows
 from stretto.worker.topology.machine.stored import Incoming
+from tests.support.entries import Log
+from tests.support.syncs import RecordedSyncs
 from tests.unit.snapshot.snapshots import TASKS, a_log, copied, made
-from tests.unit.syncs import RecordedSyncs
-from tests.unit.worker.entries import Log
 
 KEY = GroupKey("bank", 1, 0)
 

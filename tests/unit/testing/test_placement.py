@@ -1,4 +1,4 @@
-"""The unit runner chooses the task that a cluster does: the cases of :mod:`tests.placements`."""
+"""The unit runner chooses the task that a cluster does: the cases of :mod:`tests.support.placements`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 import stretto.testing
 from stretto.errors import UsageError
-from tests.placements import ANY, CASES, TASKS, Case, Placed, Refused
+from tests.support.placements import ANY, CASES, TASKS, Case, Placed, Refused
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

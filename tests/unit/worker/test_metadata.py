@@ -16,8 +16,8 @@ from stretto.worker import metadata
 from stretto.worker.metadata import MetadataDesk
 from stretto.zk.watches.survey import GroupSeen
 from stretto.zk.znodes.paths import Paths
-from tests.unit.core.group import W0, W1, W2, record
-from tests.unit.worker.turns import StillLoop
+from tests.support.core_group import W0, W1, W2, record
+from tests.support.turns import StillLoop
 
 OWN = GroupKey("counts", 1, 0)
 OTHERS = GroupKey("counts", 1, 1)

@@ -24,8 +24,8 @@ from stretto.worker import snapshots
 from stretto.worker.process import Worker
 from stretto.worker.snapshots import Host, SnapshotDesk, is_snapshot
 from stretto.worker.topology.hold import HOLD_MS_MAX, Holding
+from tests.support.entries import Log
 from tests.unit.snapshot.snapshots import TASKS, a_log
-from tests.unit.worker.entries import Log
 
 KEY = GroupKey("bank", 1, 0)
 DEADLINE_SECONDS = 30.0

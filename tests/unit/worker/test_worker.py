@@ -21,10 +21,10 @@ from stretto.vocabulary.types import Incarnation, Millis, Offset, StorageId, Tas
 from stretto.wire import messages as wire
 from stretto.worker.hosting.replicas import REOPEN_MS
 from stretto.worker.process import LEASE_TICK_MS, Worker
-from tests.unit.core.group import W0, W1, W2, record
-from tests.unit.replog.frames import make_frame, whole
-from tests.unit.worker.turns import StillLoop
-from tests.unit.worker.whatever import some
+from tests.support.core_group import W0, W1, W2, record
+from tests.support.frames import make_frame, whole
+from tests.support.turns import StillLoop
+from tests.support.whatever import some
 
 ONE, TWO = GroupKey("m", 1, 0), GroupKey("m", 1, 1)
 REPLICAS = (W0, W1)

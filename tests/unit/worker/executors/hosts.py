@@ -21,7 +21,7 @@ from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 from stretto.worker.executors import protocol
 from stretto.worker.executors.pool import Code, Executors
 from stretto.worker.executors.replies import Reply
-from tests.unit.worker.entries import Log
+from tests.support.entries import Log
 
 DEADLINE_SECONDS = 60.0
 GROUP = GroupKey("module", 0, 0)

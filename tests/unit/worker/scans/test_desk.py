@@ -21,7 +21,7 @@ from stretto.wire.scans import PinnedGroup
 from stretto.worker.scans import desk as desk_module
 from stretto.worker.scans.desk import ScanDesk
 from stretto.worker.scans.process import Gone
-from tests.unit.worker.turns import StillLoop
+from tests.support.turns import StillLoop
 
 KEY = GroupKey("M", 1, 0)
 TASKS = (TaskId(2), TaskId(3))

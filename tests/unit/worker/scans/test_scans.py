@@ -25,7 +25,7 @@ from stretto.wire.scans import Size
 from stretto.worker.scans.pins import PINS_MAX, READ_MS, NoPin, Pins
 from stretto.worker.scans.process import ScanProcess
 from stretto.worker.scans.protocol import Open
-from tests.unit.worker.entries import TASKS, Log
+from tests.support.entries import TASKS, Log
 
 LONG_MS = 600_000
 SECONDS = 20.0
