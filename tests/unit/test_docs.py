@@ -288,6 +288,11 @@ def test_the_first_module_passes_its_test() -> None:
     run_program(test, WordCount=run_program(module).WordCount).test_words_are_counted()
 
 
+def test_the_module_of_readme_is_the_beginning_of_the_example() -> None:
+    [module] = [each for each in programs("README.md") if "class WordCount" in each]
+    assert module in text_of("examples/wordcount/wordcount.py")
+
+
 def test_functions_that_the_pages_on_modules_show_are_sound() -> None:
     """Put into a class that has what they use."""
     [batches] = [each for each in programs("docs/build/topologies.md") if "Counter(" in each]
