@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test soak mutants lint format sim bench demo lock clean java
+.PHONY: help setup test soak mutants lint format docs reference sim bench demo lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ JOBS ?= 3
 PYTEST_ARGS ?=
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with everything pinned; instant when nothing changed
 
@@ -41,6 +41,14 @@ lint: setup ## Check style, formatting, types and layers
 format: setup ## Format the code and fix what can be fixed mechanically
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+# A link that leads nowhere, or a page that the navigation lacks, fails the build.
+docs: setup ## Build the documentation site into build/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site is in build/docs; look at it with: $(BIN)/python -m http.server --directory build/docs"
+
+reference: setup ## Write the pages of docs/reference/ from the code
+	@$(BIN)/python -m docs.generate
 
 sim: setup ## Run 300 seeds of the deterministic simulator
 	@$(BIN)/stretto sim --seeds 300

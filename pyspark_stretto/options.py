@@ -1,6 +1,6 @@
 """The options of the data source, as a person writes them: ``.option("module", "WordCount")``.
 
-Each is declared once, in :data:`OPTIONS`; docs/SPARK.md has the same table. A name that is not there is
+Each is declared once, in :data:`OPTIONS`; docs/build/spark.md has the same table. A name that is not there is
 refused with the nearest one, so a slip is never taken for a default.
 """
 

@@ -111,7 +111,7 @@ def stream(
 
     ``retry`` says what a record that fails does to others: nothing (``individual``), those behind it wait
     (``all-after``), or it is not tried again (``none``). With ``batch`` the function takes a list of records.
-    ``writes`` names PStates that it changes in a way that its code does not show; see docs/MODULES.md.
+    ``writes`` names PStates that it changes in a way its code does not show; see docs/build/topologies.md.
     """
     _refuse_functions("stream", depots)
     return lambda function: Topology(function, "stream", depots, retry=retry, batch=batch, writes=writes)

@@ -1,4 +1,4 @@
-"""What README.md and docs/UI.md tell people to type does what they say, on three nodes as README.md has."""
+"""What the pages tell people to type does what they say, on three nodes as they have."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[3]
 LAUNCH = "$ stretto deploy launch "
+DEPLOY = "docs/operate/deploy.md"
+SHELL = "docs/build/command-line.md"
+MONITORING = "docs/operate/monitoring.md"
 #: It tells of a module that declared more.
 STORIES = ("$ stretto deploy update ",)
 DEADLINE_SECONDS = 120
@@ -43,11 +46,11 @@ class Shown:
 
 
 def shown(page: str, *sections: str) -> list[Shown]:
-    """Everything that stands behind a prompt in these sections, in order."""
+    """Everything that stands behind a prompt in these sections, or in all, in order."""
     parts = re.split(r"^## ", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE)
     found = []
     for part in parts:
-        if part.partition("\n")[0] in sections:
+        if not sections or part.partition("\n")[0] in sections:
             lines = [line[4:] if line.startswith("    ") else "" for line in part.splitlines()]
             for number, line in enumerate(lines):
                 if line.startswith("$ "):
@@ -80,7 +83,7 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def shell(whole_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """WordCount is launched as README.md does."""
+    """WordCount is launched as the page on deploying does."""
     folder = tmp_path_factory.mktemp("pages") / "a clone"
     folder.mkdir()
     (folder / "examples").symlink_to(ROOT / "examples")
@@ -88,7 +91,7 @@ def shell(whole_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory)
     (folder / "sentences.ndjson").write_text("".join(sentences))
     (folder / "bad.ndjson").write_text(f'{sentences[0]}{{"user": \n')
     shell = Shell(folder, ",".join(whole_cluster.bootstrap))
-    [launch] = [each for each in shown("README.md", "Launch a module") if each.command.startswith(LAUNCH)]
+    [launch] = [each for each in shown(DEPLOY) if each.command.startswith(LAUNCH)]
     done = shell.run(launch.command.removeprefix("$ "))
     assert done.returncode == 0, done.stderr
     yield shell
@@ -115,7 +118,7 @@ def ui(shell: Shell, tmp_path: Path) -> Iterator[str]:
 def test_every_request_that_the_page_of_the_ui_shows_is_answered(
     shell: Shell, ui: str, tmp_path: Path
 ) -> None:
-    text = (ROOT / "docs/UI.md").read_text("utf-8").replace("\\\n", " ")
+    text = (ROOT / MONITORING).read_text("utf-8").replace("\\\n", " ")
     requests = re.findall(r"^ {4}(curl .*)", text, re.MULTILINE)
     assert len(requests) > 10
     for request in requests:
@@ -126,9 +129,11 @@ def test_every_request_that_the_page_of_the_ui_shows_is_answered(
             assert done.returncode == 0, (request, done.stderr)
 
 
-def test_every_command_that_readme_shows_of_a_module_does_what_stands_below_it(shell: Shell) -> None:
-    commands = shown("README.md", "Launch a module", "Append and read")
-    assert len(commands) > 12
+def test_every_command_that_pages_show_of_a_module_does_what_stands_below_it(shell: Shell) -> None:
+    tour = shown("README.md", "A five-minute tour")
+    commands = [*tour, *shown(DEPLOY), *shown(SHELL)]
+    assert len(tour) > 5
+    assert len(commands) > 18
     for each in commands:
         if each.command.startswith((LAUNCH, *STORIES)) or each.command == "$ echo $?":
             continue

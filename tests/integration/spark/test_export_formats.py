@@ -211,7 +211,7 @@ def test_orc_comes_back_equal_or_is_refused(export: Export) -> None:
 
 
 def as_json(value: Any) -> Any:
-    """The encoding that docs/EXPORTS.md tells of."""
+    """The encoding that docs/build/exports.md tells of."""
     match value:
         case datetime():
             return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

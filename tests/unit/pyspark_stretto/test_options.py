@@ -14,7 +14,7 @@ from pyspark_stretto.options import APPLIES, OPTIONS, parse
 from pyspark_stretto.source import DefaultSource
 from stretto.errors import UsageError
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "SPARK.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "build" / "spark.md"
 REACH = {"bootstrap": "127.0.0.1:1", "module": "M"}
 ROWS = StructType([StructField("n", LongType())])
 VALUES = {
