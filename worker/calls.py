@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from stretto.network.transport import Connection, Transport
     from stretto.vocabulary.types import WorkerId
     from stretto.worker.hosting.replicas import Replicas
-    from stretto.worker.microbatch.desk import MicrobatchDesk
+    from stretto.worker.microbatch.microbatches import Microbatches
     from stretto.worker.replica.digests import Digests
     from stretto.worker.replica.group import Group
-    from stretto.worker.scans.desk import ScanDesk
-    from stretto.worker.scans.moments import MomentDesk
-    from stretto.worker.snapshots import SnapshotDesk
+    from stretto.worker.scans.moments import MomentCalls
+    from stretto.worker.scans.scans import Scans
+    from stretto.worker.snapshots import Snapshots
     from stretto.worker.telemetry import Telemetry
-    from stretto.worker.topology.desk import StreamDesk
     from stretto.worker.topology.hold import Holding
+    from stretto.worker.topology.streams import Streams
     from stretto.zk.metastore import Metastore
 
 
@@ -73,7 +73,7 @@ class Host(Protocol):
     def digests(self) -> Digests: ...
 
     @property
-    def snapshots(self) -> SnapshotDesk: ...
+    def snapshots(self) -> Snapshots: ...
 
     @property
     def telemetry(self) -> Telemetry: ...
@@ -82,19 +82,19 @@ class Host(Protocol):
     def holding(self) -> Holding: ...
 
     @property
-    def streams(self) -> StreamDesk: ...
+    def streams(self) -> Streams: ...
 
     @property
-    def microbatches(self) -> MicrobatchDesk: ...
+    def microbatches(self) -> Microbatches: ...
 
     @property
-    def scans(self) -> ScanDesk: ...
+    def scans(self) -> Scans: ...
 
     @property
-    def moments(self) -> MomentDesk: ...
+    def moments(self) -> MomentCalls: ...
 
 
-class CallDesk:
+class Calls:
     """Owned by the loop."""
 
     def __init__(self, worker: Host) -> None:

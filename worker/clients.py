@@ -28,14 +28,14 @@ from stretto.worker.replica.tickets import Ticket
 
 if TYPE_CHECKING:
     from stretto.network.transport import Connection
-    from stretto.worker.calls import CallDesk
-    from stretto.worker.metadata import MetadataDesk
-    from stretto.worker.microbatch.desk import MicrobatchDesk
+    from stretto.worker.calls import Calls
+    from stretto.worker.metadata import Metadata
+    from stretto.worker.microbatch.microbatches import Microbatches
     from stretto.worker.replica.group import Group
     from stretto.worker.replica.meter import Meter
     from stretto.worker.replica.tickets import Tickets
-    from stretto.worker.topology.desk import StreamDesk
-    from stretto.worker.topology.queries import QueryDesk
+    from stretto.worker.topology.queries import Queries
+    from stretto.worker.topology.streams import Streams
     from stretto.worker.topology.waiting import Waiters
 
 MARKER_BYTES_MAX = 64
@@ -86,19 +86,19 @@ class Host(reads.Host, Protocol):
     def tickets(self) -> Tickets: ...
 
     @property
-    def metadata(self) -> MetadataDesk: ...
+    def metadata(self) -> Metadata: ...
 
     @property
-    def calls(self) -> CallDesk: ...
+    def calls(self) -> Calls: ...
 
     @property
-    def queries(self) -> QueryDesk: ...
+    def queries(self) -> Queries: ...
 
     @property
-    def streams(self) -> StreamDesk: ...
+    def streams(self) -> Streams: ...
 
     @property
-    def microbatches(self) -> MicrobatchDesk: ...
+    def microbatches(self) -> Microbatches: ...
 
     @property
     def waiters(self) -> Waiters: ...

@@ -76,7 +76,7 @@ class Host(Protocol):
     def description(self) -> ModuleDescription: ...
 
 
-class MetadataDesk:
+class Metadata:
     """Owned by the loop."""
 
     def __init__(self, worker: Host) -> None:

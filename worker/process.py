@@ -37,29 +37,29 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId, WorkerId
 from stretto.wire import messages as wire
-from stretto.worker.calls import CallDesk
+from stretto.worker.calls import Calls
 from stretto.worker.clients import Clients
 from stretto.worker.executors.pool import Code, Executors
 from stretto.worker.hosting.hosting import Hosting
-from stretto.worker.hosting.regrouping import RegroupingDesk
+from stretto.worker.hosting.regrouping import Regrouping
 from stretto.worker.hosting.replicas import REOPEN_MS, Replicas
-from stretto.worker.hosting.retention import RetentionDesk
-from stretto.worker.metadata import MetadataDesk
-from stretto.worker.microbatch.desk import MicrobatchDesk
+from stretto.worker.hosting.retention import Removals
+from stretto.worker.metadata import Metadata
+from stretto.worker.microbatch.microbatches import Microbatches
 from stretto.worker.replica.applier import Applier
 from stretto.worker.replica.digests import Digests
 from stretto.worker.replica.disk import DiskThreads
 from stretto.worker.replica.group import Group
 from stretto.worker.replica.meter import Meter
 from stretto.worker.replica.tickets import Tickets
-from stretto.worker.scans.desk import ScanDesk
-from stretto.worker.scans.moments import MomentDesk
+from stretto.worker.scans.moments import MomentCalls
+from stretto.worker.scans.scans import Scans
 from stretto.worker.settings import WorkerSettings
-from stretto.worker.snapshots import SnapshotDesk, is_snapshot
+from stretto.worker.snapshots import Snapshots, is_snapshot
 from stretto.worker.telemetry import Telemetry
-from stretto.worker.topology.desk import StreamDesk
 from stretto.worker.topology.hold import Holding
-from stretto.worker.topology.queries import QueryDesk
+from stretto.worker.topology.queries import Queries
+from stretto.worker.topology.streams import Streams
 from stretto.worker.topology.waiting import Waiters
 from stretto.zk.metastore import Metastore
 from stretto.zk.sessions.credentials import Credentials
@@ -107,7 +107,7 @@ class Worker:
         )
         self.digests = Digests(self.loop)
         self.tickets: Tickets = Tickets()
-        self.snapshots = SnapshotDesk(self)
+        self.snapshots = Snapshots(self)
         self.applier = Applier(self.loop, self._on_marker)
         self.transport = Transport(
             self.loop,
@@ -128,17 +128,17 @@ class Worker:
         self._spec: ModuleSpec | None = None
         self.catchup = Transfers(self, node_dir=config.node_dir, key=config.key)
         self.clients = Clients(self)
-        self.metadata = MetadataDesk(self)
-        self.calls = CallDesk(self)
+        self.metadata = Metadata(self)
+        self.calls = Calls(self)
         self.executors = Executors(self)
         self.holding = Holding(self)
         self.waiters = Waiters()
-        self.streams = StreamDesk(self)
-        self.microbatches = MicrobatchDesk(self)
-        self.retention = RetentionDesk(self)
-        self.queries = QueryDesk(self)
-        self.scans = ScanDesk(self)
-        self.moments = MomentDesk(self)
+        self.streams = Streams(self)
+        self.microbatches = Microbatches(self)
+        self.retention = Removals(self)
+        self.queries = Queries(self)
+        self.scans = Scans(self)
+        self.moments = MomentCalls(self)
         self.groups: dict[GroupKey, Group] = {}
         self.telemetry = Telemetry(
             self.loop,
@@ -148,7 +148,7 @@ class Worker:
             microbatches=self.microbatches,
         )
         self.hosting = Hosting(self, config.plans)
-        self.regrouping = RegroupingDesk(self)
+        self.regrouping = Regrouping(self)
         self._registrations: dict[WorkerId, WorkerRegistration] = {}
         #: Of the session that lasts.
         self.incarnation: Incarnation | None = None

@@ -113,7 +113,7 @@ class Host(Protocol):
     def option(self, name: str) -> Any: ...
 
 
-class SnapshotDesk:
+class Snapshots:
     """Calls are the loop's; :meth:`marked` is the applying thread's."""
 
     def __init__(self, worker: Host) -> None:

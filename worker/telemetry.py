@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from stretto.network.loop import Loop
     from stretto.replog.core.leading.leader import Leader
     from stretto.vocabulary.groups import GroupKey
-    from stretto.worker.microbatch.desk import MicrobatchDesk
+    from stretto.worker.microbatch.microbatches import Microbatches
     from stretto.worker.replica.group import Group
-    from stretto.worker.topology.desk import StreamDesk
+    from stretto.worker.topology.streams import Streams
 
 WINDOWS_KEPT = 30
 """Five minutes: so long may nobody have asked without missing any."""
@@ -49,8 +49,8 @@ class Telemetry:
         worker: WorkerId,
         groups: Mapping[GroupKey, Group],
         *,
-        streams: StreamDesk,
-        microbatches: MicrobatchDesk,
+        streams: Streams,
+        microbatches: Microbatches,
     ) -> None:
         self._loop = loop
         self._worker = worker

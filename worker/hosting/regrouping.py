@@ -107,7 +107,7 @@ class Host(Protocol):
         ...
 
 
-class RegroupingDesk:
+class Regrouping:
     """Owned by the loop."""
 
     def __init__(self, worker: Host) -> None:

@@ -119,7 +119,7 @@ class Host(Protocol):
     def clients(self) -> Clients: ...
 
 
-class RetentionDesk:
+class Removals:
     """Owned by the loop."""
 
     def __init__(self, worker: Host) -> None:

@@ -15,8 +15,8 @@ One microbatch is (id, version). Task 0 keeps the *record* of the latest one; th
 Whatever goes wrong before 4 discards: the same input again as version + 1. After it there is only forward,
 and every step may be repeated. :mod:`~stretto.worker.microbatch.machines.guards` has the rules this rests on.
 
-What decides is two pure machines, in ``machines/``; ``desk`` is their driver in a worker. Start with this
-page, then ``machines/coordinator.py``. What is replicated, and what it does when it is applied, is in
+What decides is two pure machines, in ``machines/``; ``microbatches`` is their driver in a worker. Start with
+this page, then ``machines/coordinator.py``. What is replicated, and what it does when it is applied, is in
 :mod:`stretto.state.microbatch_entries`.
 
 It may import ``worker.topology``, whose rows, entries and network it shares, ``worker.executors`` and

@@ -57,7 +57,7 @@ class _Together(Ticket):
     """Reads of one group that are one to the core."""
 
     reads: list[_Read]
-    desk: Reads
+    owner: Reads
 
     @property
     def points(self) -> list[wire.ReadRows]:
@@ -73,11 +73,11 @@ class _Together(Ticket):
             read.found = error
 
     def on_sample(self, group: Group, number: int) -> None:
-        self.desk.sample(group, number, self)
+        self.owner.sample(group, number, self)
 
     def on_reply(self, result: effects.Result) -> None:
         for read in self.reads:
-            self.desk.answer(read, result)
+            self.owner.answer(read, result)
 
     def event(self, number: int) -> events.Read:
         """What all of them may be answered by."""

@@ -7,7 +7,7 @@
 | ``child`` | the scan process: answers readers over its own socket, and its worker |
 | ``process`` | that process as its worker sees it: started, asked, ended |
 | ``moments`` | which pins the tasks of one query read under, agreed on in ZooKeeper |
-| ``desk`` | how a group is pinned: by the rules for reads, between two batches that are applied |
+| ``scans`` | how a group is pinned: by the rules for reads, between two batches that are applied |
 
 The process is started by the first pin and ends by itself when there has been none for a while. It reads the
 files of the tasks as executors do. So reading millions of rows takes nothing from the loop that replicates:

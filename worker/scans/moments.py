@@ -73,7 +73,7 @@ class Host(Protocol):
     def metastore(self) -> Metastore: ...
 
 
-class MomentDesk:
+class MomentCalls:
     """Answers calls about moments, on a thread of its own. Owned by the loop."""
 
     def __init__(self, worker: Host) -> None:

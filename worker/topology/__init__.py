@@ -1,12 +1,12 @@
 """Stream topologies and queries in a worker: what their functions did in an executor becomes entries.
 
 What decides is a pure machine, in ``machine/``. The modules beside it carry out what the machine wants done.
-Start with ``machine/stream.py`` for the theory, with ``desk`` for how a worker runs it.
+Start with ``machine/stream.py`` for the theory, with ``streams`` for how a worker runs it.
 
 | module | holds |
 |---|---|
 | ``machine`` | a stream topology on one task, as a state machine |
-| ``desk`` | the driver of all streams of a worker |
+| ``streams`` | the driver of all streams of a worker |
 | ``hops`` | steps that run on other tasks: sent to their leaders, and taken from others |
 | ``rows`` | what a topology keeps in replicated state beside PStates: progress, retries, failures, hops |
 | ``entries`` | entries that the worker itself appends |

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from stretto.vocabulary.groups import GroupKey
     from stretto.worker.executors.pool import Executors
     from stretto.worker.replica.group import Group
-    from stretto.worker.topology.desk import StreamDesk
     from stretto.worker.topology.host import Config
+    from stretto.worker.topology.streams import Streams
 
 GIVEN_BYTES_MAX = 1024 * 1024
 PARTS_BYTES_MAX = 64 * 1024 * 1024
@@ -90,7 +90,7 @@ class Host(Protocol):
     def clients(self) -> Clients: ...
 
     @property
-    def streams(self) -> StreamDesk:
+    def streams(self) -> Streams:
         """Their network reaches the leaders of all tasks."""
         ...
 
@@ -136,7 +136,7 @@ class _Fan:
     is_over: bool = False
 
 
-class QueryDesk:
+class Queries:
     """Owned by the loop."""
 
     def __init__(self, worker: Host) -> None:

@@ -11,7 +11,7 @@ from stretto.client.operating.cluster import Cluster
 from stretto.client.operating.status import GroupState, GroupStatus
 from stretto.errors import RetriableError
 from stretto.telemetry.windows import StoryLine
-from stretto.ui.cluster import backend as desks
+from stretto.ui.cluster import backend as backends
 from stretto.ui.cluster.backend import Backend
 from stretto.ui.cluster.views import Health
 from stretto.vocabulary.groups import GroupKey
@@ -62,9 +62,9 @@ def cluster() -> FakeCluster:
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[GroupStatus]:
     found = [status(group=0)]
-    monkeypatch.setattr(desks, "group_statuses", lambda *_: found)
-    monkeypatch.setattr(desks, "FRESH_SECONDS", 0)
-    monkeypatch.setattr(desks, "Client", lambda _: None)
+    monkeypatch.setattr(backends, "group_statuses", lambda *_: found)
+    monkeypatch.setattr(backends, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(backends, "Client", lambda _: None)
     return found
 
 

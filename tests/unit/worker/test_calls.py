@@ -10,7 +10,7 @@ import msgspec
 from stretto import control
 from stretto.vocabulary.groups import GroupKey
 from stretto.wire import messages as wire
-from stretto.worker.calls import CallDesk
+from stretto.worker.calls import Calls
 
 
 def test_who_no_longer_leads_a_group_says_so_as_what_passes() -> None:
@@ -22,7 +22,7 @@ def test_who_no_longer_leads_a_group_says_so_as_what_passes() -> None:
         transport=SimpleNamespace(reply=lambda _, reply: replies.append(reply)),
     )
     call = control.Failures(group=GroupKey("m", 1, 0))
-    CallDesk(worker).asked(b"", wire.Ask(7, msgspec.Raw(control.encode(call))))
+    Calls(worker).asked(b"", wire.Ask(7, msgspec.Raw(control.encode(call))))
     [failed] = replies
     assert isinstance(failed, wire.Failed)
     assert (failed.request, failed.fault) == (7, wire.Fault.PASSING)
@@ -38,7 +38,7 @@ def test_who_does_not_lead_a_group_settles_nothing_of_it_and_says_so() -> None:
         transport=SimpleNamespace(reply=lambda _, reply: replies.append(reply)),
     )
     call = control.SettleFailures(group=GroupKey("m", 1, 0), keys=(), again=True)
-    CallDesk(worker).asked(b"", wire.Ask(7, msgspec.Raw(control.encode(call))))
+    Calls(worker).asked(b"", wire.Ask(7, msgspec.Raw(control.encode(call))))
     [failed] = replies
     assert isinstance(failed, wire.Failed)
     assert (failed.fault, failed.why) == (

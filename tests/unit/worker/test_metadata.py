@@ -13,7 +13,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId, WorkerId
 from stretto.wire import messages as wire
 from stretto.worker import metadata
-from stretto.worker.metadata import MetadataDesk
+from stretto.worker.metadata import Metadata
 from stretto.zk.watches.survey import GroupSeen
 from stretto.zk.znodes.paths import Paths
 from tests.support.core_group import W0, W1, W2, record
@@ -37,7 +37,7 @@ class Worker:
         self.paths = Paths("/stretto")
         self.groups: dict[GroupKey, Any] = {OWN: own(record(3, W0))}
         self.surveys: list[tuple[str | None, set[GroupKey], Callable[[list[GroupSeen], bool], None]]] = []
-        self.desk = MetadataDesk(cast(Any, self))
+        self.desk = Metadata(cast(Any, self))
         self.desk.addresses = {W0: "here:1"}
 
     def survey(

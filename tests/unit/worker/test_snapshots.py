@@ -22,7 +22,7 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Millis, TaskId
 from stretto.worker import snapshots
 from stretto.worker.process import Worker
-from stretto.worker.snapshots import Host, SnapshotDesk, is_snapshot
+from stretto.worker.snapshots import Host, Snapshots, is_snapshot
 from stretto.worker.topology.hold import HOLD_MS_MAX, Holding
 from tests.support.entries import Log
 from tests.unit.snapshot.snapshots import TASKS, a_log
@@ -131,8 +131,8 @@ def world() -> World:
 
 
 @pytest.fixture
-def desk(world: World) -> Iterator[SnapshotDesk]:
-    desk = SnapshotDesk(cast(Host, world))
+def desk(world: World) -> Iterator[Snapshots]:
+    desk = Snapshots(cast(Host, world))
     yield desk
     desk.close()
 
@@ -144,7 +144,7 @@ def state(tmp_path: Path) -> Iterator[AppliedState]:
     state.close()
 
 
-def mark(desk: SnapshotDesk, state: AppliedState, log: Log, token: str, *, age_ms: int = 0) -> None:
+def mark(desk: Snapshots, state: AppliedState, log: Log, token: str, *, age_ms: int = 0) -> None:
     now_ms = time.time_ns() // 1_000_000
     frame = log.add(Kind.MARKER, payload=b"snapshot/" + token.encode(), timestamp_ms=now_ms - age_ms)
     assert is_snapshot(frame)
@@ -152,7 +152,7 @@ def mark(desk: SnapshotDesk, state: AppliedState, log: Log, token: str, *, age_m
     desk.marked(cast(Any, SimpleNamespace(key=KEY, state=state)), frame)
 
 
-def cut(desk: SnapshotDesk, token: str) -> control.CutView | None:
+def cut(desk: Snapshots, token: str) -> control.CutView | None:
     return desk.cut(control.Cut(group=KEY, marker=token))
 
 
@@ -166,19 +166,19 @@ def until(what: str, condition: Callable[[], Any]) -> Any:
     raise AssertionError(f"{what}: not in {DEADLINE_SECONDS} s")
 
 
-def digested(desk: SnapshotDesk, token: str) -> control.CutView | None:
+def digested(desk: Snapshots, token: str) -> control.CutView | None:
     view = cut(desk, token)
     return view if view is not None and all(task.digest for task in view.tasks.values()) else None
 
 
-def finished(desk: SnapshotDesk, token: str) -> control.CutView | None:
+def finished(desk: Snapshots, token: str) -> control.CutView | None:
     view = cut(desk, token)
     assert view is not None
     return view if view.problem or all(task.sha256 for task in view.tasks.values()) else None
 
 
 def test_the_state_at_a_marker_is_digested_and_copied_while_more_is_applied(
-    desk: SnapshotDesk, state: AppliedState, tmp_path: Path
+    desk: Snapshots, state: AppliedState, tmp_path: Path
 ) -> None:
     log = a_log()
     mark(desk, state, log, "one")
@@ -203,7 +203,7 @@ def test_the_state_at_a_marker_is_digested_and_copied_while_more_is_applied(
 
 
 def test_who_waits_for_a_snapshot_is_told_of_whatever_goes_wrong_with_it(
-    desk: SnapshotDesk, state: AppliedState, world: World, monkeypatch: pytest.MonkeyPatch
+    desk: Snapshots, state: AppliedState, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def digest(*_: object) -> str:
         raise ValueError("no number")
@@ -235,7 +235,7 @@ def test_half_a_copy_is_not_taken_for_a_whole_one(
 
 @pytest.mark.parametrize("there", [None, "another word"])
 def test_a_folder_that_is_not_the_asker_s_is_left_alone(
-    desk: SnapshotDesk, state: AppliedState, tmp_path: Path, there: str | None
+    desk: Snapshots, state: AppliedState, tmp_path: Path, there: str | None
 ) -> None:
     mark(desk, state, a_log(), "one")
     folder = tmp_path / "folder"
@@ -249,7 +249,7 @@ def test_a_folder_that_is_not_the_asker_s_is_left_alone(
 
 
 def test_what_nobody_asks_for_is_let_go_and_old_markers_are_not_kept(
-    desk: SnapshotDesk, state: AppliedState, world: World, monkeypatch: pytest.MonkeyPatch
+    desk: Snapshots, state: AppliedState, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = a_log()
     mark(desk, state, log, "old", age_ms=snapshots.IDLE_MS + 1_000)
@@ -269,7 +269,7 @@ def test_what_nobody_asks_for_is_let_go_and_old_markers_are_not_kept(
 
 
 def test_of_a_marker_that_is_there_twice_the_last_counts_and_older_ones_give_way(
-    desk: SnapshotDesk, state: AppliedState
+    desk: Snapshots, state: AppliedState
 ) -> None:
     log = a_log()
     mark(desk, state, log, "one")

@@ -13,7 +13,7 @@ from stretto.replog.core.settings import Settings
 from stretto.specs.assignments import Assignment, GroupPlan, NextGrouping, PlacedWorker, plans_of
 from stretto.vocabulary.types import WorkerId
 from stretto.worker.hosting.hosting import Hosting
-from stretto.worker.hosting.retention import RetentionDesk
+from stretto.worker.hosting.retention import Removals
 
 ASSIGNMENT = Assignment(
     generation=1,
@@ -33,7 +33,7 @@ class Holding:
         self.config = SimpleNamespace(data_dir=folder, module="m")
         self.regrouping = SimpleNamespace(on_assignment=lambda _: None, switch=lambda _: False)
         self.replicas = SimpleNamespace(stopped={}, folder=lambda _: SimpleNamespace(open=None))
-        self.retention = RetentionDesk(cast(Any, self))
+        self.retention = Removals(cast(Any, self))
         self.opening: list[object] = []
         self.disk = SimpleNamespace(run=lambda work, _: self.opening.append(work))
         self.loop = SimpleNamespace(now=0)

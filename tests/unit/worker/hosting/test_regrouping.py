@@ -17,7 +17,7 @@ from stretto.specs.assignments import Assignment, NextGrouping, PlacedWorker, pl
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import StorageId, TaskId, WorkerId
 from stretto.worker.hosting.hosting import DELETING
-from stretto.worker.hosting.regrouping import AGAIN_MS, RETRY_MS, RegroupingDesk
+from stretto.worker.hosting.regrouping import AGAIN_MS, RETRY_MS, Regrouping
 from stretto.worker.replica import takeover
 from tests.support.turns import StillLoop
 
@@ -65,7 +65,7 @@ class World:
         self.worker.replicas.has_storage.return_value = True
         self.worker.replicas.path = lambda plan: folder / "groups" / str(plan.key).replace("/", "-")
         self.worker.disk.run = lambda work, then: self.works.append((work, then))
-        self.desk = RegroupingDesk(self.worker)
+        self.desk = Regrouping(self.worker)
 
     def _group(self, plan: Any) -> Any:
         group = MagicMock(key=plan.key, plan=plan, installing=False)

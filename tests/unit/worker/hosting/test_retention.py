@@ -19,7 +19,7 @@ from stretto.state.removal import Drop, Removal, Trim, parse
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Offset, TaskId
 from stretto.worker.hosting import retention as retention_module
-from stretto.worker.hosting.retention import LOOK_MS, RetentionDesk, Trimming
+from stretto.worker.hosting.retention import LOOK_MS, Removals, Trimming
 from tests.support.turns import StillLoop
 
 KEY = GroupKey("m", 1, 0)
@@ -56,7 +56,7 @@ class World:
         self.is_wanted = True
         monkeypatch.setattr(Trimming, "is_wanted", property(lambda _: self.is_wanted))
         monkeypatch.setattr(Trimming, "due", lambda _, state, task: self.trims.get(task, []))
-        self.desk = RetentionDesk(self.worker)
+        self.desk = Removals(self.worker)
         self.desk.start()
 
     def _append(self, group: Any, kind: Kind, task: TaskId, payload: bytes, done: Any) -> None:

@@ -13,11 +13,11 @@ import pytest
 from stretto.errors import StorageError
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId
-from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.microbatch.machines import effects, events
+from stretto.worker.microbatch.microbatches import Microbatches
 from stretto.worker.topology import rows
-from stretto.worker.topology.desk import StreamDesk
 from stretto.worker.topology.machine.stored import Stored
+from stretto.worker.topology.streams import Streams
 
 KEY, TASK = GroupKey("m", 1, 0), TaskId(0)
 FULL = StorageError("the state has all readers it may have")
@@ -41,7 +41,7 @@ def a_worker() -> MagicMock:
 
 
 def test_a_microbatch_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = MicrobatchDesk(a_worker())
+    desk = Microbatches(a_worker())
     put = MagicMock()
     monkeypatch.setattr(desk, "_put", put)
     group = MagicMock(key=KEY, closed=False)
@@ -57,7 +57,7 @@ def test_streams_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
         SimpleNamespace(kind="stream", name="t", depots=("d",), retry="individual", batch=False)
     ]
     monkeypatch.setattr(rows, "read", MagicMock(side_effect=[FULL, FULL, Stored()]))
-    desk = StreamDesk(worker)
+    desk = Streams(worker)
     group = MagicMock(key=KEY, closed=False, depot_ends={})
     group.plan.tasks = (TASK,)
     desk._begin(group, Epoch(1))

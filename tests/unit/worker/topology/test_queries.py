@@ -13,7 +13,7 @@ from stretto.vocabulary.types import Epoch, TaskId
 from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
 from stretto.worker.topology import queries
-from stretto.worker.topology.queries import QueryDesk
+from stretto.worker.topology.queries import Queries
 
 GROUP = GroupKey("M", 1, 0)
 ASKER = b"asker"
@@ -66,7 +66,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
 
 
 def test_a_query_whose_asker_is_gone_without_a_word_is_cancelled(worker: Worker) -> None:
-    desk = QueryDesk(worker)  # type: ignore[arg-type]
+    desk = Queries(worker)  # type: ignore[arg-type]
     desk.received(ASKER, wire.RunQuery(7, GROUP, "ask", TaskId(0), 60_000), [])
     worker.gone.add(ASKER)
     worker.loop.call_after(10_000, worker.loop.stop)
@@ -76,7 +76,7 @@ def test_a_query_whose_asker_is_gone_without_a_word_is_cancelled(worker: Worker)
 
 
 def test_an_asker_that_is_there_is_told_that_its_query_goes_on_until_it_is_answered(worker: Worker) -> None:
-    desk = QueryDesk(worker)  # type: ignore[arg-type]
+    desk = Queries(worker)  # type: ignore[arg-type]
     desk.received(ASKER, wire.RunQuery(7, GROUP, "ask", TaskId(0), 60_000), [])
 
     def look() -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from stretto.network.transport import Connection
     from stretto.state.applied import AppliedState
     from stretto.worker.replica.group import Group
-    from stretto.worker.topology.desk import StreamDesk
+    from stretto.worker.topology.streams import Streams
 
 DELIVERY_MS = 2_000
 RETRY_MS = 1_000
@@ -70,7 +70,7 @@ class Host(host.Host, Protocol):
     """The worker, as its microbatches see it."""
 
     @property
-    def streams(self) -> StreamDesk:
+    def streams(self) -> Streams:
         """Their entries and their network are for all topologies."""
         ...
 
@@ -89,7 +89,7 @@ class _Led:
     is_over: bool = False
 
 
-class MicrobatchDesk:
+class Microbatches:
     """Owned by the loop."""
 
     def __init__(self, worker: Host) -> None:

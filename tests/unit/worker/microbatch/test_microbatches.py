@@ -15,8 +15,8 @@ from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
 from stretto.worker.executors import protocol
 from stretto.worker.executors.replies import Lost, Why
-from stretto.worker.microbatch.desk import MicrobatchDesk
 from stretto.worker.microbatch.machines import effects, messages
+from stretto.worker.microbatch.microbatches import Microbatches
 from stretto.worker.topology import rows
 
 GROUP = GroupKey("m", 1, 0)
@@ -34,7 +34,7 @@ GROUP = GroupKey("m", 1, 0)
 def test_a_step_that_hangs_is_timed_by_its_name_once_that_is_known(
     steps: tuple[str, ...], careful: bool, timed: str
 ) -> None:
-    desk = MicrobatchDesk(MagicMock())
+    desk = Microbatches(MagicMock())
     led = MagicMock()
     led.spec.name = "take"
     told: list[tuple[Timed, ...]] = []
@@ -61,7 +61,7 @@ def test_who_goes_by_other_code_takes_no_part_in_a_microbatch(monkeypatch: pytes
         artifact="of an update",
         transport=SimpleNamespace(reply=lambda _sender, reply: replies.append(reply)),
     )
-    desk = MicrobatchDesk(cast(Any, worker))
+    desk = Microbatches(cast(Any, worker))
     monkeypatch.setattr(desk, "_deliver", lambda *_: True)
     body = memoryview(msgspec.msgpack.encode(messages.Poll(1, {})))
     for code in ("the one before", "of an update"):
@@ -70,14 +70,14 @@ def test_who_goes_by_other_code_takes_no_part_in_a_microbatch(monkeypatch: pytes
     assert [type(reply) for reply in replies] == [wire.Refused, wire.Taken]
 
 
-def a_desk(*topologies: str) -> tuple[MicrobatchDesk, MagicMock]:
+def a_desk(*topologies: str) -> tuple[Microbatches, MagicMock]:
     """Of a worker that reads at once, and whose entries are applied when their callback is called."""
     worker = MagicMock(worker="w0")
     worker.description.topologies = [
         SimpleNamespace(kind="microbatch", name=name, depots=("orders",)) for name in topologies
     ]
     worker.applier.read.side_effect = lambda function, then: then(function())
-    return MicrobatchDesk(worker), worker
+    return Microbatches(worker), worker
 
 
 def test_an_append_that_nothing_takes_part_in_here_is_unknown_and_one_without_microbatches_is_done() -> None:

@@ -13,9 +13,9 @@ from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, TaskId
 from stretto.worker.executors.replies import Lost, Why
 from stretto.worker.topology import rows
-from stretto.worker.topology.desk import StreamDesk
 from stretto.worker.topology.machine import effects
 from stretto.worker.topology.machine.stored import Stored
+from stretto.worker.topology.streams import Streams
 
 HUNG = Lost(Why.TIME_OUT, "it took too long", ran_ms=7)
 
@@ -37,7 +37,7 @@ RECORDS = effects.RunRecords(
 def test_a_step_that_hangs_is_timed_by_its_name_once_that_is_known(
     run: effects.RunRecords | effects.RunCalls, timed: str
 ) -> None:
-    desk = StreamDesk(MagicMock())
+    desk = Streams(MagicMock())
     led = MagicMock()
     led.spec.name = "take"
     told: list[tuple[Timed, ...]] = []
@@ -63,7 +63,7 @@ def test_streams_that_begin_again_before_they_have_begun_run_once(monkeypatch: p
     group.replica.applied = group.replica.log_end = 5
     group.plan.tasks = (TaskId(0),)
     worker.groups = {group.key: group}
-    desk = StreamDesk(worker)
+    desk = Streams(worker)
     desk.looked(group)
     desk.restart()
     assert len(reads) == 2

@@ -98,7 +98,7 @@ class Host(Protocol):
         ...
 
 
-class ScanDesk:
+class Scans:
     """Owned by the loop, except for what says otherwise."""
 
     def __init__(self, worker: Host) -> None:
@@ -240,8 +240,8 @@ class ScanDesk:
 class _Pinning:
     """One pin, on its way."""
 
-    def __init__(self, desk: ScanDesk, worker: Host, call: control.PinGroup, then: Then) -> None:
-        self._desk = desk
+    def __init__(self, scans: Scans, worker: Host, call: control.PinGroup, then: Then) -> None:
+        self._scans = scans
         self._worker = worker
         self._call = call
         self._then = then
@@ -255,7 +255,7 @@ class _Pinning:
         if group is None:
             return
         folder, tasks = _files(group)
-        self._desk.run(lambda: self._desk.prepared(str(group.key), folder, tasks), self._prepared)
+        self._scans.run(lambda: self._scans.prepared(str(group.key), folder, tasks), self._prepared)
 
     def _group(self) -> Group | None:
         key = self._call.group
@@ -307,7 +307,7 @@ class _Pinning:
             self._found = found
             done()
 
-        self._desk.run(work, looked)
+        self._scans.run(work, looked)
 
     def _replied(self, group: Group, result: effects.Result) -> None:
         found, process = self._found, self._process
@@ -315,7 +315,7 @@ class _Pinning:
             self._then(self._pinned(group, process, found, result))
             return
         # It may have been opened although nobody heard of it.
-        self._desk.run(lambda: self._desk.give_back(self._pin, "it was never handed out"), _ignore)
+        self._scans.run(lambda: self._scans.give_back(self._pin, "it was never handed out"), _ignore)
         if isinstance(found, StrettoError) and isinstance(result, effects.ReadServed):
             self._then(found)
         else:

@@ -83,7 +83,7 @@ class _Led:
     is_over: bool = False
 
 
-class StreamDesk:
+class Streams:
     """Owned by the loop."""
 
     def __init__(self, worker: Host) -> None:

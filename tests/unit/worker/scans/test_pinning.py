@@ -18,9 +18,9 @@ from stretto.replog.core.effects import Refusal
 from stretto.vocabulary.groups import GroupKey
 from stretto.vocabulary.types import Epoch, Millis, Offset, TaskId, WorkerId
 from stretto.wire.scans import PinnedGroup
-from stretto.worker.scans import desk as desk_module
-from stretto.worker.scans.desk import ScanDesk
+from stretto.worker.scans import scans as desk_module
 from stretto.worker.scans.process import Gone
+from stretto.worker.scans.scans import Scans
 from tests.support.turns import StillLoop
 
 KEY = GroupKey("M", 1, 0)
@@ -79,7 +79,7 @@ class World:
         self.worker.description.version = 6
         self.worker.clients.reads.elsewhere = self._elsewhere
         self.staleness: Millis | None = None
-        self.desk = ScanDesk(self.worker)
+        self.desk = Scans(self.worker)
 
     def _start(self, *args: Any) -> MagicMock:
         process = MagicMock(address="10.0.0.1:5", pidfd=len(self.processes) + 30, started_with=args)
@@ -269,4 +269,4 @@ def test_a_process_that_is_started_while_the_worker_closes_is_not_watched(world:
     world.desk._is_closing = True
     world.loop.run()
     world.loop.register.assert_not_called()
-    ScanDesk(world.worker).close()
+    Scans(world.worker).close()
