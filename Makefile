@@ -6,8 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Tests are independent of each other, so that idle workers can steal from busy ones. Many of them wait for
-# real processes: three at a time keep two cores busy.
+# Tests are independent of each other. Many of them wait for real processes: three at a time keep two cores busy.
 JOBS ?= 3
 PYTEST_ARGS ?=
 
@@ -16,13 +15,14 @@ help: ## Show this list
 
 setup: $(STAMP) ## Create .venv with everything pinned; instant when nothing changed
 
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10
+PYTEST := $(BIN)/pytest -n $(JOBS) --durations 10
 
+# A file stays with one process, which starts its cluster once; those that start clusters come first.
 test: setup ## Run the test suite
-	@$(PYTEST) -m "not soak" $(PYTEST_ARGS)
+	@$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not soak" $(PYTEST_ARGS)
 
 soak: setup ## Run the tests that take long
-	@$(PYTEST) -m soak --timeout 600 $(PYTEST_ARGS)
+	@$(PYTEST) --dist worksteal -m soak --timeout 600 $(PYTEST_ARGS)
 
 # One edit at a time meets the tests that belong to its file, until SECONDS are over; SEED draws the same ones
 # again, FILES='zk/*,worker/reads/reads.py' draws from some, ONLY=NAME tries one, QUICK=1 starts no cluster.
