@@ -27,7 +27,12 @@ CONTENDERS = 3
 
 @pytest.fixture(scope="module")
 def claims() -> Iterator[LaunchedModule]:
-    with stretto.testing.cluster(nodes=3) as cluster, cluster.launch(Claims, tasks=4, threads=2) as module:
+    # A leader has half of this time to end what somebody waits for; a loaded machine takes its time.
+    patient = {"leadership.resign.timeout.millis": 120_000}
+    with (
+        stretto.testing.cluster(nodes=3) as cluster,
+        cluster.launch(Claims, tasks=4, threads=2, options=patient) as module,
+    ):
         yield module
 
 
