@@ -83,7 +83,7 @@ def may_acknowledge_early(unapplied_bytes: int, early_bytes: int) -> bool:
     return unapplied_bytes <= early_bytes
 
 
-def told_end(shown_end: Offset, apply_offset: Offset) -> Offset:
+def advertised_end(shown_end: Offset, apply_offset: Offset) -> Offset:
     """Followers hear of, and so show, what a read at the leader shows too: who goes from one of them to the
     leader does not go back."""
     return shown_end
@@ -520,7 +520,7 @@ class Guards:
     acknowledged_end: Callable[[Offset, Offset], Offset] = acknowledged_end
     acknowledged_own_end: Callable[[Offset, Offset], Offset] = acknowledged_own_end
     may_acknowledge_early: Callable[[int, int], bool] = may_acknowledge_early
-    told_end: Callable[[Offset, Offset], Offset] = told_end
+    advertised_end: Callable[[Offset, Offset], Offset] = advertised_end
     shows_acknowledged: Callable[[Offset, Offset], bool] = shows_acknowledged
     lag_expired: Callable[[int, Millis], bool] = lag_expired
     may_shrink_to: Callable[[int, int], bool] = may_shrink_to

@@ -573,7 +573,7 @@ class Group:
         replica, leader = self.replica, self.replica.leading
         if leader is None or replica.stopped or self.closed:
             return False
-        return replica.applied >= leader.promised_end
+        return replica.applied >= leader.acknowledged_end
 
     @property
     def leader(self) -> Leader | None:

@@ -159,7 +159,7 @@ class Followers(dict[WorkerId, Progress]):
         """Who reads there waits for what is decided now, or for what is below ``end``: it is told as soon as
         it is shown."""
         end = self.replica.apply_offset if end is None else end
-        self.awaited_end = None if self.leader.told_end >= end else end
+        self.awaited_end = None if self.leader.advertised_end >= end else end
         if self.awaited_end is None:
             self.tell_news()
 

@@ -83,7 +83,7 @@ class Leader:
         self._acks = Acks()
         self._backlog = Backlog()
         #: End of what was acknowledged before it was applied: no read may miss it.
-        self.promised_end = Offset(0)
+        self.acknowledged_end = Offset(0)
         #: When each producer was last heard, for expiry.
         self._producers_heard: dict[ProducerId, Millis] = {}
         self._in_office_since = replica.now
@@ -121,10 +121,12 @@ class Leader:
         return self.replica.guards.may_serve(self.replica.applied, self.epoch_start)
 
     @property
-    def told_end(self) -> Offset:
+    def advertised_end(self) -> Offset:
         """Up to where followers may apply: what is applied here, or was acknowledged."""
         replica = self.replica
-        return replica.guards.told_end(max(replica.applied, self.promised_end), replica.apply_offset)
+        return replica.guards.advertised_end(
+            max(replica.applied, self.acknowledged_end), replica.apply_offset
+        )
 
     @property
     def handover_sent(self) -> bool:
@@ -274,7 +276,7 @@ class Leader:
             end = replica.guards.acknowledged_end(replica.apply_offset, replica.log_end)
         for request, offset in self._acks.decided(end):
             self._reply(request, Acked(offset=offset))
-            self.promised_end = max(self.promised_end, end)
+            self.acknowledged_end = max(self.acknowledged_end, end)
 
     # The apply offset.
 

@@ -68,7 +68,7 @@ class Progress:
     def is_settled(self, leader: Leader) -> bool:
         """It has all there is and knows it: nothing to repeat."""
         replica = leader.replica
-        return self.confirmed == replica.log_end and self.known_apply_offset >= leader.told_end
+        return self.confirmed == replica.log_end and self.known_apply_offset >= leader.advertised_end
 
     def pump(self, leader: Leader) -> None:
         """Send what it lacks, as far as the window allows."""
@@ -112,15 +112,15 @@ class Progress:
     def _has_news(self, leader: Leader) -> bool:
         """Not at once, unless they are large: entries may come that tell it in passing."""
         replica = leader.replica
-        is_much = replica.applied - self._told_end >= replica.settings.news_entries
+        is_much = replica.applied - self._advertised_end >= replica.settings.news_entries
         return (is_much or leader.followers.news_are_due) and self.lacks_news(leader)
 
     def lacks_news(self, leader: Leader) -> bool:
         """It was not told all that is shown."""
-        return self._told_end < leader.told_end
+        return self._advertised_end < leader.advertised_end
 
     @property
-    def _told_end(self) -> Offset:
+    def _advertised_end(self) -> Offset:
         return max(self.told_apply_offset, self.known_apply_offset)
 
     def _entries(self, leader: Leader, *, probe: bool) -> messages.Entries:
@@ -129,7 +129,7 @@ class Progress:
             leader.epoch,
             leader.incarnation,
             to=self.incarnation,
-            apply_offset=leader.told_end,
+            apply_offset=leader.advertised_end,
             log_end=replica.log_end,
             retain_offset=leader.followers.needed(),
             probe=probe,

@@ -32,8 +32,8 @@ class Serving:
 
     def read(self, read: Read) -> None:
         replica, request = self.replica, read.request
-        promised = self.leader.promised_end
-        shows_all = replica.guards.shows_acknowledged(replica.applied, promised)
+        acknowledged = self.leader.acknowledged_end
+        shows_all = replica.guards.shows_acknowledged(replica.applied, acknowledged)
         if not self.leader.is_serving:
             self.leader.refuse(request, Refusal.NOT_READY)
         elif read.is_sampled and shows_all:
@@ -45,7 +45,7 @@ class Serving:
         elif shows_all:
             self._sample(request)
         else:
-            self._waiting.append((promised, request))
+            self._waiting.append((acknowledged, request))
 
     def _sample(self, request: int) -> None:
         self._sampling.add(request)

@@ -52,7 +52,7 @@ class Leader:
         self.step(self.machines[0], events.Awaited(depot=DEPOT, end=self.group.depot_end))
 
     @property
-    def told_end(self) -> int:
+    def advertised_end(self) -> int:
         """Below it, appenders that wait have been told of all records."""
         return self.participant.processed.get(DEPOT, 0)
 

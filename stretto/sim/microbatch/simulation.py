@@ -173,7 +173,9 @@ class MicrobatchSimulation:
 
     def _is_done(self) -> bool:
         """All input is committed, has taken effect everywhere, and appenders have been told."""
-        if any(group.leader is None or group.leader.told_end < group.depot_end for group in self.groups):
+        if any(
+            group.leader is None or group.leader.advertised_end < group.depot_end for group in self.groups
+        ):
             return False
         batch = microbatch_entries.batch_of(
             TOPOLOGY, self.groups[0].state.get(microbatch_entries.DATABASE, {}).get

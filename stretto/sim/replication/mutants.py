@@ -82,7 +82,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant("2", "may_acknowledge_early", "producers do not run ahead of the state", _always(True)),
     _mutant(
-        "2", "told_end", "followers show nothing that the leader does not", lambda shown, decided: decided
+        "2",
+        "advertised_end",
+        "followers show nothing that the leader does not",
+        lambda shown, decided: decided,
     ),
     _mutant("2", "shows_acknowledged", "a read waits for what was acknowledged before it", _always(True)),
     _mutant("2, 5", "counts_as_member", "a new disk does not count for the old one", _always(True)),
