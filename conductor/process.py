@@ -17,6 +17,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from typing import assert_never
 
 import structlog
 from kazoo.client import KazooClient
@@ -261,6 +262,8 @@ class Conductor:
         return answers.metadata(self._view, request, module)
 
     def _handle(self, call: control.AnyCall, _: list[memoryview]) -> object:
+        if not isinstance(call, control.ConductorCall):
+            raise StrettoError("a conductor does not answer this; ask a supervisor or a worker")
         if isinstance(call, control.FindConductor):
             active = self._view.conductor
             return active.address if active is not None else None
@@ -289,7 +292,7 @@ class Conductor:
             finally:
                 self._wake.set()
 
-    def _answer(self, call: control.AnyCall) -> object:
+    def _answer(self, call: control.ConductorQuestion | control.ConductorOrder) -> object:
         now = self._view
         match call:
             case control.Modules(module=module):
@@ -330,7 +333,7 @@ class Conductor:
                 self._do(call)
                 return None
 
-    def _do(self, call: control.AnyCall) -> None:
+    def _do(self, call: control.ConductorOrder) -> None:
         now = self._view
         match call:
             case control.Launch():
@@ -362,7 +365,7 @@ class Conductor:
                 unset_option(self._client, self._paths, at, name)
                 self._operations.note(f"options unset {name} for {at}", level.module)
             case _:
-                raise StrettoError("a conductor does not answer this; ask a supervisor or a worker")
+                assert_never(call)
 
     def _launch(self, call: control.Launch) -> None:
         if call.replication_factor <= len(self._view.nodes):

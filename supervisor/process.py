@@ -20,6 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 import structlog
@@ -224,6 +225,11 @@ class Supervisor:
     # Calls: on the service's threads.
 
     def _answer(self, call: control.AnyCall, bodies: list[memoryview]) -> object:
+        if not isinstance(call, control.SupervisorCall):
+            raise StrettoError(
+                f"the supervisor of node {self.config.node} does not know {type(call).__name__}; "
+                "ask the conductor"
+            )
         match call:
             case (
                 control.HasArtifact()
@@ -243,10 +249,7 @@ class Supervisor:
                 addresses = self._burials.addresses.items()
                 return [control.WorkerView(worker=each, node=node, address=at) for each, at in addresses]
             case _:
-                raise StrettoError(
-                    f"the supervisor of node {self.config.node} does not know {type(call).__name__}; "
-                    "ask the conductor"
-                )
+                assert_never(call)
 
     def _log(self, call: control.Log, worker: WorkerId | None) -> control.LogPage:
         if worker is None:

@@ -6,7 +6,7 @@ None of them waits: what is not at hand on the loop is asked of the metastore, w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from stretto import control
 from stretto.errors import StrettoError
@@ -107,6 +107,10 @@ class Calls:
         except MALFORMED as error:
             self._refuse(sender, message, f"{name}: no such call ({error})")
             return
+        if not isinstance(call, control.WorkerCall):
+            why = f"{name} does not answer {type(call).__name__}; ask the conductor"
+            self._refuse(sender, message, why)
+            return
         match call:
             case control.Replicas(module=module):
                 self._answer(sender, message, self._replicas(module))
@@ -149,8 +153,7 @@ class Calls:
             case control.FindConductor():
                 self._find_conductor(sender, message)
             case _:
-                why = f"{name} does not answer {type(call).__name__}; ask the conductor"
-                self._refuse(sender, message, why)
+                assert_never(call)
 
     def _answer(self, sender: Connection, asked: wire.Ask, result: object) -> None:
         self._worker.transport.reply(sender, wire.Answer(asked.request, control.encode(result)))

@@ -14,7 +14,17 @@ from __future__ import annotations
 from stretto.control.artifacts import GetArtifact, HasArtifact, HeldOfArtifact, PutArtifact
 from stretto.control.call import Call, Result, result_type
 from stretto.control.cluster import FindConductor, LocalWorkers, Nodes, NodeView, Operations
-from stretto.control.encoding import AnyCall, decode_call, decode_result, encode
+from stretto.control.encoding import (
+    AnyCall,
+    ConductorCall,
+    ConductorOrder,
+    ConductorQuestion,
+    SupervisorCall,
+    WorkerCall,
+    decode_call,
+    decode_result,
+    encode,
+)
 from stretto.control.leadership import (
     AllowLeadership,
     Balance,
@@ -110,6 +120,9 @@ __all__ = [
     "BeginSnapshot",
     "Call",
     "CatchupView",
+    "ConductorCall",
+    "ConductorOrder",
+    "ConductorQuestion",
     "CopyCut",
     "Cut",
     "CutTask",
@@ -185,12 +198,14 @@ __all__ = [
     "Specification",
     "Story",
     "StoryLine",
+    "SupervisorCall",
     "SwitchView",
     "TaskCatchup",
     "TopologyView",
     "UnsetOption",
     "Update",
     "Windows",
+    "WorkerCall",
     "WorkerView",
     "decode_call",
     "decode_result",

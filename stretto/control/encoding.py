@@ -43,42 +43,54 @@ from stretto.control.snapshots import (
 )
 from stretto.control.topologies import Failures, Microbatches, SettleFailures
 
-AnyCall: TypeAlias = (
-    FindConductor
-    | Log
-    | Launch
-    | Destroy
-    | Update
-    | Reassign
-    | Scale
-    | ScaleThreads
-    | AbandonScaling
-    | PossibleThreads
-    | Pause
-    | Resume
-    | Modules
+ConductorQuestion: TypeAlias = (
+    Modules
     | Nodes
     | Leadership
-    | Balance
-    | AllowLeadership
-    | DisallowLeadership
-    | ResignLeader
-    | SetOption
-    | UnsetOption
     | Options
     | Operations
     | Specification
     | Snapshots
-    | BeginSnapshot
+    | PossibleThreads
+    | Balance
+    | ResignLeader
+    | Reassign
+    | Scale
+    | ScaleThreads
+    | AbandonScaling
     | FinishSnapshot
+)
+"""Calls to which the active conductor answers something, of what is or of what it has begun."""
+ConductorOrder: TypeAlias = (
+    Launch
+    | Destroy
+    | Update
+    | Pause
+    | Resume
+    | AllowLeadership
+    | DisallowLeadership
+    | SetOption
+    | UnsetOption
+    | BeginSnapshot
     | ForgetSnapshot
-    | SeesSnapshot
+)
+"""Calls that the active conductor carries out; it answers that they are done."""
+ConductorCall: TypeAlias = FindConductor | Log | ConductorQuestion | ConductorOrder
+"""Every call that a conductor answers."""
+SupervisorCall: TypeAlias = (
+    FindConductor
+    | Log
     | HasArtifact
     | HeldOfArtifact
     | PutArtifact
     | GetArtifact
-    | Describe
+    | SeesSnapshot
     | LocalWorkers
+)
+"""Every call that a supervisor answers."""
+WorkerCall: TypeAlias = (
+    FindConductor
+    | Describe
     | Replicas
     | Microbatches
     | Digests
@@ -98,6 +110,9 @@ AnyCall: TypeAlias = (
     | FindMoments
     | DecideMoment
 )
+"""Every call that a worker answers."""
+AnyCall: TypeAlias = ConductorCall | SupervisorCall | WorkerCall
+"""Every call there is. Any daemon may be sent any of them, and refuses those of another."""
 _calls: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)
 _encode = msgspec.msgpack.Encoder().encode
 
