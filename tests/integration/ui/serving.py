@@ -132,6 +132,9 @@ def by_hand(served: Served) -> Iterator[None]:
 
     def is_balanced() -> bool:
         view = served.get(f"/modules/{MODULE}/leadership")
+        if view["state"] == "running" and view["switches"]:
+            # By itself the conductor may look again in a minute only.
+            served.send("POST", f"/modules/{MODULE}/leadership/balance")
         return bool(view["state"] == "running" and not view["switches"])
 
     wait_until("nothing is left to balance", is_balanced, DEADLINE_SECONDS)
