@@ -153,8 +153,6 @@ class FailureNote(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Loaded(msgspec.Struct, frozen=True, tag="loaded", gc=False):
     """The module was imported."""
 
-    pass
-
 
 class NotLoaded(msgspec.Struct, frozen=True, tag="not_loaded", gc=False):
     """The module cannot be imported."""
