@@ -71,7 +71,7 @@ log = structlog.get_logger()
 COMMIT_THREADS = 8
 LEASE_TICK_MS = Millis(500)
 LEASE_MARGIN = 0.1
-"""The part of the session time-out by which a lease is shorter: more than clocks drift apart in that time."""
+"""The part of the session time-out that a lease leaves for clocks: more than they drift in that time."""
 
 
 class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):

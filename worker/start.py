@@ -1,4 +1,4 @@
-"""From the settings of a worker to a :class:`Worker` that runs."""
+"""Make a :class:`Worker` from the settings of its process, and run it."""
 
 from __future__ import annotations
 
