@@ -95,12 +95,13 @@ class Host(Protocol):
 
 
 class Calls:
-    """Owned by the loop."""
+    """Answers the calls of the control plane. The loop owns it."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
 
     def asked(self, sender: Connection, message: wire.Ask) -> None:
+        """Carry out a call and answer it, now or once its result is known."""
         name = f"worker {self._worker.worker}"
         try:
             call = control.decode_call(message.call)
@@ -219,7 +220,7 @@ class Calls:
         worker = self._worker
 
         def found(address: str | None, error: Exception | None) -> None:
-            """On a thread of the metastore."""
+            """Pass on what was found. Runs on a thread of the metastore."""
             if error is None:
                 worker.loop.call_soon(self._answer, sender, message, address)
             else:

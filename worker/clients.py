@@ -40,27 +40,28 @@ if TYPE_CHECKING:
 
 MARKER_BYTES_MAX = 64
 _RECORDS = (Kind.DEPOT, Kind.PRODUCER_OPEN, Kind.CLAIM)
-"""What producers append: they wait for no more than that it cannot be lost."""
+"""Kinds of entries that producers append: they wait for no more than that the entry cannot be lost."""
 
 
 _Awaits: TypeAlias = tuple["Group", TaskId, str, int]
-"""The group, the task, the depot and how many records."""
+"""The records that an append waits for: the group, the task, the depot and how many they are."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Ticket):
-    """A client waits for what becomes of its append."""
+    """An append whose client waits for its outcome."""
 
     clients: Clients
     connection: Connection
     request: int
     meter: Meter
     kind: Kind
-    """Where it is counted if it fails."""
+    """The kind of entry that a failure is counted under."""
     awaits: _Awaits | None = None
-    """That streams have processed it."""
+    """The records that streams have to process before the client is answered; None if it does not wait for
+    that."""
     awaits_microbatches: bool = False
-    """That microbatches have, too."""
+    """Whether microbatches have to process the records, too."""
 
     def on_reply(self, result: effects.Result) -> None:
         self.clients.answer(self, result)
@@ -68,7 +69,7 @@ class _Waiting(Ticket):
 
 @dataclass(slots=True, eq=False)
 class _Own(Ticket):
-    """An entry of the worker's own."""
+    """An append of an entry of the worker's own."""
 
     meter: Meter
     kind: Kind
@@ -105,7 +106,7 @@ class Host(reads.Host, Protocol):
 
 
 class Clients:
-    """Owned by the loop."""
+    """The requests of a worker's clients. The loop owns it."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
@@ -115,17 +116,19 @@ class Clients:
         self.options_changed(worker.options, worker.config.module)
 
     def described(self, description: ModuleDescription) -> None:
-        """What the module has; what it has not is refused."""
+        """Take the module's description: a request for something that the module does not have is refused."""
         self._pstates = frozenset(pstate.name for pstate in description.pstates)
         self.reads.described(description)
 
     def options_changed(self, options: OptionSet, module: str) -> None:
+        """Take the options that requests depend on."""
         self._append_timeout_ms = options.per_depot("replication.append.timeout.millis", module)
         self.reads.options_changed(options, module)
 
     def received(
         self, sender: Connection, message: wire.ToWorker, bodies: list[memoryview], *, is_worker: bool
     ) -> None:
+        """Hand a request to the part of the worker that answers it."""
         match message:
             case wire.ReadRows():
                 self.reads.received(sender, message)
@@ -193,7 +196,7 @@ class Clients:
         payload: bytes,
         then: Callable[[effects.Result], None],
     ) -> None:
-        """An entry of the worker's own; ``then`` hears what became of it."""
+        """Append an entry of the worker's own; ``then`` gets the outcome."""
         group.step(
             events.Append(
                 request=self._tickets.take(_Own(group.meter, kind, then)),
@@ -248,7 +251,8 @@ class Clients:
         return None
 
     def _timeout_ms(self, kind: Kind, body: memoryview) -> Millis | None:
-        """Of a depot that has one of its own; the module's is among the core's settings."""
+        """The time-out of a depot that has one of its own, or None; the module's is among the core's
+        settings."""
         own = self._append_timeout_ms.special
         return own.get(head(body)[0]) if own and kind is Kind.DEPOT else None
 
@@ -262,6 +266,7 @@ class Clients:
     # Answers.
 
     def answer(self, waiting: _Waiting, result: effects.Result) -> None:
+        """Answer the client of an append, or let it wait until topologies have processed its records."""
         waiting.meter.answered(waiting.kind, result)
         number = waiting.request
         reply: wire.ToClient
@@ -284,7 +289,8 @@ class Clients:
         worker = self._worker
 
         def processed(results: tuple[wire.StreamResult, ...] | None) -> None:
-            """None: whoever leads next will know, and the client asks there."""
+            """Answer the client. ``results`` is None if only the next leader will know them: the client asks
+            there."""
             number = waiting.request
             reply: wire.ToClient = wire.Unknown(number)
             if results is not None:
@@ -303,7 +309,8 @@ class Clients:
 
 
 def _waits_in_vain(group: Group, message: wire.AppendBatch) -> bool:
-    """The leader is about to hand over, and finishes for those who wait already."""
+    """Whether an append would wait for streams in vain: the leader is about to hand over, and finishes only
+    for the appends that wait already."""
     leader = group.leader
     if not message.awaits_streams or leader is None or leader.handover is None:
         return False
@@ -311,14 +318,14 @@ def _waits_in_vain(group: Group, message: wire.AppendBatch) -> bool:
 
 
 def _fits_a_frame(message: wire.AppendBatch) -> bool:
-    """Whatever somebody sends must not get as far as where it cannot be written: in the log, it would stop
-    every replica again and again. The sequence behind it is written too."""
+    """Whether a frame can hold these numbers, also the sequence after the last. In the log, an entry that
+    cannot be written would stop every replica again and again."""
     small = 0 <= message.task < 1 << 32 and 0 < message.count < 1 << 32
     return small and message.producer >= 0 and 0 <= message.sequence < (1 << 64) - message.count
 
 
 def _fits(message: wire.AppendBatch) -> bool:
-    """The sequences of a named producer's batch are of one round."""
+    """Whether the sequences of a named producer's batch are of one round."""
     last = message.sequence + message.count - 1
     return message.sequence >= 0 and round_of(message.sequence) == round_of(last) < ROUNDS_MAX
 

@@ -1,4 +1,4 @@
-"""Who leads what, told to clients by any worker.
+"""Answers to clients that ask which worker leads which group; any worker gives them.
 
 Of its own groups a worker knows by itself. The others it reads from the metastore when somebody asks, keeps
 the answer for a moment, and lets everybody who asks meanwhile wait for the same reading.
@@ -46,7 +46,7 @@ class _Parked:
 
 @dataclass(slots=True)
 class _Reading:
-    """Of the groups of other workers, as last read."""
+    """The groups of other workers, as last read from the metastore."""
 
     views: tuple[wire.GroupView, ...] = ()
     at: int | None = None
@@ -54,6 +54,7 @@ class _Reading:
     waiting: list[tuple[Connection, wire.GetMetadata]] = field(default_factory=list)
 
     def is_fresh(self, now: int) -> bool:
+        """Whether the reading is recent enough to answer with."""
         return self.at is not None and now - self.at < FRESH_MS
 
 
@@ -77,18 +78,19 @@ class Host(Protocol):
 
 
 class Metadata:
-    """Owned by the loop."""
+    """Answers questions about who leads which group. The loop owns it."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._parked: dict[GroupKey, list[_Parked]] = {}
         self._parked_count = 0
-        #: By module; None for all of them.
+        #: The latest reading of each module; None stands for all of them.
         self._readings: dict[str | None, _Reading] = {}
-        #: Of all workers that are registered.
+        #: The addresses of all workers that are registered.
         self.addresses: dict[WorkerId, str] = {}
 
     def asked(self, sender: Connection, message: wire.GetMetadata) -> None:
+        """Answer a client at once, or park its request until the group's record is newer."""
         if message.awaited is None:
             self._tell_all(sender, message)
             return
@@ -103,7 +105,7 @@ class Metadata:
     # Everything.
 
     def _tell_all(self, sender: Connection, message: wire.GetMetadata) -> None:
-        """Raises UsageError for what can be no module's name."""
+        """Answer with all groups of a module. Raises UsageError for what can be no module's name."""
         if message.module is not None:
             self._worker.metastore.paths.module(message.module)
         loop = self._worker.loop
@@ -123,7 +125,7 @@ class Metadata:
         loop = self._worker.loop
 
         def surveyed(groups: list[GroupSeen], is_whole: bool) -> None:
-            """On a thread of the metastore."""
+            """Take what was read, on a thread of the metastore."""
             loop.call_soon(self._was_read, module, reading, groups, is_whole)
 
         if reading.waiting and not reading.is_under_way:
@@ -142,8 +144,9 @@ class Metadata:
             self._worker.loop.call_after(AGAIN_MS, self._read, module, reading)
 
     def _tell_waiting(self, reading: _Reading) -> None:
-        """At the latest when a metastore that answers would have done so: some news are better than none. But
-        who knows of nothing yet must not say that there is nothing."""
+        """Answer those who wait for a reading, at the latest when a metastore that answers would have done
+        so: some news are better than none. But a worker that knows of nothing yet must not say that there is
+        nothing."""
         if reading.at is not None or self._worker.groups:
             waiting, reading.waiting = reading.waiting, []
             for sender, message in waiting:
@@ -158,13 +161,14 @@ class Metadata:
     # News of one group.
 
     def record_changed(self, group: Group) -> None:
+        """Answer the parked requests that a group's new record is news for."""
         parked = self._parked.get(group.key)
         if parked:
             epoch = _epoch(group)
             self._wake(group.key, [each for each in parked if each.above < epoch])
 
     def group_closed(self, key: GroupKey) -> None:
-        """It is here no more: who waits for news of it asks others."""
+        """Answer the parked requests for a group that is here no more: their clients ask other workers."""
         self._wake(key, list(self._parked.get(key, ())))
 
     def _park(self, sender: Connection, message: wire.GetMetadata, key: GroupKey) -> None:
@@ -194,7 +198,8 @@ class Metadata:
             del self._parked[key]
 
     def _view(self, group: Group) -> wire.GroupView:
-        """Also of a group whose record this worker has not read yet: nobody leads it then."""
+        """Describe a group to clients, also one whose record this worker has not read yet: nobody leads it
+        then."""
         plan, tasks = group.plan, self._worker.description.tasks
         return _view_of_another(GroupSeen(group.key, plan.tasks, plan.replicas, group.replica.record, tasks))
 

@@ -71,7 +71,7 @@ log = structlog.get_logger()
 COMMIT_THREADS = 8
 LEASE_TICK_MS = Millis(500)
 LEASE_MARGIN = 0.1
-"""Of the session time-out: how much clocks may drift apart in that time, and then some."""
+"""The part of the session time-out that a lease leaves for clocks: more than they drift in that time."""
 
 
 class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
@@ -79,12 +79,12 @@ class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
 
     key: ClusterKey | None
     credentials: Credentials | None
-    """Of the metastore."""
+    """The credentials for the metastore."""
     description: ModuleDescription
     artifact: str
     """Digest of the module's code, as it was at the start."""
     entry: str
-    """Where its class is in it."""
+    """Where the module's class is in the code: ``module.path:ClassName``."""
     restored: RestoredFrom | None
     """What replicas that are empty begin with."""
     plans: tuple[GroupPlan, ...]
@@ -92,7 +92,8 @@ class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
 
 
 class Worker:
-    """Everything here runs on the loop's thread, except what says otherwise."""
+    """A worker process with all its parts. Everything runs on the loop's thread, except where it says
+    otherwise."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self.config = config
@@ -117,9 +118,9 @@ class Worker:
             key=config.key,
             on_message=self._on_message,
         )
-        #: Those in force. Read before any group begins, and again before each session.
+        #: The options in force. Read before any group begins, and again before each session.
         self.options: OptionSet = OptionSet()
-        #: What the module is, and whether it takes records: as the spec says. Read as the options are.
+        #: What the module is, and whether it takes records, as its spec says. Read when the options are.
         self.description: ModuleDescription = config.description
         self.is_paused = False
         self.restored = config.restored
@@ -150,11 +151,11 @@ class Worker:
         self.hosting = Hosting(self, config.plans)
         self.regrouping = Regrouping(self)
         self._registrations: dict[WorkerId, WorkerRegistration] = {}
-        #: Of the session that lasts.
+        #: The incarnation of the present session; None between two sessions.
         self.incarnation: Incarnation | None = None
         self._checkpoints = self._repeating("replication.checkpoint.interval.millis", self._checkpoint)
         self._flushes = self._repeating("replication.fsync.interval.millis", self._flush)
-        #: Granted by the ensemble at last; before that, what we ask for.
+        #: The session time-out that the ensemble granted last; before that, the one that we ask for.
         self._session_ms = Millis(config.session_timeout_ms)
         self._stopping_at: int | None = None
         for plan in config.plans:
@@ -177,10 +178,11 @@ class Worker:
 
     @property
     def address(self) -> str:
+        """The address where the worker listens."""
         return self.transport.address
 
     def run(self) -> None:
-        """Until :meth:`stop` has done its work."""
+        """Run until :meth:`stop` has done its work."""
         self.metastore.start()
         for key in self.hosting.plans:
             self.metastore.follow(key)
@@ -196,6 +198,7 @@ class Worker:
         self._close()
 
     def handle_signals(self) -> None:
+        """Let SIGTERM and Ctrl-C stop the worker."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.loop.call_soon(self.stop))
 
@@ -205,7 +208,7 @@ class Worker:
     # Storage.
 
     def _registration(self, incarnation: Incarnation) -> WorkerRegistration:
-        """Called from the metastore's threads."""
+        """Return what this worker registers. Called from the metastore's threads."""
         return WorkerRegistration(
             worker=self.worker,
             incarnation=incarnation,
@@ -223,7 +226,7 @@ class Worker:
         )
 
     def _on_assignment_read(self, assignment: Assignment) -> None:
-        """From the metastore's threads."""
+        """Hand an assignment over to the loop. Called from the metastore's threads."""
         self.loop.call_soon(self._on_assignment, assignment)
 
     def _on_assignment(self, assignment: Assignment) -> None:
@@ -231,18 +234,19 @@ class Worker:
             self.hosting.on_assignment(assignment)
 
     def on_regrouped(self) -> None:
-        """All replicas are of another grouping than before."""
+        """React to a change of grouping: all replicas are of another one than before."""
         self.metastore.update_registration()
         if self.executors.count not in (0, self.executors.wanted):
             self.code_changed(self._code(self._artifact, self._entry, self.description))
 
     def clear_readers(self) -> None:
-        """An executor was killed, perhaps in the middle of a read: no page that was freed since is lost."""
+        """Free what a process that died in the middle of a read still occupies, so that no page freed since
+        is lost."""
         for group in self.groups.values():
             self.applier.read(group.state.clear_readers, lambda _: None)
 
     def _on_marker(self, group: Group, frame: Frame) -> None:
-        """On the applying thread."""
+        """Keep or digest the state at a marker. Called on the applying thread."""
         (self.snapshots if is_snapshot(frame) else self.digests).marked(group, frame)
 
     def _checkpoint(self) -> None:
@@ -289,7 +293,7 @@ class Worker:
             group.step(events.OptionsChanged(settings=self.settings(group.plan)))
 
     def _spec_changed(self, spec: ModuleSpec | None) -> None:
-        """Nothing to go by if the module was made by hand, or is gone."""
+        """Take the module's new spec; there is nothing to do if the module was made by hand, or is gone."""
         if spec is None or spec.state is ModuleState.DESTROYING:
             return
         if self.is_paused != spec.is_paused:
@@ -306,7 +310,7 @@ class Worker:
         self.retention.on_deleted(spec.deleted)
 
     def _take_code(self, spec: ModuleSpec) -> None:
-        """Where we are, without a restart: leaders, leases and readers notice nothing."""
+        """Take up the code of an update without a restart: leaders, leases and readers notice nothing."""
         if spec is not self._spec or spec.artifact == self._artifact:
             return
         described = describe(spec)
@@ -323,7 +327,7 @@ class Worker:
         self.metastore.update_registration()
 
     def code_changed(self, code: Code | None) -> None:
-        """The description is another, and so is the code: what runs of the old is lost, and done again."""
+        """Restart executors and topologies with other code: what runs of the old is lost, and done again."""
         self.clients.described(self.description)
         self.executors.start(code)
         self.streams.restart()
@@ -333,11 +337,12 @@ class Worker:
 
     @property
     def artifact(self) -> str:
-        """Digest of the module's code that we go by."""
+        """Digest of the module's code that this worker runs."""
         return self._artifact
 
     def _code(self, artifact: str, entry: str, described: ModuleDescription) -> Code | None:
-        """For executors, which a module without functions does not need."""
+        """Return the code that executors are to run; None for a module without functions, which needs
+        none."""
         folder = self.config.artifacts
         if folder is None or not artifact or not (described.topologies or described.queries):
             return None
@@ -354,7 +359,7 @@ class Worker:
         self._flushes.retime()
 
     def option(self, name: str) -> Any:
-        """In force for the module."""
+        """Return the value of an option that is in force for the module."""
         return self.options.value(name, Level.of(self.config.module))
 
     def _session_started(self, incarnation: Incarnation) -> None:
@@ -369,7 +374,7 @@ class Worker:
                 group.step(events.OptionsChanged(settings=self.settings(group.plan)))
 
     def settings(self, plan: GroupPlan) -> Settings:
-        """Of a group."""
+        """Return the core's settings for a group."""
         self._session_ms = self.metastore.negotiated_timeout_ms or self._session_ms
         margin_ms = Millis(int(self._session_ms * LEASE_MARGIN))
         lease_ms = GUARDS.lease_duration(self._session_ms, LEASE_TICK_MS, margin_ms)
@@ -378,6 +383,7 @@ class Worker:
         return settings.with_unclean_election() if plan.is_given_up else settings
 
     def lose_session(self) -> None:
+        """Let all replicas go on as followers of nobody, until the next session."""
         if self.incarnation is None:
             return
         self.incarnation = None
@@ -400,7 +406,7 @@ class Worker:
                 self.hosting.consider(key)
 
     def _on_workers_found(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
-        """From the metastore's threads."""
+        """Hand the registered workers over to the loop. Called from the metastore's threads."""
         self.loop.call_soon(self._meet, registrations)
 
     def _meet(self, registrations: dict[WorkerId, WorkerRegistration]) -> None:
@@ -409,7 +415,7 @@ class Worker:
         self.on_peers_changed()
 
     def on_peers_changed(self) -> None:
-        """With whom our replicas have to do, or where these are."""
+        """Tell the transport again which workers are peers of our replicas, and where they are."""
         self._meet_again({worker for key in self.hosting.plans for worker in self.hosting.peers_of(key)})
 
     def _meet_again(self, workers: Collection[WorkerId]) -> None:
@@ -453,17 +459,20 @@ class Worker:
     # What the replicas' drivers ask, and tell.
 
     def replica_stopped(self, group: Group, why: str, *, renew: bool) -> None:
-        """For a state that arrived and cannot be put in the replica's place."""
+        """Stop a replica because a state that arrived cannot be put in its place."""
         self.replicas.stop(group, why, renew=renew)
 
     def meter(self, group: GroupKey) -> Meter:
+        """Return the meter of a group."""
         return self.telemetry.meter(group)
 
     def finish_work(self, group: Group, epoch: Epoch) -> None:
+        """Step WorkFinished once no appender waits for topologies of the group."""
         finished = events.WorkFinished(epoch=epoch)
         self.waiters.when_none(group.key, lambda: self.loop.call_soon(group.step, finished))
 
     def awaits_growth(self, group: Group) -> bool:
+        """Whether a topology, a change of grouping or a parked read waits for the group to grow."""
         return (
             (group.replica.leading is not None and bool(self.description.topologies))
             or self.regrouping.awaits_seals
@@ -477,6 +486,7 @@ class Worker:
         depots: Mapping[tuple[TaskId, str], DepotOffset],
         end: Offset,
     ) -> None:
+        """Wake parked reads, and let topologies go on with what was applied."""
         self.clients.reads.parked.grown(group.key, tasks)
         self.streams.grown(group, depots, end)
         self.microbatches.grown(group, depots)
@@ -484,6 +494,7 @@ class Worker:
             self.regrouping.consider()
 
     def on_replica_closed(self, key: GroupKey, why: str) -> None:
+        """End everything that uses the group's replica, which is closed."""
         self.scans.forget(key, why)
         self.catchup.on_group_closed(key)
         self.streams.closed(key)
@@ -491,6 +502,7 @@ class Worker:
         self.clients.reads.parked.group_changed(key)
 
     def on_role_change(self, group: Group) -> None:
+        """Let topologies and catch-up follow a change of the replica's role."""
         self.streams.looked(group)
         self.microbatches.looked(group)
         self.catchup.receiving.on_replica_changed(group)
@@ -498,7 +510,8 @@ class Worker:
     # Stopping.
 
     def stop(self) -> None:
-        """Hand over what we lead, then go; at the latest when the patience for that is over."""
+        """Hand over the groups that we lead, then end; at the latest when
+        ``leadership.shutdown.timeout.millis`` is over."""
         if self._stopping_at is None:
             self._stopping_at = self.loop.now + self.option("leadership.shutdown.timeout.millis")
             log.info("worker_stopping", worker=self.worker)
@@ -515,7 +528,7 @@ class Worker:
             self.loop.call_after(50, self._hand_over)
 
     def _resign(self, group: Group) -> bool:
-        """Let the leader hand over to whom it chooses; True while it is worth waiting."""
+        """Let the leader hand over to the member that it chooses; True while it is worth waiting."""
         leader = group.leader
         if leader is None:
             return False

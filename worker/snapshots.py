@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 IDLE_MS = 30_000
-"""What nobody has asked for in this time is let go."""
+"""How long a state is kept that nobody has asked for."""
 HELD_MAX = 2
-"""Of one group; older ones are let go."""
+"""How many states are kept for one group; older ones are let go."""
 
 
 def is_snapshot(frame: Frame) -> bool:
@@ -69,6 +69,7 @@ class _Kept:
     problem: str = ""
 
     def view(self, cluster: str) -> control.CutView:
+        """Describe what is kept to the maker of the snapshot."""
         tasks = {}
         for task in self.held.tasks:
             copied = self.copied.get(task)
@@ -114,17 +115,19 @@ class Host(Protocol):
 
 
 class Snapshots:
-    """Calls are the loop's; :meth:`marked` is the applying thread's."""
+    """The states that a worker keeps for snapshots. Its calls are for the loop; :meth:`marked` is for the
+    applying thread."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._lock = threading.Lock()
-        #: Oldest first.
+        #: The states that are kept, oldest first.
         self._kept: dict[tuple[GroupKey, str], _Kept] = {}
         self._pool = ThreadPoolExecutor(1, "snapshot")
 
     def marked(self, group: Group, frame: Frame) -> None:
-        """On the applying thread, when the marker was the last entry that was applied."""
+        """Keep the state at a marker. Called by the applying thread when the marker was the last entry that
+        was applied."""
         if time.time_ns() // 1_000_000 - frame.header.timestamp_ms > IDLE_MS:
             return
         marker = bytes(payload(frame))[len(MARKER_PREFIX) :].decode("ascii", "replace")
@@ -158,10 +161,12 @@ class Snapshots:
     # Calls.
 
     def cut(self, call: control.Cut) -> control.CutView | None:
+        """Describe the state at a marker, and keep it for longer; None if it is not here."""
         kept = self._find(call.group, call.marker)
         return None if kept is None else kept.view(self._worker.config.cluster)
 
     def copy(self, call: control.CopyCut) -> bool:
+        """Begin to copy the state at a marker into the snapshot's folder; False if it is not here."""
         kept = self._find(call.group, call.marker)
         if kept is None:
             return False
@@ -172,6 +177,7 @@ class Snapshots:
         return True
 
     def drop(self, call: control.DropCut) -> None:
+        """Let go of the state at a marker."""
         with self._lock:
             kept = self._kept.pop((call.group, call.marker), None)
         if kept is not None:
@@ -195,7 +201,7 @@ class Snapshots:
             self._worker.loop.call_after(left_ms + 1, self._watch, kept)
 
     def _let_go(self, kept: _Kept) -> None:
-        """A release waits for what is being digested, so never on the loop."""
+        """Release what is kept, never on the loop: a release waits for what is being digested."""
         threading.Thread(target=kept.held.release, name="snapshot-release", daemon=True).start()
 
     # What takes long.

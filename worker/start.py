@@ -1,4 +1,4 @@
-"""From the settings of a worker to a :class:`Worker` that runs."""
+"""Make a :class:`Worker` from the settings of its process, and run it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stretto.zk.znodes.paths import Paths
 
 
 def run(given: WorkerSettings) -> None:
-    """Until SIGTERM or Ctrl-C."""
+    """Run a worker until SIGTERM or Ctrl-C."""
     create_private_files()
     cluster_key = ClusterKey.load(given.key_file) if given.key_file is not None else None
     file = given.credentials_file
@@ -66,7 +66,8 @@ def _config(
     assignment: Assignment,
     spec: ModuleSpec | None,
 ) -> WorkerConfig:
-    """Without a spec the module was made by hand: it takes any records, and has no code."""
+    """Complete the settings with what the metastore says of the module. Without a spec the module was made by
+    hand: it takes any records, and has no code."""
     by_hand = ModuleDescription(tasks=assignment.tasks, depots=None)
     return WorkerConfig(
         **msgspec.structs.asdict(given),

@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from stretto.worker.topology.streams import Streams
 
 WINDOWS_KEPT = 30
-"""Five minutes: so long may nobody have asked without missing any."""
+"""How many windows are kept. They cover five minutes: for so long a reader may not have asked without missing
+any."""
 
 _clock = time.perf_counter
 
 
 class Telemetry:
-    """Of a worker; owned by its loop."""
+    """Measures a worker. The loop owns it."""
 
     def __init__(
         self,
@@ -63,17 +64,19 @@ class Telemetry:
         self._began = _clock()
 
     def start(self) -> None:
+        """Begin to look each second, and to end a window every ten."""
         self._look()
 
     def meter(self, group: GroupKey) -> Meter:
-        """Outlives a replica that is closed and opened again."""
+        """Return the meter of a group, which outlives a replica that is closed and opened again."""
         return self._meters.setdefault(group, Meter())
 
     def since(self, start_ms: int) -> tuple[Window, ...]:
-        """The windows that ended, from this one on."""
+        """Return the windows that have ended, from this one on."""
         return tuple(window for window in self._windows if window.start_ms >= start_ms)
 
     def story(self, group: GroupKey) -> tuple[StoryLine, ...]:
+        """Return the latest transitions of a group, oldest first."""
         meter = self._meters.get(group)
         return () if meter is None else tuple(meter.story)
 
@@ -129,7 +132,7 @@ def _lacked(leader: Leader, end: Offset) -> int:
 
 
 def _standing(group: Group) -> dict[str, Any]:
-    """What a window tells as of its end."""
+    """Return what a window reports as of its end."""
     replica = group.replica
     record = replica.record
     catchup = group.host.catchup.receiving.view(group.key)

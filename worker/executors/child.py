@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 RECEIVE_BYTES = 1 << 20
 BEGINNING_BYTES = 1_000
-"""Of a record that fails, to be shown to a person."""
+"""How many bytes of a record that fails are shown to a person."""
 RESULT_BYTES_MAX = 8 * 1024 * 1024
-"""Of a query, on a task or in all."""
+"""The size limit of what a query returns, on one task or combined."""
 _PR_SET_PDEATHSIG = 1
 
 _encode_calls = msgspec.msgpack.Encoder().encode
@@ -49,6 +49,7 @@ _decode_calls = msgspec.msgpack.Decoder(list[StepCall]).decode
 
 
 def main(descriptor: int) -> None:
+    """Answer the worker's requests on this descriptor until it is closed, then exit."""
     _die_with_the_worker()
     sys.argv = ["executor"]
     sys.dont_write_bytecode = True
@@ -66,7 +67,8 @@ def main(descriptor: int) -> None:
 
 
 def _die_with_the_worker() -> None:
-    """Killed or crashed, it closes no socket that a busy function would notice."""
+    """Have the kernel kill this process with its worker. A worker that is killed or crashes closes no socket
+    that a busy function would notice."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -74,6 +76,8 @@ def _die_with_the_worker() -> None:
 
 
 class Executor:
+    """Carries out requests with the module's code."""
+
     def __init__(self, say: Callable[[bytes], None]) -> None:
         self._module: type[Module] | None = None
         self._tasks = 0
@@ -82,6 +86,7 @@ class Executor:
         self._rounds = Rounds(say)
 
     def asked(self, message: protocol.ToChild, bodies: list[bytes]) -> bytes | None:
+        """Carry out a request, and return its framed answer; None if it has none."""
         match message:
             case protocol.Load():
                 return protocol.framed(self._load(message))
@@ -209,7 +214,7 @@ class Executor:
 
 
 def _delayed_us() -> int:
-    """How long this process was ready to run, and did not; 0 where the system does not tell."""
+    """How long this process was ready to run, and did not; 0 where the system does not say."""
     try:
         with open("/proc/self/schedstat", "rb") as file:
             return int(file.read().split()[1]) // 1_000
@@ -229,7 +234,8 @@ def _note(failure: Failure, records: list[Buffer]) -> protocol.FailureNote:
 def _records(
     file: TaskFile, txn: lmdb.Transaction[bytes], run: protocol.Run, offset: DepotOffset
 ) -> tuple[DepotOffset, list[Buffer]]:
-    """Where they begin, which is beyond the offset asked for if the depot no longer has that."""
+    """Read the records of a run, and where they begin: beyond the offset asked for if the depot no longer has
+    that."""
     database = file.database(depots.PREFIX + run.depot)
     if database is None:
         return offset, []

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from stretto.vocabulary.types import Epoch, TaskId
 
 KEPT_ROWS_MAX = 200_000
-"""Of one PState of one lane; beyond it, only what is not applied is kept."""
+"""How many rows of one PState a lane keeps; beyond it, only what is not applied is kept."""
 
 _MISSING = object()
 
 
 class TaskFile:
-    """The LMDB file of a task, which its worker writes."""
+    """The LMDB file of a task, which its worker writes, opened for reading."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class TaskFile:
 
     @contextmanager
     def reading(self, names: Iterable[str]) -> Iterator[lmdb.Transaction[bytes]]:
-        """A transaction as of now, in which the databases of these names can be used, if they exist."""
+        """Begin a transaction as of now, in which the databases of these names can be used, if they exist."""
         self._open(names)
         txn = self._begin()
         try:
@@ -56,8 +56,8 @@ class TaskFile:
             txn.abort()
 
     def _open(self, names: Iterable[str]) -> None:
-        """A handle is known to transactions that begin after it was made; and it is made in one of its own,
-        for what a transaction opens goes with it."""
+        """Make handles for databases that have none. Only transactions that begin later know a handle; and it
+        is made in a transaction of its own, for what a transaction opens goes with it."""
         missing = [name for name in names if name not in self._databases]
         if missing:
             txn = self._begin()
@@ -74,6 +74,7 @@ class TaskFile:
                 self._env.set_mapsize(0)
 
     def database(self, name: str) -> Database | None:
+        """Return the handle of a database that was opened, or None."""
         return self._databases.get(name)
 
     def close(self) -> None:
@@ -81,7 +82,8 @@ class TaskFile:
 
 
 class _FileRows(StoredRows):
-    """What a function reads of them fails for its author only if the author is to blame."""
+    """Rows of a task's file. A read that LMDB fails raises RowsFailed, so that it is not blamed on the
+    module's author."""
 
     def __init__(self, txn: lmdb.Transaction[bytes], database: Database) -> None:
         super().__init__(txn, database)  # type: ignore[arg-type] # bytes are buffers too
@@ -122,6 +124,7 @@ class _Written:
         self.with_ranges = 0
 
     def add(self, batch: int, changes: Changes) -> None:
+        """Add what a batch changed."""
         self.layers.append((batch, changes))
         if changes.ranges:
             self.with_ranges += 1
@@ -130,7 +133,7 @@ class _Written:
             self._keep(changes)
 
     def applied(self, below: int) -> None:
-        """Batches below are in the file."""
+        """Note that batches below this number are in the file."""
         while self.layers and self.layers[0][0] < below:
             self.with_ranges -= bool(self.layers.popleft()[1].ranges)
             if not self.with_ranges and not self.rows:
@@ -146,11 +149,13 @@ class _Written:
         self.rows.update(changes.puts)
 
     def over(self, stored: Rows) -> Rows:
+        """Return the rows of a file as the lane's next batch sees them."""
         if self.with_ranges:
             return self.overlay(stored)
         return _Kept(self, stored)
 
     def overlay(self, stored: Rows) -> Rows:
+        """Lay the changes of all batches that are not known to be applied over the rows of a file."""
         for _, changes in self.layers:
             over = Overlay(stored)
             over.add(changes)
@@ -193,15 +198,15 @@ class _Open:
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.pstates: dict[str, _Written] = {}
-        #: Where the next run goes on, by depot; None: it does not.
+        #: The offset where the next run begins, by depot; None if it must not go on.
         self.positions: dict[str, int | None] = {}
 
 
 class Lanes:
-    """All that an executor has open."""
+    """The lanes and the files that an executor has open."""
 
     def __init__(self, pstates: Iterable[str]) -> None:
-        """``pstates`` are those that the module declares."""
+        """Begin with nothing open; ``pstates`` are those that the module declares."""
         self._names = [PREFIX + name for name in pstates]
         self._files: dict[TaskId, tuple[int, TaskFile]] = {}
         self._lanes: dict[tuple[str, TaskId], _Open] = {}
@@ -210,8 +215,8 @@ class Lanes:
     def batch(
         self, lane: Lane, folder: str, applied: int, *others: str
     ) -> Iterator[tuple[TaskFile, lmdb.Transaction[bytes], Callable[[str], Rows]]]:
-        """The task's file, a transaction on it, and the rows of each PState as the lane's next batch sees
-        them. ``others`` are databases that are needed too."""
+        """Open what a lane's next batch sees: the task's file, a transaction on it, and the rows of each
+        PState. ``others`` are databases that are needed too."""
         file = self._file(lane.task, lane.epoch, folder)
         written = self._lane(lane).pstates
         for each in written.values():
@@ -228,7 +233,7 @@ class Lanes:
 
     @contextmanager
     def view(self, task: TaskId, epoch: Epoch, folder: str) -> Iterator[Callable[[str], Rows]]:
-        """The rows of each PState as they are applied now."""
+        """Open the rows of each PState as they are applied now."""
         file = self._file(task, epoch, folder)
         with file.reading(self._names) as txn:
 
@@ -239,16 +244,17 @@ class Lanes:
             yield rows
 
     def positions(self, lane: Lane) -> dict[str, int | None]:
-        """Where runs go on, by depot."""
+        """Return the offsets where a lane's next runs begin, by depot."""
         return self._lane(lane).positions
 
     def ran(self, lane: Lane, batch: int, changes: Mapping[str, Changes]) -> None:
-        """What a batch changed, for those after it."""
+        """Keep what a batch changed, for the batches after it."""
         written = self._lane(lane).pstates
         for name, each in changes.items():
             written.setdefault(name, _Written()).add(batch, each)
 
     def forget(self, task: TaskId, topology: str | None) -> None:
+        """Forget the lanes of a topology on a task; without a topology, all lanes on it and its file."""
         for key in [key for key in self._lanes if key[1] == task and topology in (None, key[0])]:
             del self._lanes[key]
         if topology is None and task in self._files:
@@ -262,7 +268,8 @@ class Lanes:
         return found
 
     def _file(self, task: TaskId, epoch: Epoch, folder: str) -> TaskFile:
-        """An epoch may find another file in the same place: a leader's state was installed there."""
+        """Return a task's file, opened anew in each epoch: there may be another one in its place, if a
+        leader's state was installed."""
         opened = self._files.get(task)
         if opened is not None and (opened[0], opened[1].folder) == (epoch, folder):
             return opened[1]

@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 LOAD_MS = 60_000
 RESTART = Backoff(first_ms=200, most_ms=10_000, at_once=1)
 CANCEL_MS = 250
-"""So long may a query go on that nobody waits for: a new process costs more than most queries do."""
+"""How long a query may go on that nobody waits for: a new process costs more than most queries do."""
 CALM_MS = 30_000
-"""After so long a life, a death is an accident and not a habit."""
+"""The age at which the death of an executor counts as an accident and not as a habit; its back-off begins
+anew."""
 
 log = structlog.get_logger()
 
@@ -67,17 +68,18 @@ class Host(Protocol):
     def hosting(self) -> Hosting: ...
 
     def option(self, name: str) -> Any:
-        """In force for the module."""
+        """Return the value of an option that is in force for the module."""
         ...
 
     def clear_readers(self) -> None:
-        """An executor has died, perhaps in the middle of a read."""
+        """Free what an executor that died, perhaps in the middle of a read, still occupies in the state's
+        files."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What executors run."""
+    """The code that executors run."""
 
     folder: Path
     entry: str
@@ -96,7 +98,7 @@ class _Waiting:
 
 
 class Executors:
-    """All methods are the loop's."""
+    """A worker's executors. All methods are to be called on the loop."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
@@ -105,7 +107,7 @@ class Executors:
         self._for_queries: list[_Slot] = []
 
     def start(self, code: Code | None) -> None:
-        """Once, and again with other code: what runs then is lost."""
+        """Start the executors, or start them again with other code; what runs then is lost."""
         self.close()
         if code is not None:
             count = self.wanted
@@ -117,18 +119,18 @@ class Executors:
 
     @property
     def count(self) -> int:
-        """As they were wanted when they were started; 0 if there are none."""
+        """How many executors were wanted when they were started; 0 if there are none."""
         return len(self._slots or self._for_queries)
 
     @property
     def wanted(self) -> int:
-        """How many there are to be, for the groups that the worker has now."""
+        """How many executors there are to be, for the groups that the worker has now."""
         groups = len(self._worker.hosting.plans)
         return self._worker.option("executor.processes") or max(1, min(groups, os.cpu_count() or 1))
 
     @property
     def problems(self) -> list[str]:
-        """Why some do not run; one sentence each."""
+        """Why some executors do not run; one sentence each."""
         return [slot.problem for slot in (*self._slots, *self._for_queries) if slot.problem]
 
     def run(
@@ -140,7 +142,8 @@ class Executors:
         bodies: Sequence[Buffer] = (),
         timeout_ms: int | None = None,
     ) -> int:
-        """``then`` is called with the answer, later; the number of the request is given here, and told."""
+        """Run a request on the executor of a group, and return the number that it got. ``then`` is called
+        with the answer, later."""
         request = msgspec.structs.replace(request, number=next(self._numbers))
         timeout_ms = timeout_ms or self._worker.option("executor.timeout.millis")
         is_query = isinstance(request, protocol.RunQuery | protocol.CombineQuery)
@@ -153,18 +156,20 @@ class Executors:
         return request.number
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for this query any more."""
+        """Cancel a query that nobody waits for any more."""
         for slot in self._for_queries:
             slot.cancel(number)
 
     def forget(self, group: GroupKey, task: TaskId, topology: str | None = None) -> None:
-        """What batches did that are not applied; without a topology, also the task's file."""
+        """Let executors forget what batches did that are not applied; without a topology, also the task's
+        file."""
         for slots in (self._slots, self._for_queries):
             slot = _chosen(slots, group)
             if slot is not None:
                 slot.tell(protocol.Forget(task, topology))
 
     def close(self) -> None:
+        """Kill all executors; what runs is lost."""
         for slot in (*self._slots, *self._for_queries):
             slot.close()
         self._slots.clear()
@@ -176,7 +181,7 @@ def _chosen(slots: Sequence[_Slot], group: GroupKey) -> _Slot | None:
 
 
 class _Slot:
-    """One executor over all its lives."""
+    """The place of one executor, over all the processes that fill it in turn."""
 
     def __init__(self, worker: Host, number: str, code: Code) -> None:
         self._worker = worker
@@ -186,9 +191,9 @@ class _Slot:
         self._process: ExecutorProcess | None = None
         self._is_loaded = False
         self._is_closed = False
-        #: Sent and not answered, in order; before it is loaded, to be sent.
+        #: Requests that were sent and not answered, in order; before the module is loaded, to be sent.
         self._queue: deque[_Waiting] = deque()
-        #: Of what it does now.
+        #: When the time of the request that runs now is over.
         self._deadline: int | None = None
         self._timer: int | None = None
         self._has_timed_out = False
@@ -200,6 +205,7 @@ class _Slot:
     # From the pool.
 
     def run(self, waiting: _Waiting) -> None:
+        """Queue a request, and send it if the module is loaded."""
         if self.problem:
             self._loop.call_soon(waiting.then, Lost(Why.NOT_LOADED, self.problem), [])
             return
@@ -210,6 +216,7 @@ class _Slot:
                 self._time()
 
     def cancel(self, number: int) -> None:
+        """Shorten the time of a query that nobody waits for any more."""
         for at, waiting in enumerate(self._queue):
             if waiting.request.number == number:
                 waiting.timeout_ms = min(waiting.timeout_ms, CANCEL_MS)
@@ -217,10 +224,12 @@ class _Slot:
                     self._time()
 
     def tell(self, message: protocol.Forget) -> None:
+        """Send a message that has no answer."""
         if self._is_loaded and self._process is not None:
             self._process.send(message)
 
     def close(self) -> None:
+        """Kill the process; all requests are lost."""
         self._is_closed = True
         if self._process is not None:
             self._process.close()
@@ -265,7 +274,8 @@ class _Slot:
         self._backoff = self._backoff.next()
 
     def _blame(self, how: str) -> None:
-        """The first of the queue was running."""
+        """Answer all requests as lost: the first of the queue, which was running, is to blame, the others are
+        bystanders."""
         if self._queue:
             first = self._queue.popleft()
             if self._has_timed_out:
@@ -319,11 +329,11 @@ class _Slot:
     # Its time.
 
     def _time(self) -> None:
-        """The first of the queue begins now."""
+        """Begin the time of the first of the queue, which runs from now on."""
         self._allow(self._queue[0].timeout_ms if self._queue else None)
 
     def _allow(self, time_ms: int | None) -> None:
-        """One timer is enough: it looks again when it was too early."""
+        """Set the deadline. One timer is enough: it looks again when it was too early."""
         self._deadline = None if time_ms is None else self._loop.now + time_ms
         if self._deadline is not None and (self._timer is None or self._deadline < self._timer):
             self._timer = self._deadline

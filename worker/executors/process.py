@@ -25,13 +25,13 @@ from stretto.worker.executors import protocol
 RECEIVE_BYTES = 1 << 20
 LINE_CHARACTERS_MAX = 2_000
 LINES_PER_SECOND_MAX = 200
-"""Of what a module prints, in the log; the rest is counted."""
+"""How many lines that a module prints are logged in a second; the rest is counted."""
 
 log = structlog.get_logger()
 
 
 class ExecutorProcess:
-    """All methods are the loop's."""
+    """One process of an executor. All methods are to be called on the loop."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ExecutorProcess:
         heard: Callable[[protocol.FromChild, list[bytes]], None],
         died: Callable[[str], None],
     ) -> None:
-        """Raises OSError if the machine has no room for another process."""
+        """Start the process. Raises OSError if the machine has no room for another one."""
         self._loop = loop
         self._heard = heard
         self._told_died = died
@@ -67,7 +67,7 @@ class ExecutorProcess:
         self._log = log.bind(executor=name, executor_pid=self.pid)
         self._pidfd = os.pidfd_open(self.pid)
         self._parser = protocol.Parser()
-        #: What does not fit the socket now.
+        #: Messages, or what is left of them, that do not fit the socket now.
         self._unsent: deque[memoryview] = deque()
         self._socket = ours
         ours.setblocking(False)
@@ -76,6 +76,7 @@ class ExecutorProcess:
         loop.register(self._pidfd, self._exited)
 
     def send(self, message: protocol.ToChild, bodies: Sequence[Buffer] = ()) -> None:
+        """Send a message, or as much of it as fits the socket now and the rest later."""
         is_first = not self._unsent
         self._unsent.append(memoryview(protocol.framed(message, bodies)))
         if is_first:
@@ -97,12 +98,12 @@ class ExecutorProcess:
             unsent.clear()
 
     def kill(self) -> None:
-        """With all that it started."""
+        """Kill the process with all that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill it, and wait; nobody is told."""
+        """Kill the process, and wait for its end, which is not reported."""
         self.kill()
         self._process.wait()
         self._let_go()
@@ -143,7 +144,7 @@ class ExecutorProcess:
 
 
 class _Output:
-    """What the process prints, line by line."""
+    """Logs what the process prints, line by line."""
 
     def __init__(self, loop: Loop, descriptor: int, log_: structlog.typing.FilteringBoundLogger) -> None:
         self._loop = loop
@@ -184,6 +185,7 @@ class _Output:
             self._log.info("executor_said", text=line.decode(errors="replace")[:LINE_CHARACTERS_MAX])
 
     def close(self) -> None:
+        """Log what is left, and close the pipe."""
         self._read()
         if self._line:
             self._say(self._line)

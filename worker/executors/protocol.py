@@ -28,7 +28,7 @@ _U32 = struct.Struct("<I")
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Whose batches see one another: those of one topology on one task, in one attempt of one epoch.
+    """The batches that see one another: those of one topology on one task, in one attempt of one epoch.
 
     An attempt ends when a batch that others may have seen turns out to have no effect.
     """
@@ -40,12 +40,12 @@ class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Load(msgspec.Struct, frozen=True, tag="load", gc=False):
-    """First of all, once: import the module. Answered with Loaded or NotLoaded."""
+    """Import the module. The first request of all, sent once; answered with Loaded or NotLoaded."""
 
     folder: str
-    """Where its code is unpacked."""
+    """The folder where the module's code is unpacked."""
     entry: str
-    """``module.path:ClassName``."""
+    """The module's class, as ``module.path:ClassName``."""
     tasks: int
 
 
@@ -59,24 +59,25 @@ class Run(msgspec.Struct, frozen=True, tag="run", gc=False):
     number: int
     lane: Lane
     file: str
-    """Folder of the task's LMDB file."""
+    """The folder of the task's LMDB file."""
     batch: int
     applied: int
     depot: str
     offset: int | None
-    """None: where the run before it ended. Nothing is run if that one failed to, or stopped at a failure."""
+    """The first offset; None to begin where the run before it ended. Nothing is run if that one failed to, or
+    stopped at a failure."""
     records_max: int
     bytes_max: int
     stop_at_failure: bool = False
     skip: tuple[int, ...] = ()
     """Positions in the batch of records that are not run."""
     is_aside: bool = False
-    """Out of turn: whoever goes on does so from where it would have without this one. Nothing is run if the
-    depot does not have the offset any more."""
+    """Whether it runs out of turn: the run after it begins where it would have without this one. Nothing is
+    run if the depot does not have the offset any more."""
 
 
 class RunCalls(msgspec.Struct, frozen=True, tag="run_calls", gc=False):
-    """Run steps; the body is the calls, as hops carry them."""
+    """Run steps of a topology that others hopped to; the body is the calls, as hops carry them."""
 
     number: int
     lane: Lane
@@ -96,15 +97,15 @@ class RunRound(msgspec.Struct, frozen=True, tag="run_round", gc=False):
     version: tuple[int, int]
     after: int
     spans: tuple[tuple[str, int, int], ...]
-    """Depot, first offset, end offset."""
+    """The records to run: depot, first offset, end offset."""
     left_out: tuple[tuple[str, int], ...]
-    """Records of these that are not run: depot, offset."""
+    """Records of the spans that are not run: depot, offset."""
     careful: bool
-    """One by one, and told after each."""
+    """Whether records and calls are run one by one, with an Alive after each."""
 
 
 class Collect(msgspec.Struct, frozen=True, tag="collect", gc=False):
-    """All that ``after`` rounds of a microbatch changed, and how records begin that were left out."""
+    """Return all that ``after`` rounds of a microbatch changed, and how records begin that were left out."""
 
     number: int
     lane: Lane
@@ -132,50 +133,53 @@ class CombineQuery(msgspec.Struct, frozen=True, tag="combine_query", gc=False):
 
 
 class Forget(msgspec.Struct, frozen=True, tag="forget", gc=False):
-    """The lanes of a topology on a task are over, or those of all topologies on it."""
+    """Forget the lanes of a topology on a task, or of all topologies on it: they are over."""
 
     task: TaskId
     topology: str | None = None
 
 
 class FailureNote(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a person's code did with one record, or one call: it raised."""
+    """An exception that a person's code raised for one record, or one call."""
 
     index: int
-    """In the batch."""
+    """The place of the record or call in the batch."""
     error: str
     traceback: str = ""
     beginning: bytes = b""
-    """Of the record."""
+    """The first bytes of the record."""
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded", gc=False):
-    pass
+    """The module was imported."""
 
 
 class NotLoaded(msgspec.Struct, frozen=True, tag="not_loaded", gc=False):
+    """The module cannot be imported."""
+
     why: str
     traceback: str = ""
 
 
 class Ran(msgspec.Struct, frozen=True, tag="ran", gc=False):
-    """Its bodies: the changes (a part of a payload), then the calls for each of ``hops``."""
+    """A batch was run. Bodies: the changes (a part of a payload), then the calls for each of ``hops``."""
 
     number: int
     start: int
     end: int
-    """Offsets of the records that it ran: ``[start, end)``. Of calls: how many, from 0 on."""
+    """End of the records that were run: ``[start, end)``. Of calls: how many, from 0 on."""
     left: int = 0
-    """Calls that it did not run: what those before them do fills an entry."""
+    """How many calls were not run, because what those before them do fills an entry."""
     pstates: int = 0
-    """How many PStates the changes are of."""
+    """How many PStates were changed."""
     hops: tuple[TaskId, ...] = ()
     results: tuple[tuple[int, bytes], ...] = ()
-    """By position in the batch, as JSON; those that returned nothing are left out."""
+    """What functions returned, as JSON, by position in the batch; those that returned nothing are left
+    out."""
     failures: tuple[FailureNote, ...] = ()
     elapsed_us: int = 0
     delayed_us: int = 0
-    """Of these, how long others had the processor that it wanted."""
+    """How much of that time the process waited for a processor."""
     times: tuple[Timed, ...] = ()
 
 
@@ -190,6 +194,8 @@ class SourcedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SourcedFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A record of a microbatch that failed, itself or by a call that comes from it."""
+
     depot: str
     task: TaskId
     offset: int
@@ -198,20 +204,20 @@ class SourcedFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RoundRan(msgspec.Struct, frozen=True, tag="round_ran", gc=False):
-    """Its bodies: SourcedCalls for each of ``calls``."""
+    """A round was run. Bodies: SourcedCalls for each of ``calls``."""
 
     number: int
     calls: tuple[tuple[TaskId, int], ...] = ()
-    """For which task, and how many."""
+    """The tasks that calls are for, and how many each."""
     failures: tuple[SourcedFailure, ...] = ()
     elapsed_us: int = 0
     times: tuple[Timed, ...] = ()
     results: tuple[Result, ...] = ()
-    """Of records; those that returned nothing are left out."""
+    """What functions returned for records; those that returned nothing are left out."""
 
 
 class Collected(msgspec.Struct, frozen=True, tag="collected", gc=False):
-    """Its body: the changes, of so many PStates."""
+    """The changes of a microbatch on a task, as the body, and of how many PStates they are."""
 
     number: int
     pstates: int
@@ -219,7 +225,7 @@ class Collected(msgspec.Struct, frozen=True, tag="collected", gc=False):
 
 
 class QueryRan(msgspec.Struct, frozen=True, tag="query_ran", gc=False):
-    """The body is what it returned, unless it failed."""
+    """A query was run. The body is what it returned, unless it failed."""
 
     number: int
     failure: FailureNote | None = None
@@ -227,19 +233,19 @@ class QueryRan(msgspec.Struct, frozen=True, tag="query_ran", gc=False):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive", gc=False):
-    """So many records or calls of a round are done, and its time begins anew."""
+    """A sign of life: so many records or calls of a round are done, and its time begins anew."""
 
     number: int
     done: int
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
-    """Neither the person's code nor a record is at fault: the request cannot be carried out here."""
+    """The request cannot be carried out here, through no fault of the person's code or of a record."""
 
     number: int
     why: str
     is_too_much: bool = False
-    """It was, but did more than fits an entry."""
+    """Whether it was carried out, but did more than fits an entry."""
 
 
 Request: TypeAlias = Run | RunCalls | RunRound | Collect | RunQuery | CombineQuery
@@ -253,18 +259,20 @@ decode_from_child = msgspec.msgpack.Decoder(FromChild).decode
 
 
 def framed(message: ToChild | FromChild, bodies: Sequence[Buffer] = ()) -> bytes:
+    """Return a message as bytes for the wire."""
     parts = (_encode(message), *bodies)
     lengths = struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))
     return b"".join((lengths, *parts))
 
 
 class Parser:
-    """Bytes in, as they come; whole messages out, each as its parts."""
+    """Splits a stream of bytes into whole messages, each as its parts."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: Buffer) -> list[list[bytes]]:
+        """Take bytes as they come, and return the messages that are whole now."""
         self._buffer += data
         messages: list[list[bytes]] = []
         at = 0

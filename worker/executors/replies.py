@@ -14,11 +14,11 @@ class Why(enum.Enum):
     """Why a request was lost."""
 
     TIME_OUT = "time-out"
-    """It ran for too long."""
+    """The request ran for too long."""
     CRASH = "crash"
-    """The process ended while it ran."""
+    """The process ended while the request ran."""
     BYSTANDER = "bystander"
-    """Another one that ran before it did one of these."""
+    """Another request that ran before it timed out or crashed."""
     NOT_LOADED = "not loaded"
     """The module cannot be imported here."""
 
@@ -32,9 +32,9 @@ class Lost:
     done: int = 0
     """How many records or calls of it were done before."""
     ran_ms: int = 0
-    """How long it did, if it was killed for that."""
+    """How long it ran, if it was killed for that."""
 
 
 Reply: TypeAlias = protocol.Answer | Lost
 Then: TypeAlias = Callable[[Reply, list[bytes]], None]
-"""Hears how a request ended, and the bodies of the answer."""
+"""Callback of a request: gets how it ended, and the bodies of the answer."""

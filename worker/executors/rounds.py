@@ -32,15 +32,16 @@ if TYPE_CHECKING:
     from stretto.module.runner import TaskRunner
 
 PORTION = 1_000
-"""Records or calls that are run between two signs of life."""
+"""How many records or calls are run between two signs of life."""
 PORTION_BYTES = 8 * 1024 * 1024
 BEGINNING_BYTES = 1_000
 CALLS_BYTES_MAX = 64 * 1024 * 1024
-"""That a round may lead to: they travel between workers in one message for each task."""
+"""The size limit of the calls that a round makes: they travel between workers in one message for each
+task."""
 RESULTS_BYTES_MAX = 64 * 1024 * 1024
-"""That functions may return in a round: a worker keeps them until the microbatch took effect."""
+"""The size limit of what functions return in a round: a worker keeps it until the microbatch took effect."""
 FAILURES_MAX = 1_000
-"""Of one round; what fails beyond that fails again in the next version."""
+"""How many failures of one round are reported; what fails beyond that fails again in the next version."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_calls = msgspec.msgpack.Decoder(list[SourcedCall]).decode
@@ -54,14 +55,14 @@ class _Portion(NamedTuple):
     skip: Collection[int]
 
     def after(self, done: int) -> _Portion:
-        """What is left of it."""
+        """Return the portion without what is done."""
         skip = {index - done for index in self.skip if index >= done}
         return _Portion(rest(self.work, done), self.sources[done:], skip or ())
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Of one topology on one task."""
+    """What is kept of one topology on one task: the changes of the rounds of one version."""
 
     lane: protocol.Lane
     version: tuple[int, int]
@@ -82,6 +83,7 @@ class _Told:
     results_bytes: int = 0
 
     def add(self, outcome: Outcome, sources: Sequence[Source]) -> None:
+        """Add what a portion led to. Raises TooMuch if the round makes or returns too much."""
         for task, hops in outcome.hops.items():
             self.calls_bytes += sum(len(hop.args) for hop in hops)
             self.calls.setdefault(task, []).extend(
@@ -110,17 +112,21 @@ class _Told:
 
 
 class Rounds:
+    """Runs rounds of microbatches, and keeps what they change until it is collected."""
+
     def __init__(self, say: Callable[[bytes], None]) -> None:
         self._say = say
         self._kept: dict[tuple[str, TaskId], _Kept] = {}
 
     def forget(self, task: TaskId, topology: str | None) -> None:
+        """Forget what rounds of a topology changed on a task; without a topology, what those of all did."""
         for key in [key for key in self._kept if key[1] == task and topology in (None, key[0])]:
             del self._kept[key]
 
     def run(
         self, message: protocol.RunRound, bodies: Sequence[bytes], runner: TaskRunner, lanes: Lanes
     ) -> bytes:
+        """Run a round, and return its framed answer."""
         began = time.monotonic_ns()
         lane = message.lane
         if message.after == 0:
@@ -160,6 +166,7 @@ class Rounds:
         return protocol.framed(answer, [_encode(hops) for hops in told.calls.values()])
 
     def collect(self, message: protocol.Collect, lanes: Lanes) -> bytes:
+        """Return all that the rounds of a version changed, as a framed answer."""
         kept = self._found(message)
         packed = pack_part({name: over.changes() for name, over in kept.changes.items()})
         needed = [depots.PREFIX + depot for depot, _ in message.left_out]
@@ -177,7 +184,7 @@ class Rounds:
 
 
 class _Input:
-    """Of a round: records of its task, and calls."""
+    """The input of a round: records of its task, and calls."""
 
     def __init__(self, message: protocol.RunRound, file: TaskFile, txn: lmdb.Transaction[bytes]) -> None:
         self._message = message
@@ -187,6 +194,7 @@ class _Input:
         self._portion = 1 if message.careful else PORTION
 
     def portions(self, bodies: Sequence[bytes]) -> Iterator[_Portion]:
+        """Iterate over the input in portions."""
         for span in self._message.spans:
             yield from self._records(*span)
         for body in bodies:
@@ -218,7 +226,7 @@ class _Input:
 def _records_from(
     file: TaskFile, txn: lmdb.Transaction[bytes], depot: str, offset: int, /, *limits: int
 ) -> tuple[DepotOffset, list[Buffer]]:
-    """``limits`` are bytes and records."""
+    """Read records from an offset on; ``limits`` are bytes and records."""
     database = file.database(depots.PREFIX + depot)
     if database is None:
         return DepotOffset(offset), []

@@ -40,16 +40,18 @@ DELETING = "deleting-"
 
 
 def folder_of(data_dir: Path, key: GroupKey) -> Path:
+    """Return the folder of a group's replica."""
     return data_dir / "groups" / f"{key.module}-{key.generation}-{key.group}"
 
 
 def hosted(data_dir: Path, worker: WorkerId, plans: tuple[GroupPlan, ...]) -> tuple[GroupPlan, ...]:
-    """What a worker that starts opens: what it is assigned, and what it still has of other groups."""
+    """Return the plans that a worker opens when it starts: those that it is assigned, and those of other
+    groups that it still has."""
     return tuple(plan for plan in plans if worker in plan.replicas or folder_of(data_dir, plan.key).exists())
 
 
 class Config(Protocol):
-    """What the replicas of a worker go by, of all that it was started with."""
+    """The part of a worker's configuration that its replicas use."""
 
     @property
     def module(self) -> str: ...
@@ -88,6 +90,8 @@ class Regrouping(Protocol):
 
 
 class Retention(Protocol):
+    """What removes old records; see :mod:`stretto.worker.hosting.retention`."""
+
     def on_opening(self) -> None: ...
 
 
@@ -121,17 +125,17 @@ class Host(Protocol):
     def settings(self, plan: GroupPlan) -> Settings: ...
 
     def on_peers_changed(self) -> None:
-        """Our replicas have to do with other workers than before."""
+        """React to a change of the workers that our replicas have to do with."""
         ...
 
 
 class Hosting:
-    """Owned by the loop."""
+    """The replicas that this worker holds, by the assignment. The loop owns it."""
 
     def __init__(self, worker: Host, plans: tuple[GroupPlan, ...]) -> None:
         self._worker = worker
         self.plans = {plan.key: plan for plan in plans}
-        #: Being opened.
+        #: Groups whose replica is being opened.
         self._opening: set[GroupKey] = set()
         for begun in (DELETING, PREPARING):
             for left in (worker.config.data_dir / "groups").glob(f"{begun}*"):
@@ -141,13 +145,14 @@ class Hosting:
         return key in self._opening
 
     def host(self, plan: GroupPlan) -> None:
-        """If it gives this worker a replica that it has not got."""
+        """Take on a replica if the plan gives this worker one that it has not got."""
         if plan.key not in self.plans and self._worker.worker in plan.replicas:
             self.plans[plan.key] = plan
             self._take_on(plan.key)
 
     def peers_of(self, key: GroupKey) -> set[WorkerId]:
-        """With whom our replica of a group has to do: the assigned, and those that the record knows."""
+        """Return the workers that our replica of a group has to do with: the assigned, and those that the
+        record knows."""
         plan, group = self.plans.get(key), self._worker.groups.get(key)
         found = set(plan.replicas) if plan is not None else set()
         if group is not None and group.replica.record is not None:
@@ -155,6 +160,7 @@ class Hosting:
         return found
 
     def on_assignment(self, assignment: Assignment) -> None:
+        """Follow a new assignment: take replicas on, give others up, or switch to another grouping."""
         self._worker.regrouping.on_assignment(assignment)
         if self._worker.regrouping.switch(assignment):
             return

@@ -68,6 +68,8 @@ class Hosting(Protocol):
 
 
 class Metastore(Protocol):
+    """What a change of grouping needs of the metastore."""
+
     def update_registration(self) -> None: ...
 
 
@@ -99,23 +101,24 @@ class Host(Protocol):
     def hosting(self) -> Hosting: ...
 
     def on_peers_changed(self) -> None:
-        """Our replicas have to do with other workers than before."""
+        """React to a change of the workers that our replicas have to do with."""
         ...
 
     def on_regrouped(self) -> None:
-        """All replicas are of another grouping than before."""
+        """React to a change of grouping: all replicas are of another one than before."""
         ...
 
 
 class Regrouping:
-    """Owned by the loop."""
+    """The worker's part in a change of grouping. The loop owns it."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
         self.heard = events.Regrouping(present=0)
         #: The grouping for which nothing is shown to readers any more; 0 if there is none.
         self.closed = 0
-        #: Replicas of the next grouping, replaced as a whole: the metastore's threads look at it.
+        #: Storage ids of the prepared replicas of the next grouping; replaced as a whole, because the
+        #: metastore's threads look at it.
         self.prepared: dict[GroupKey, StorageId] = {}
         self._next: tuple[GroupPlan, ...] = ()
         self._preparing: set[GroupKey] = set()
@@ -126,6 +129,7 @@ class Regrouping:
     # What the assignment says.
 
     def on_assignment(self, assignment: Assignment) -> None:
+        """Follow what an assignment says of the grouping."""
         following, module = assignment.following, self._worker.config.module
         self._next = () if following is None else plans_of(module, following)
         number = 0 if following is None else following.generation
@@ -144,10 +148,12 @@ class Regrouping:
             self.consider()
 
     def on_begun(self, group: Group) -> None:
+        """Report the state of the change to a replica that has begun."""
         group.step(self.heard)
 
     def _close_or_reopen(self) -> None:
-        """To be called when all replicas have heard it: from here on they keep the promise."""
+        """Register whether this worker is closed. To be called when all replicas have stepped the change:
+        from here on they keep the promise."""
         closed = self.heard.closing or (self.closed if self.closed > self.heard.abandoned else 0)
         if closed != self.closed:
             self.closed = closed
@@ -165,6 +171,7 @@ class Regrouping:
 
     @property
     def awaits_seals(self) -> bool:
+        """Whether replicas of a next grouping are to be prepared."""
         return bool(self._next)
 
     def consider(self) -> None:
@@ -189,7 +196,8 @@ class Regrouping:
         return found if is_sealed and has_all else []
 
     def _prepare(self, plan: GroupPlan, sources: list[Group]) -> StorageId | None:
-        """On another thread. None if a seal was taken back meanwhile."""
+        """Prepare a replica of the next grouping, on another thread. None if a seal was taken back
+        meanwhile."""
         seals: dict[TaskId, tuple[str, Seal]] = {}
         for group in sources:
             group.state.checkpoint()
@@ -218,7 +226,8 @@ class Regrouping:
             self._worker.metastore.update_registration()
 
     def on_lost(self, group: Group) -> None:
-        """Its files are set aside: what was promised of them is promised anew once it has caught up."""
+        """Take back what was promised of a replica whose files are set aside; it is promised anew once it has
+        caught up."""
         tasks = set(group.plan.tasks)
         broken = {plan.key for plan in self._next if tasks & set(plan.tasks)}
         self.prepared = {key: each for key, each in self.prepared.items() if key not in broken}
@@ -226,8 +235,8 @@ class Regrouping:
     # Switching.
 
     def switch(self, assignment: Assignment) -> bool:
-        """If replicas of an earlier grouping are still here, close them, then open those of this one. True as
-        long as there are such."""
+        """Close the replicas of an earlier grouping if there are any, then open those of this one. True as
+        long as some are left."""
         if not self._closing and not self._old():
             return False
         begins = self._switching is None
@@ -241,7 +250,8 @@ class Regrouping:
         return [key for key in self._worker.hosting.plans if key.generation < self.heard.present]
 
     def _close_all(self) -> None:
-        """Every replica of the old grouping, each as soon as nothing else is being done with its files."""
+        """Close every replica of the old grouping, each as soon as nothing else is being done with its
+        files."""
         worker, hosting = self._worker, self._worker.hosting
         for key in self._old():
             group = worker.groups.get(key)
@@ -270,7 +280,7 @@ class Regrouping:
         self._worker.on_peers_changed()
 
     def on_opened(self) -> None:
-        """A replica was. When all are, nothing of the old grouping is needed any more."""
+        """Finish the switch if all replicas are open: then nothing of the old grouping is needed any more."""
         worker = self._worker
         is_whole = all(worker.replicas.has_storage(key) for key in worker.hosting.plans)
         if self._switching is None or self._closing or not is_whole:
@@ -284,7 +294,7 @@ class Regrouping:
     # Deleting.
 
     def delete_old(self) -> None:
-        """What is left of groupings that are over. All replicas of the present one are open."""
+        """Delete what is left of groupings that are over. All replicas of the present one are open."""
         generations = [key.generation for key in self._worker.hosting.plans]
         if generations:
             self._delete(lambda generation: generation < min(generations))
@@ -306,7 +316,7 @@ class Regrouping:
             self._worker.disk.run(work, then)
 
     def _folders(self) -> list[tuple[int, Path]]:
-        """Of replicas, with the grouping of each."""
+        """Return the folders of the module's replicas, with the grouping of each."""
         config = self._worker.config
         name = re.compile(rf"{re.escape(config.module)}-(\d+)-\d+")
         found = [(name.fullmatch(folder.name), folder) for folder in (config.data_dir / "groups").glob("*")]

@@ -51,14 +51,20 @@ class Regrouping(Protocol):
 
 
 class Scans(Protocol):
+    """What has a group's state open for bulk reads."""
+
     def forget(self, group: GroupKey, why: str) -> None: ...
 
 
 class Metadata(Protocol):
+    """What answers clients that ask which worker leads."""
+
     def group_closed(self, key: GroupKey) -> None: ...
 
 
 class Metastore(driver.Metastore, Protocol):
+    """What replicas need of the metastore."""
+
     def follow(self, group: GroupKey) -> None: ...
 
     def unfollow(self, group: GroupKey) -> None: ...
@@ -69,7 +75,7 @@ class Metastore(driver.Metastore, Protocol):
 
 
 class Host(driver.Host, Protocol):
-    """The worker, as whoever opens and closes its replicas sees it."""
+    """The worker, as the part that opens and closes its replicas sees it."""
 
     @property
     def config(self) -> Config: ...
@@ -111,29 +117,30 @@ class Host(driver.Host, Protocol):
     def lose_session(self) -> None: ...
 
     def on_replica_closed(self, key: GroupKey, why: str) -> None:
-        """The group has no replica here any more, or none for a while; everybody who uses it is told."""
+        """React to a replica that is closed, for good or for a while: every part that uses it is notified."""
         ...
 
 
 class Replicas:
-    """Owned by the loop, except for what says otherwise."""
+    """The replicas of a worker. The loop owns them, except where it says otherwise."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._storages: dict[GroupKey, ReplicaStorage] = {}
-        #: Every plan has its group, or is here.
+        #: Replicas that do not run. Every plan has its group, or is here.
         self.stopped = {
             plan.key: views.Stopped(plan, worker.worker, worker.loop.now, views.NOT_BEGUN)
             for plan in worker.config.plans
         }
         self._by_log: dict[Replog, Group] = {}
         self._fsync: dict[GroupKey, FsyncSwitch] = {}
-        #: Under which incarnation a reopened replica must not begin.
+        #: The incarnation under which a reopened replica must not begin.
         self._barred: dict[GroupKey, Incarnation] = {}
         #: Stopped replicas whose files are being closed or opened.
         self._busy: set[GroupKey] = set()
 
     def path(self, plan: GroupPlan) -> Path:
+        """Return the folder of a group's replica."""
         return folder_of(self._worker.config.data_dir, plan.key)
 
     def folder(self, plan: GroupPlan) -> ReplicaFolder:
@@ -143,9 +150,11 @@ class Replicas:
         )
 
     def open(self, plan: GroupPlan) -> None:
+        """Open the storage of a replica when the worker starts."""
         self._storages[plan.key] = self.folder(plan).open()
 
     def begin(self, plan: GroupPlan, incarnation: Incarnation) -> None:
+        """Begin to run a replica whose storage is open, in this incarnation."""
         worker = self._worker
         storage = self._storages.get(plan.key)
         if storage is None or self._barred.get(plan.key) == incarnation:
@@ -177,7 +186,7 @@ class Replicas:
         worker.regrouping.on_begun(group)
 
     def stop(self, group: Group, why: str, *, renew: bool) -> None:
-        """A replica must not go on. Close it, and try again later, renewed if its folder is suspect."""
+        """Close a replica that must not go on, and open it again later, renewed if its folder is suspect."""
         worker = self._worker
         log.error("replica_stopped", group=str(group.key), why=why, renew=renew)
         group.closed = True
@@ -209,7 +218,7 @@ class Replicas:
         worker.commit.when_quiet(group.log, close)
 
     def _reopen(self, plan: GroupPlan, why: str, *, renew: bool) -> None:
-        """As often as it takes: what is wrong with its folder may pass."""
+        """Open a stopped replica again, as often as it takes: what is wrong with its folder may pass."""
         worker = self._worker
         self._busy.discard(plan.key)
         if worker.is_stopping or plan.key not in worker.hosting.plans:
@@ -242,11 +251,12 @@ class Replicas:
             self.begin(worker.hosting.plans[plan.key], worker.incarnation)
 
     def is_busy(self, key: GroupKey) -> bool:
-        """It was stopped, and something is being done to its files."""
+        """Whether a replica was stopped and its files are being closed or opened."""
         return key in self._busy
 
     def forget_stopped(self, key: GroupKey, then: Callable[[], None]) -> None:
-        """One that nobody counts on any more and that has not begun; ``then`` when its files are closed."""
+        """Forget a replica that has not begun and that nobody counts on any more; ``then`` is called when its
+        files are closed."""
         worker = self._worker
         worker.metastore.unfollow(key)
         self.stopped.pop(key, None)
@@ -257,7 +267,7 @@ class Replicas:
             worker.disk.run(storage.close, lambda _: then())
 
     def take_on(self, plan: GroupPlan, storage: ReplicaStorage) -> None:
-        """A replica that this worker did not have before."""
+        """Begin a replica that this worker did not have before."""
         worker = self._worker
         self._storages[plan.key] = storage
         worker.metastore.update_registration()
@@ -266,8 +276,8 @@ class Replicas:
             self.begin(plan, worker.incarnation)
 
     def give_up(self, group: Group, why: str, then: Callable[[], None]) -> None:
-        """A replica that nobody counts on any more; ``then`` when its files are closed. ``why`` is for those
-        who read from it still."""
+        """Close a replica that nobody counts on any more; ``then`` is called when its files are closed.
+        ``why`` is for those who still read from it."""
         worker = self._worker
         key = group.key
         # Who waits for it is told, and asks elsewhere.
@@ -288,15 +298,17 @@ class Replicas:
         worker.commit.when_quiet(group.log, close)
 
     def has_storage(self, key: GroupKey) -> bool:
+        """Whether the storage of a replica is open."""
         return key in self._storages
 
     def installation(self, key: GroupKey) -> Installation:
-        """For a state that takes the place of a replica's own."""
+        """Return the installation of a state that takes the place of a replica's own."""
         group = self._worker.groups[key]
         return Installation(group, self.folder(group.plan), self._storages[key].identity, self._on_replaced)
 
     def _on_replaced(self, group: Group, storage: ReplicaStorage) -> None:
-        """By a leader's state; the group has not taken over its new log yet."""
+        """Use the storage of a leader's state, which has replaced the replica's own; the group has not taken
+        over its new log yet."""
         worker = self._worker
         worker.scans.forget(group.key, "a leader's state took the place of its replica's")
         self._by_log.pop(group.log, None)
@@ -304,12 +316,13 @@ class Replicas:
         self._by_log[storage.log] = group
 
     def on_committed(self, replog: Replog, end: Offset | StorageError) -> None:
+        """Hand the result of the committer to the replica that has the log."""
         group = self._by_log.get(replog)
         if group is not None:
             group.on_committed(end)
 
     def _close_cleanly(self, group: Group, storage: ReplicaStorage) -> None:
-        """Clean means synced, also what was confirmed before it was."""
+        """Close a replica and mark it clean: everything is synced, also what was confirmed before it was."""
         try:
             group.state.checkpoint()
             group.log.sync()
@@ -321,15 +334,17 @@ class Replicas:
             storage.identity.mark_clean()
 
     def storage_ids(self) -> dict[GroupKey, StorageId]:
-        """From any thread: replicas may come and go meanwhile."""
+        """Return the storage ids of all open replicas. Safe from any thread: replicas may come and go
+        meanwhile."""
         return {key: storage.storage_id for key, storage in self._storages.copy().items()}
 
     def options_changed(self) -> None:
+        """Let the replicas follow the options that they depend on."""
         for switch in self._fsync.values():
             switch.want(self._worker.option("replication.fsync"))
 
     def close(self) -> None:
-        """All of them, with nothing of them in flight."""
+        """Close all replicas. Nothing of them is in flight."""
         for key, group in self._worker.groups.items():
             if not group.installing:
                 self._close_cleanly(group, self._storages[key])

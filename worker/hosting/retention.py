@@ -39,20 +39,21 @@ log = structlog.get_logger()
 
 LOOK_MS = 1_000
 BATCHES_MAX = 1_000
-"""Deleted by one entry of the log."""
+"""How many batches one entry of the log deletes at most."""
 
 _number = msgspec.msgpack.Decoder(int).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Of all depots of a module; 0 keeps everything."""
+    """The retention of all depots of a module; 0 keeps everything."""
 
     records: PerDepot
     millis: PerDepot
 
     @classmethod
     def of(cls, options: OptionSet, module: str) -> Retention:
+        """Read the retention of a module's depots from its options."""
         records = options.per_depot("depot.retention.records", module)
         return cls(records, options.per_depot("depot.retention.millis", module))
 
@@ -61,20 +62,28 @@ class Retention:
 
 
 class Config(Protocol):
+    """What retention needs of a worker's configuration."""
+
     @property
     def module(self) -> str: ...
 
 
 class Replicas(Protocol):
+    """The replicas of the worker, of which retention needs those that do not run."""
+
     @property
     def stopped(self) -> Mapping[GroupKey, Stopped]: ...
 
 
 class Metastore(Protocol):
+    """What retention needs of the metastore."""
+
     def update_registration(self) -> None: ...
 
 
 class Clients(Protocol):
+    """The worker's clients, of which retention needs the append of its own entries."""
+
     def append_own(
         self,
         group: Group,
@@ -120,27 +129,28 @@ class Host(Protocol):
 
 
 class Removals:
-    """Owned by the loop."""
+    """Removes what is beyond its retention or was deleted, from the groups led here. The loop owns it."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
-        #: Being looked at, or with an entry on its way.
+        #: Groups that are being looked at, or have an entry on its way.
         self._busy: set[GroupKey] = set()
-        #: What updates deleted, with the version that did.
+        #: The names that updates deleted, with the version that did.
         self._deleted: dict[str, int] = {}
         #: The latest version whose deletions all replicas of this worker have carried out.
         self.dropped = 0
 
     def start(self) -> None:
+        """Begin to look at the groups each second."""
         self._worker.loop.call_after(LOOK_MS, self._look)
 
     def on_opening(self) -> None:
-        """A replica is about to be opened. What it has carried out is not known until it is, so until then
-        nothing counts as carried out by all."""
+        """Note that a replica is about to be opened. What it has carried out is not known until it is, so
+        until then nothing counts as carried out by all."""
         self.dropped = 0
 
     def on_deleted(self, names: dict[str, int]) -> None:
-        """By the module's spec: nobody adds to them any more."""
+        """Take the names that the module's spec says are deleted: nobody adds to them any more."""
         self._deleted = names
         self._look_at_all()
 
@@ -216,6 +226,7 @@ class Removals:
 
 
 def due_drop(state: AppliedState, task: TaskId, deleted: dict[str, int]) -> Drop | None:
+    """Return the deletion that a task has not carried out yet, if any."""
     done = state.dropped(task)
     names = tuple(sorted(name for name, version in deleted.items() if version > done))
     return Drop(max(deleted.values()), names) if names else None
@@ -223,7 +234,8 @@ def due_drop(state: AppliedState, task: TaskId, deleted: dict[str, int]) -> Drop
 
 @dataclass(frozen=True, slots=True)
 class Trimming:
-    """What of the depots of a task is beyond their retention, and processed by all who read it."""
+    """Finds the records of a task that are beyond their depot's retention, and processed by every topology
+    that reads it."""
 
     retention: Retention
     description: ModuleDescription
@@ -231,11 +243,13 @@ class Trimming:
 
     @property
     def is_wanted(self) -> bool:
-        """For any depot; of a module made by hand they are not known."""
+        """Whether any depot has a retention; also true of a module made by hand, whose depots are not
+        known."""
         depots = self.description.depots
         return depots is None or any(self.retention.is_set_for(depot.name) for depot in depots)
 
     def due(self, state: AppliedState, task: TaskId) -> list[Trim]:
+        """Return what is to be trimmed on a task now."""
         depots = [name for name in list(state.depot_names(task)) if self.retention.is_set_for(name)]
         found = [self._due(state, task, depot) for depot in depots]
         return [trim for trim in found if trim is not None]
@@ -255,7 +269,8 @@ class Trimming:
 
 
 def processed(state: AppliedState, task: TaskId, depot: str, description: ModuleDescription) -> int:
-    """Every topology is done with the records below; the end of the depot if none reads it."""
+    """Return the offset below which every topology is done with the records; the end of the depot if none
+    reads it."""
     lowest = int(state.depot_bounds(task, depot)[1])
     for topology in description.topologies:
         if depot not in topology.depots:

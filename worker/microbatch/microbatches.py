@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 DELIVERY_MS = 2_000
 RETRY_MS = 1_000
-"""Until what could not be read of the state is read again."""
+"""How long until what could not be read of the state is read again."""
 RESTARTS_MAX = 1 << 20
 
 log = structlog.get_logger()
@@ -71,13 +71,13 @@ class Host(host.Host, Protocol):
 
     @property
     def streams(self) -> Streams:
-        """Their entries and their network are for all topologies."""
+        """The worker's streams, whose entries and network all topologies use."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Led:
-    """A machine that runs."""
+    """A coordinator or participant that runs."""
 
     group: Group
     task: TaskId
@@ -90,7 +90,7 @@ class _Led:
 
 
 class Microbatches:
-    """Owned by the loop."""
+    """The microbatches of a worker. The loop owns them."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
@@ -100,10 +100,10 @@ class Microbatches:
         self._participants: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
         self._coordinators: dict[str, _Led] = {}
         self._put = Stepping[_Led, events.Event](worker.loop, self._step, events.Tick()).put
-        #: Parked records that are being forgotten: task, topology, records, and who waits for that.
+        #: Parked records that are being forgotten: task, topology, records, and the callback.
         self._forgets = itertools.count()
         self._forgetting: dict[GroupKey, dict[int, tuple[TaskId, str, list[RecordKey], Settled]]] = {}
-        #: Records that they left out for good, as last counted, by group and topology.
+        #: How many records were left out for good, as last counted, by group and topology.
         self._parked: dict[GroupKey, dict[str, int]] = {}
 
     @property
@@ -113,7 +113,8 @@ class Microbatches:
     # Their lives.
 
     def looked(self, group: Group) -> None:
-        """Begin or end what runs there, if it is led by another, or another way, than before."""
+        """Begin or end the microbatches of a group, if the group's leader or epoch, or whether it serves, has
+        changed."""
         leader = group.leader
         epoch = leader.epoch if leader is not None and leader.is_serving and not group.closed else None
         if self._epochs.get(group.key) != epoch:
@@ -122,7 +123,7 @@ class Microbatches:
                 self._begin(group, epoch)
 
     def closed(self, key: GroupKey) -> None:
-        """Nothing of a group runs any more."""
+        """End all microbatches of a group."""
         for *_, then in self._forgetting.pop(key, {}).values():
             then(led_no_more(self._worker.worker, key))
         if self._epochs.pop(key, None) is None:
@@ -137,7 +138,7 @@ class Microbatches:
         self._worker.waiters.ended(key)
 
     def restart(self) -> None:
-        """With other functions, or other executors."""
+        """Begin all microbatches anew, with other functions or other executors."""
         for group in list(self._worker.groups.values()):
             self.closed(group.key)
             self.looked(group)
@@ -177,6 +178,7 @@ class Microbatches:
         )
 
     def settings_changed(self) -> None:
+        """Let all machines follow the options."""
         for led in self._all():
             self._put(led, events.SettingsChanged(settings=self._settings(led.spec)))
 
@@ -188,6 +190,7 @@ class Microbatches:
     # What happens.
 
     def grown(self, group: Group, depots: Mapping[tuple[TaskId, str], DepotOffset]) -> None:
+        """Report the growth of depots to the participants of their tasks."""
         for task, depot in depots:
             for led in self._participants.get((group.key, task), {}).values():
                 if depot in led.spec.depots:
@@ -200,8 +203,8 @@ class Microbatches:
         )
 
     def processed_of(self, where: Where, awaited: int) -> dict[str, int] | None:
-        """How far each microbatch topology has processed a depot; None if some of them do not run here. They
-        hear that somebody waits for the records below ``awaited``."""
+        """Return how far each microbatch topology has processed a depot; None if some of them do not run
+        here. They are notified that somebody waits for the records below ``awaited``."""
         group, task, depot = where
         names = [spec.name for spec in self._specs if depot in spec.depots]
         led = self._participants.get((group, task), {})
@@ -212,6 +215,7 @@ class Microbatches:
         return {name: _participant(led[name]).processed.get(depot, 0) for name in names}
 
     def received(self, sender: Connection, message: wire.Microbatch, bodies: list[memoryview]) -> None:
+        """Deliver a message to the machine that it is for, and answer whether that is here."""
         try:
             told = _messages.decode(bodies[0])
         except (*MALFORMED, IndexError) as error:
@@ -233,7 +237,7 @@ class Microbatches:
     def _deliver(
         self, group: GroupKey, task: TaskId, topology: str, message: messages.AnyMessage, body: bytes
     ) -> bool:
-        """False if nobody here is meant."""
+        """Give a message to its coordinator or participant; False if that is not here."""
         if isinstance(message, messages.ToCoordinator):
             led = self._coordinators.get(topology)
             led = led if led is not None and led.group.key == group else None
@@ -343,7 +347,8 @@ class Microbatches:
             self._put(led, events.Appended(token=token, applied=False, why="its group takes no entries now"))
 
     def _miss(self, led: _Led, miss: effects.Miss) -> None:
-        """Told like a record that failed: the first of the task's own, or none if there are only calls."""
+        """Replicate that what was staged here is lost, as a record that failed: the first of the task's own,
+        or none if there are only calls."""
         first = miss.spans[0] if miss.spans else Span("", led.task, 0, 0)
         input_ = ", ".join(f"{span.depot} from {span.start} to {span.end}" for span in miss.spans)
         note = protocol.FailureNote(
@@ -437,7 +442,7 @@ class Microbatches:
             pack()
 
     def _find_room(self, led: _Led, count: int, then: Callable[[Sequence[RecordKey]], None]) -> None:
-        """Which parked records are too many when these are added."""
+        """Find the parked records that are too many when these are added."""
         level = Level.of(self._worker.config.module, topology=led.spec.name)
         parked_max = int(self._worker.options.value("topology.failures.max", level))
         state: AppliedState = led.group.state
@@ -454,7 +459,7 @@ class Microbatches:
     # For people.
 
     def look_at(self, group: Group) -> None:
-        """How far its microbatches are, for telemetry."""
+        """Report how far a group's microbatches are, for telemetry."""
         if group.key not in self._epochs:
             return
         parked = self._parked.get(group.key, {})
@@ -466,7 +471,7 @@ class Microbatches:
             group.meter.look_at_topology(spec.name, lag=lag, retrying=None, parked=parked.get(spec.name))
 
     def count_parked(self, group: Group) -> None:
-        """What :meth:`look_at` tells from now on."""
+        """Count the parked records that :meth:`look_at` reports from now on."""
         if group.key not in self._epochs:
             return
         names = [spec.name for spec in self._specs]
@@ -483,7 +488,8 @@ class Microbatches:
 
     @property
     def under_way(self) -> str:
-        """A microbatch that has begun and has not taken effect everywhere; empty if there is none."""
+        """Describe a microbatch that has begun and has not taken effect everywhere; empty if there is
+        none."""
         for name, led in sorted(self._coordinators.items()):
             assert isinstance(led.machine, Coordinator)  # noqa: S101 - for the type checker
             if led.machine.phase is not Phase.IDLE:
@@ -492,10 +498,12 @@ class Microbatches:
         return ""
 
     def is_mine(self, topology: str) -> bool:
+        """Whether a topology is one of microbatches."""
         return any(spec.name == topology for spec in self._specs)
 
     def forget(self, group: Group, failures: Sequence[control.FailureKey], then: Settled) -> None:
-        """Of a group that is led here; ``then`` hears how many of them were parked, and are not any more."""
+        """Forget parked records of a group that is led here; ``then`` gets how many of them were parked, and
+        are not any more."""
         by_place: dict[tuple[TaskId, str], list[RecordKey]] = {}
         for each in failures:
             if each.task in group.plan.tasks:
@@ -536,7 +544,7 @@ class Microbatches:
         self._worker.applier.read(lambda: rows.parked_among(state, task, topology, mine), found)
 
     def views(self) -> list[control.MicrobatchView]:
-        """Of those whose coordinator is here."""
+        """Describe the microbatches whose coordinator is here."""
         found = []
         for name, led in sorted(self._coordinators.items()):
             assert isinstance(led.machine, Coordinator)  # noqa: S101 - for the type checker
@@ -593,7 +601,7 @@ def _not_executed(effect: effects.Execute | effects.Collect, reply: Reply) -> ev
 
 
 def _source(task: TaskId, effect: effects.Execute, index: int) -> Source:
-    """Of the record or call that was run after so many others."""
+    """Return the source of the record or call that was run after so many others."""
     for span in effect.spans:
         if index < _length(span):
             return Source(span.depot, task, span.start + index)
@@ -604,7 +612,8 @@ def _source(task: TaskId, effect: effects.Execute, index: int) -> Source:
 
 
 def _step(effect: effects.Execute, index: int) -> str | None:
-    """That was run after so many others, if it is known: calls are run one by one only with care."""
+    """Return the step that was run after so many others, if it is known: calls are run one by one only with
+    care."""
     calls = [call.step for body in effect.calls for call in _decode_calls(body)]
     steps = set(calls[index : index + 1] if effect.careful else calls)
     return steps.pop() if len(steps) == 1 else None

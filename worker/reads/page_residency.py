@@ -15,29 +15,31 @@ import resource
 
 ENOUGH_KEYS = 1_000
 LONG_SECONDS = 0.000_1
-"""A wait that is shorter matters to nobody."""
+"""The duration of a look-up in seconds below which it does not matter whether it had to wait."""
 
 
 class Residence:
-    """Told by the loop and by the reading thread, one look-up at a time."""
+    """Keeps count of look-ups that found everything in memory; the loop and the reading thread report
+    each."""
 
     def __init__(self) -> None:
-        #: Keys that were looked up since one had to wait.
+        #: How many keys were looked up since one had to wait.
         self._found = 0
-        #: How often the loop's thread had waited when that was last asked, since it looks rows up.
+        #: How often the loop's thread had waited when the kernel was last asked; None before the first time.
         self._loop_waits: int | None = None
 
     @property
     def is_likely(self) -> bool:
+        """Whether the next look-up probably finds its rows in memory, so that the loop may make it."""
         return self._found >= ENOUGH_KEYS
 
     def looking_up(self, keys: int) -> _LookUp:
-        """Around a look-up, on a thread that may wait."""
+        """Return a context manager that reports a look-up, for a thread that may wait."""
         return _LookUp(self, keys)
 
     def glanced(self, keys: int, seconds: float) -> None:
-        """After a look-up on the loop. If it took long, whatever the loop has waited for since that was last
-        asked counts for it; the first time only tells what to compare with."""
+        """Report a look-up on the loop. If it took long, whatever the loop has waited for since the kernel
+        was last asked counts for it; the first time only yields what to compare with."""
         if seconds > LONG_SECONDS:
             waits, before = _waits(), self._loop_waits
             self._loop_waits = waits
@@ -45,6 +47,7 @@ class Residence:
                 self.looked_up(keys, waits - before)
 
     def looked_up(self, keys: int, waits: int) -> None:
+        """Count a look-up that had to wait so many times."""
         self._found = 0 if waits else min(self._found + keys, ENOUGH_KEYS)
         if waits:
             self._loop_waits = None

@@ -23,13 +23,15 @@ SWEEP_MS = 100
 
 @dataclass(slots=True, eq=False)
 class ParkedRead:
+    """A read that waits at the end of a depot."""
+
     connection: Connection
     message: wire.ReadDepot
     deadline: int
 
 
 class ParkedReads:
-    """Owned by the loop."""
+    """The parked reads of a worker. The loop owns them."""
 
     def __init__(self, loop: Loop, read: Callable[[ParkedRead], None]) -> None:
         self._loop = loop
@@ -38,7 +40,7 @@ class ParkedReads:
         self._count = 0
 
     def park(self, parked: ParkedRead) -> bool:
-        """False if there is no room, and it must be answered as it is."""
+        """Park a read; False if there is no room, and it must be answered as it is."""
         if self._count >= PARKED_MAX:
             return False
         if self._count == 0:
@@ -53,12 +55,14 @@ class ParkedReads:
         return bool(self._parked.get(group))
 
     def grown(self, group: GroupKey, tasks: Iterable[TaskId]) -> None:
+        """Wake the reads that wait for these tasks, which have grown."""
         parked = self._parked.get(group)
         if parked:
             for task in tasks:
                 self._wake(parked.pop(task, []))
 
     def group_changed(self, group: GroupKey) -> None:
+        """Wake all reads of a group, which may be led by another worker now."""
         for parked in self._parked.pop(group, {}).values():
             self._wake(parked)
 

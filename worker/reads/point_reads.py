@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from stretto.worker.replica.group import Group
 
 TOGETHER_KEYS_MAX = 1_000
-"""Beyond it the point reads of a turn are several to the core."""
+"""How many keys the point reads of a turn may have to be one read to the core; beyond it they are several."""
 LOOP_KEYS_MAX = 200
-"""As many the loop looks up itself: that takes it less than a millisecond."""
+"""How many keys the loop looks up itself at most: that takes it less than a millisecond."""
 
 Asked: TypeAlias = "tuple[Connection, wire.ReadRows]"
 Found: TypeAlias = row_queries.Values | Exception
@@ -52,7 +52,8 @@ class Host(Protocol):
 
 
 class PointReads:
-    """Owned by the loop. ``begin`` is the way of any read, for point reads of one group and of one age."""
+    """The point reads of a worker. The loop owns them. ``begin`` starts ordinary reads, for point reads of
+    one group and of one age."""
 
     def __init__(
         self,
@@ -64,14 +65,15 @@ class PointReads:
         self._next_number = next_number
         self._begin = begin
         self.residence = Residence()
-        #: Of this turn: of one group, and of one age that is accepted.
+        #: The point reads of this turn, by their group and the age that they accept.
         self._gathered: dict[tuple[GroupKey, int | None], list[Asked]] = {}
         self._keys = 0
         #: The turn of the loop in which the latest read came.
         self._turn = -1
 
     def received(self, sender: Connection, message: wire.ReadRows) -> None:
-        """The first of a turn, which mostly is the only one, need not wait for its end."""
+        """Answer a point read: the first of a turn, which mostly is the only one, at once, others at its
+        end."""
         is_first = self._turn != self._worker.loop.turns
         self._turn = self._worker.loop.turns
         if is_first and message.stale is None:
@@ -103,7 +105,8 @@ class PointReads:
                 self._begin(key, asked)
 
     def _answers(self, group: Group, asked: list[Asked]) -> bool:
-        """False if somebody would have to wait."""
+        """Answer point reads on the spot; False, and nothing is answered, if one of them would have to
+        wait."""
         if not group.answers_at_once:
             return False
         found = self.glance(group, [message for _, message in asked])
@@ -122,7 +125,7 @@ class PointReads:
         return True
 
     def glance(self, group: Group, messages: Sequence[wire.ReadRows]) -> list[Found] | None:
-        """Look them up on the loop; None if that might have to wait."""
+        """Look up the rows of point reads on the loop; None if that might have to wait."""
         keys = sum([len(message.keys) for message in messages])
         if keys > LOOP_KEYS_MAX or not self.residence.is_likely:
             return None
@@ -136,7 +139,7 @@ class PointReads:
 
 
 def look_up(group: Group, message: wire.ReadRows, *, wait: bool = True) -> Found:
-    """What one asked for that can never be had is that one's: the others get their answers."""
+    """Look up the rows of one point read. An error is returned, not raised: the others get their answers."""
     try:
         return row_queries.look_up(group.state, message, wait=wait)
     except WouldWait:
@@ -146,6 +149,7 @@ def look_up(group: Group, message: wire.ReadRows, *, wait: bool = True) -> Found
 
 
 def served(request: int, found: Found, epoch: Epoch) -> wire.RowValues | wire.Failed:
+    """Return the reply to a point read that may be answered."""
     if isinstance(found, tuple):
         values, offset = found
         return wire.RowValues(request, values, epoch, offset)
@@ -153,6 +157,7 @@ def served(request: int, found: Found, epoch: Epoch) -> wire.RowValues | wire.Fa
 
 
 def failed(request: int, error: Exception) -> wire.Failed:
+    """Return the reply to a read that failed."""
     if isinstance(error, StrettoError):
         return wire.Failed(request, str(error), wire.Fault.of(error))
     return wire.Failed(request, str(error))

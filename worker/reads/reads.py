@@ -46,29 +46,31 @@ class _Read:
     message: Message
     deadline: int = 0
     growth: int = 0
-    """Of the task, when the state was about to be looked at."""
+    """How often the task had grown when the state was about to be looked at."""
     found: Any = None
     applied: Offset = Offset(0)
-    """Everything below was, when the state was about to be looked at."""
+    """The offset below which everything was applied when the state was about to be looked at."""
 
 
 @dataclass(slots=True, eq=False)
 class _Together(Ticket):
-    """Reads of one group that are one to the core."""
+    """Reads of one group that are one read to the core."""
 
     reads: list[_Read]
     owner: Reads
 
     @property
     def points(self) -> list[wire.ReadRows]:
-        """All of them, if they are point reads; else nothing."""
+        """The messages of all these reads, if they are point reads; else nothing."""
         return [read.message for read in self.reads if isinstance(read.message, wire.ReadRows)]
 
     def found(self, found: list[Found]) -> None:
+        """Keep what was found, one result for each read."""
         for read, each in zip(self.reads, found, strict=True):
             read.found = each
 
     def fail(self, error: Exception) -> None:
+        """Let all of these reads fail with an error."""
         for read in self.reads:
             read.found = error
 
@@ -80,7 +82,8 @@ class _Together(Ticket):
             self.owner.answer(read, result)
 
     def event(self, number: int) -> events.Read:
-        """What all of them may be answered by."""
+        """Return the event that asks the core for all of these reads: as fresh as the strictest of them
+        wants."""
         message = self.reads[0].message
         if message.stale is None:
             return events.Read(request=number)
@@ -95,7 +98,8 @@ class _Together(Ticket):
 
 @dataclass(slots=True, eq=False)
 class _Elsewhere(Ticket):
-    """A read that somebody else makes: ``look`` begins it, and calls what it is given when it has looked."""
+    """A read that another part of the worker makes: ``look`` begins it, and calls the function that it is
+    given once it has looked."""
 
     look: Callable[[Callable[[], None]], None]
     then: Callable[[effects.Result], None]
@@ -131,7 +135,7 @@ class Host(point_reads.Host, Protocol):
 
 
 class Reads:
-    """Owned by the loop."""
+    """The reads of a worker's clients. The loop owns them."""
 
     def __init__(self, worker: Host, tickets: Tickets) -> None:
         self._worker = worker
@@ -143,15 +147,18 @@ class Reads:
         self.options_changed(worker.options, worker.config.module)
 
     def described(self, description: ModuleDescription) -> None:
+        """Take the module's description: a read of something that the module does not have is refused."""
         depots = description.depots
-        #: Names; None: any.
+        #: Names of the module's depots; None if any is allowed.
         self._depots = None if depots is None else frozenset(depot.name for depot in depots)
         self._pstates = frozenset(pstate.name for pstate in description.pstates)
 
     def options_changed(self, options: OptionSet, module: str) -> None:
+        """Take the options that reads depend on."""
         self._read_bytes_max = options.per_depot("depot.max.read.bytes", module)
 
     def undeclared(self, depot: str) -> str | None:
+        """Say why a depot cannot be read if the module does not declare it, or None."""
         if self._depots is None or depot in self._depots:
             return None
         return f"module {self._module} has no depot {depot}; {did_you_mean(depot, self._depots)}"
@@ -159,6 +166,7 @@ class Reads:
     # Requests.
 
     def received(self, sender: Connection, message: Message) -> None:
+        """Begin a read."""
         why = self._wrong(message)
         if why is not None:
             self._worker.transport.reply(sender, wire.Failed(message.request, why, wire.Fault.USAGE))
@@ -211,15 +219,17 @@ class Reads:
         *,
         max_staleness_ms: Millis | None = None,
     ) -> None:
-        """Let others look at the applied state of a group, under the same rules: one that is led here, or any
-        whose state is not older than that. A follower asks first: what was acknowledged before is seen."""
+        """Let another part of the worker look at the applied state of a group, under the rules for reads: of
+        one that is led here, or of any whose state is not older than that. A follower asks the leader first:
+        what was acknowledged before is seen."""
         number = self._tickets.take(_Elsewhere(look, then))
         group.step(events.Read(request=number, max_staleness_ms=max_staleness_ms, asks_first=True))
 
     # Looking.
 
     def sample(self, group: Group, request: int, together: _Together) -> None:
-        """What is handed over is so last in the turn: whoever is woken finds the interpreter free."""
+        """Look at the applied state for reads, on the loop or on the reading thread. The latter is woken at
+        the end of the turn, when it finds the interpreter free."""
         points = together.points
         found = self._points.glance(group, points) if points else None
         if found is not None:
@@ -239,7 +249,7 @@ class Reads:
         self._worker.loop.at_turn_end(lambda: self._worker.applier.read(look, then))
 
     def _look(self, group: Group, together: _Together) -> None:
-        """On the reading thread."""
+        """Look at the applied state. Runs on the reading thread."""
         reads = together.reads
         message = reads[0].message
         reads[0].applied = group.state.applied
@@ -270,6 +280,7 @@ class Reads:
     # Answers.
 
     def answer(self, read: _Read, result: effects.Result) -> None:
+        """Answer a read, or park it."""
         number = read.message.request
         reply: wire.ToClient
         bodies: tuple[bytes, ...] = ()
@@ -287,7 +298,7 @@ class Reads:
         self._worker.transport.reply(read.connection, reply, bodies)
 
     def _parks(self, read: _Read) -> bool:
-        """Whether the answer is worth waiting for, and is waited for."""
+        """Whether a read waits for its depot to grow: it may, and its answer would be empty now."""
         message, found = read.message, read.found
         if not isinstance(message, wire.ReadDepot) or not isinstance(found, DepotSlice) or found.batches:
             return False
@@ -322,8 +333,8 @@ def _slice(group: Group, message: wire.ReadDepot, bytes_max: int) -> DepotSlice:
 def _with_uncommitted(group: Group, message: wire.ReadDepot, found: Any) -> Any:
     """Add what is in the log and not applied, if the slice reaches the end of what is.
 
-    From memory: what follows the end that the loop has heard of is there, and the loop does not wait for the
-    state.
+    It is read from memory: what follows the end that was reported to the loop is there, and the loop does not
+    wait for the state.
     """
     if not isinstance(found, DepotSlice):
         return found

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stretto.state.applied import AppliedState
 
 ANSWER_BYTES_MAX = 1024 * 1024
-"""Beyond it no further row is added to an answer."""
+"""The size of an answer beyond which no further row is added to it."""
 READ_KEYS_MAX = 10_000
 SCAN_ROWS_MAX = 10_000
 COUNT_KEYS_MAX = 50_000
@@ -36,7 +36,7 @@ STALENESS_MS_MAX = 3_600_000
 
 
 def wrong(query: Query, module: str, declared: Collection[str]) -> str | None:
-    """Why it can never be answered, or None."""
+    """Say why a query can never be answered, or None."""
     if query.pstate not in declared:
         return f"module {module} has no PState {query.pstate}; {did_you_mean(query.pstate, declared)}"
     why = wrong_age(query.stale)
@@ -58,6 +58,7 @@ def wrong(query: Query, module: str, declared: Collection[str]) -> str | None:
 
 
 def wrong_age(stale: wire.Stale | None) -> str | None:
+    """Say why the age that a read accepts is not allowed, or None."""
     if stale is not None and not 0 < stale.max_staleness_ms <= STALENESS_MS_MAX:
         return f"an answer cannot be {stale.max_staleness_ms} ms old; accept 1 to {STALENESS_MS_MAX}"
     return None
@@ -75,17 +76,19 @@ def _is_path(query: wire.ScanKeys) -> bool:
 
 
 Found: TypeAlias = tuple[wire.RowPage, Offset]
-"""A page, and what was applied where it was read: everything below, at least."""
+"""A page of rows, and an offset: at least everything below it was applied where the page was read."""
 
 
 def answer(state: AppliedState, query: Scan) -> Found:
+    """Answer a scan from the applied state."""
     applied = state.applied
     with state.reading_pstate(query.task, query.pstate) as rows:
         return _answer(rows, query), _seen(applied, rows)
 
 
 def _seen(applied: Offset, rows: Rows) -> Offset:
-    """A task's file may be further than its group's offset, looked at before; if idle, behind it."""
+    """Return the offset below which everything was applied where rows were read. A task's file may be further
+    than its group's offset, which was looked at before; if idle, behind it."""
     return max(applied, rows.applied) if isinstance(rows, StoredRows) else applied
 
 
@@ -104,12 +107,12 @@ def _answer(rows: Rows, query: Scan) -> wire.RowPage:
 
 
 Values: TypeAlias = tuple[tuple[bytes | None, ...], Offset]
-"""Of rows, and what was applied where they were read."""
+"""The values of rows, and the offset below which everything was applied where they were read."""
 
 
 def look_up(state: AppliedState, query: wire.ReadRows, *, wait: bool = True) -> Values:
-    """Point reads, with one transaction for keys in a row that lie on one task; of the first so many keys, as
-    many as fit an answer.
+    """Look up the first keys of a point read, as many as fit an answer, with one transaction for keys in a
+    row that lie on one task.
 
     Without ``wait``, raises WouldWait if the state is not to be had at once.
     """

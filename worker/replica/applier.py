@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 
 class Applier:
+    """The applying thread and the reading thread of a worker, for all its replicas."""
+
     def __init__(self, loop: Loop, on_marker: Callable[[Group, Frame], None]) -> None:
-        """``on_marker`` is called on the applying thread when a marker, and nothing after it, is applied."""
+        """Start both threads; ``on_marker`` is called on the applying one when a marker, and nothing after
+        it, is applied."""
         self._loop = loop
         self._on_marker = on_marker
         self._todo: SimpleQueue[tuple[Group, Sequence[Frame] | None, Offset] | Callable[[], None] | None] = (
@@ -42,14 +45,15 @@ class Applier:
     # From the loop.
 
     def apply(self, group: Group, frames: Sequence[Frame], end: Offset) -> None:
+        """Apply entries of a group, later; the replica gets the end that was reached."""
         self._todo.put((group, frames, end))
 
     def checkpoint(self, group: Group) -> None:
-        """Make durable what is applied; the replica hears of it."""
+        """Make durable what is applied, later; the replica is notified."""
         self._todo.put((group, None, Offset(0)))
 
     def after_applied(self, function: Callable[[], None]) -> None:
-        """Run it on the loop when everything that waits to be applied is."""
+        """Run a function on the loop once everything that waits to be applied is."""
         self._todo.put(function)
 
     def read(self, function: Callable[[], Any], then: Callable[[Any], None]) -> None:
@@ -57,7 +61,7 @@ class Applier:
         self._reads.put((function, then))
 
     def close(self) -> None:
-        """After everything that is waiting."""
+        """End both threads, after everything that is waiting."""
         self._todo.put(None)
         self._reads.put(None)
         for thread in self._threads:
@@ -136,7 +140,7 @@ class Applier:
 
 
 def _up_to_markers(frames: list[Frame]) -> Iterator[list[Frame]]:
-    """All of them in one run, unless there are markers: each ends one."""
+    """Split frames into runs that are applied at once: all in one, except that each marker ends a run."""
     start = 0
     for index, frame in enumerate(frames, start=1):
         if frame.header.kind is Kind.MARKER:

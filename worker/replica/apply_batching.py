@@ -1,4 +1,4 @@
-"""Entries that are decided and wait to be applied.
+"""Committed entries that wait to be applied, and how many of them are applied at once.
 
 A transaction costs a sync of the disk, whether it holds one entry or many. Where somebody waits for what it
 shows (a reader, a topology, a successor), entries are handed on at the end of the loop's turn. Where nobody
@@ -14,11 +14,12 @@ from stretto.vocabulary.types import Offset
 
 GATHERED_MS = 100
 GATHERED_MAX = 100
-"""So many entries wait no longer."""
+"""How many entries are handed on at once, without waiting for others."""
 
 
 class Gathering:
-    """Of one replica. ``hand_on`` hears up to where entries go to be applied now."""
+    """Batches the committed entries of one replica. ``hand_on`` is called with the end up to where entries
+    are to be applied now."""
 
     def __init__(
         self,
@@ -30,14 +31,16 @@ class Gathering:
         self._call_after = call_after
         self._decided = self._handed = applied
         self._is_timed = False
-        #: The applied state is being replaced, or is closed.
+        #: Whether nothing is handed on, because the applied state is being replaced or is closed.
         self.rests = False
 
     def put(self, end: Offset) -> None:
-        """Entries below ``end`` are decided."""
+        """Note that entries below ``end`` are committed."""
         self._decided = end
 
     def end_turn(self, *, awaited: bool) -> None:
+        """Hand entries on at the end of the loop's turn if somebody waits for them, or else after a
+        moment."""
         waiting = self._decided - self._handed
         if waiting and (awaited or waiting >= GATHERED_MAX):
             self.hand_on()
@@ -46,18 +49,18 @@ class Gathering:
             self._call_after(GATHERED_MS, self._time_is_over)
 
     def hand_on(self) -> None:
-        """Whatever waits: somebody waits for it."""
+        """Hand on all that waits, at once."""
         if self._handed < self._decided and not self.rests:
             self._handed = self._decided
             self._hand_on(self._handed)
 
     def go_on(self) -> None:
-        """After a rest, in which the time of what waits may have been over."""
+        """Go on after a rest, in which the time of what waits may have been over."""
         self.rests = False
         self.hand_on()
 
     def begin_at(self, applied: Offset) -> None:
-        """Another state has taken the place of the one before."""
+        """Begin at the end of another state, which has taken the place of the one before."""
         self._decided = self._handed = applied
 
     def _time_is_over(self) -> None:

@@ -30,11 +30,12 @@ log = structlog.get_logger()
 
 KEPT = 1_000
 FRESH_MS = 10 * 60_000
-"""An older marker is met by a replica that catches up: nobody waits for its digests any more."""
+"""How old a marker may be and still be digested. A replica that meets an older one is catching up, and nobody
+waits for its digests any more."""
 
 
 class Digests:
-    """Safe from any thread."""
+    """Digests of the states of this worker's replicas at markers. Safe from any thread."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -44,7 +45,8 @@ class Digests:
         self._is_closing = False
 
     def marked(self, group: Group, frame: Frame) -> None:
-        """On the applying thread, when the marker was the last entry that was applied."""
+        """Open the state at a marker and digest it later. Called by the applying thread when the marker was
+        the last entry that was applied."""
         if time.time_ns() // 1_000_000 - frame.header.timestamp_ms > FRESH_MS:
             return
         marker = bytes(payload(frame)).decode("ascii", "replace")
@@ -76,10 +78,11 @@ class Digests:
                 self._found.popitem(last=False)
 
     def found(self, group: GroupKey, marker: str) -> control.DigestView | None:
+        """Return the digests of a group at a marker, or None if there are none."""
         with self._lock:
             return self._found.get((group, marker))
 
     def close(self) -> None:
-        """After what is being computed; what waits is given up."""
+        """Stop, after what is being computed; what waits is given up."""
         self._is_closing = True
         self._pool.shutdown()

@@ -14,14 +14,14 @@ from typing import TypeVar
 from stretto.network.loop import Loop
 
 THREADS = 10
-"""More than images are copied at a time (:mod:`stretto.catchup.threads`): what takes a moment finds a thread,
-though closings wait for copies."""
+"""How many threads there are: more than images are copied at a time (:mod:`stretto.catchup.threads`), so that
+short work finds a thread, though closings wait for copies."""
 
 T = TypeVar("T")
 
 
 class DiskThreads:
-    """All methods are the loop's."""
+    """A pool of threads for work on files. All methods are to be called on the loop."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -29,11 +29,12 @@ class DiskThreads:
         self._closed = False
 
     def run(self, work: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
-        """``work`` off the loop, ``then`` on it, unless the worker has ended."""
+        """Run ``work`` off the loop, then ``then`` on it with its result or its exception, unless the worker
+        has ended."""
         if not self._closed:
             self._pool.submit(self._loop.hand_back, work, then)
 
     def close(self) -> None:
-        """After what is being done; what waits is given up."""
+        """Stop, after what is being done; what waits is given up."""
         self._closed = True
         self._pool.shutdown(cancel_futures=True)

@@ -31,12 +31,16 @@ RETRY_MS = 1_000
 
 
 class Host(Protocol):
+    """The worker, as the change of ``replication.fsync`` sees it."""
+
     loop: Loop
     commit: GroupCommit
     applier: Applier
 
 
 class Replica(Protocol):
+    """The replica whose ``replication.fsync`` is changed."""
+
     key: GroupKey
     log: Replog
     closed: bool
@@ -44,7 +48,8 @@ class Replica(Protocol):
 
 
 class FsyncSwitch:
-    """Owned by the loop; the identity is written off it."""
+    """Changes ``replication.fsync`` of one replica. The loop owns it; the identity is written off the
+    loop."""
 
     def __init__(self, host: Host, replica: Replica, identity: Identity) -> None:
         self._host = host
@@ -55,6 +60,7 @@ class FsyncSwitch:
         self._log = structlog.get_logger().bind(group=str(replica.key))
 
     def want(self, fsync: Fsync) -> None:
+        """Set what is wanted, and begin the change to it unless another one is under way."""
         self._wanted = fsync
         self._go_on()
 

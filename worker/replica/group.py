@@ -58,12 +58,13 @@ if TYPE_CHECKING:
     from stretto.worker.replica.tickets import Tickets
 
 BASES_KEPT = 1_000
-"""Depot entries of which it is remembered where their records are, though they are applied: an append that is
-sent again, also to the next leader, is told what came of these records."""
+"""How many applied depot entries a replica remembers the places of. An append that is sent again, also to the
+next leader, is answered with where its records are."""
 NO_BLOB = (Offset(-1), Offset(-1), b"")
 SOON_MS = 20
-"""A deadline may be seen so much later, if there is an earlier one."""
-#: Frequent, and whatever they change beside offsets comes with a note.
+"""How late a deadline may be noticed, in milliseconds: while a timer is due so soon, no earlier one is looked
+for."""
+#: Frequent events that need no look at the role: whatever they change beside offsets comes with a note.
 BUSY = frozenset(
     {
         events.Received,
@@ -96,10 +97,10 @@ class Metastore(Protocol):
 
 
 class Replicas(Protocol):
-    """Whoever opened the replica, and closes it."""
+    """What opened the replica, and closes it."""
 
     def stop(self, group: Group, why: str, *, renew: bool) -> None:
-        """It must not go on. It is opened again later, renewed if its folder is suspect."""
+        """Stop a replica that must not go on. It is opened again later, renewed if its folder is suspect."""
         ...
 
 
@@ -124,11 +125,11 @@ class Host(Protocol):
     worker: WorkerId
 
     def finish_work(self, group: Group, epoch: Epoch) -> None:
-        """End what somebody waits for, begin nothing of the kind, and then step WorkFinished."""
+        """Finish the work that a client waits for, begin no more of it, and then step WorkFinished."""
         ...
 
     def meter(self, group: GroupKey) -> Meter:
-        """Of the group's replicas here, also of those before this one."""
+        """Return the meter of the group's replicas here, which also counts for those before this one."""
         ...
 
     def on_growth(
@@ -138,7 +139,8 @@ class Host(Protocol):
         depots: Mapping[tuple[TaskId, str], DepotOffset],
         end: Offset,
     ) -> None:
-        """Entries of these tasks are applied, all below ``end``; and where depots end that have grown."""
+        """React to entries of these tasks that were applied, all below ``end``. ``depots`` has the new ends
+        of those depots that have grown."""
         ...
 
     def awaits_growth(self, group: Group) -> bool:
@@ -146,7 +148,7 @@ class Host(Protocol):
         ...
 
     def on_role_change(self, group: Group) -> None:
-        """Its role, its epoch, or whether it serves may be another."""
+        """React to a change of the replica's role, of its epoch, or of whether it serves."""
         ...
 
     @property
@@ -154,7 +156,8 @@ class Host(Protocol):
 
 
 class Group:
-    """Owned by the loop, like its log."""
+    """The driver of one replica: steps the core and carries out its effects. The loop owns it, like its
+    log."""
 
     def __init__(
         self,
@@ -167,7 +170,8 @@ class Group:
         state: AppliedState,
         unapplied: Sequence[Frame],
     ) -> None:
-        """``unapplied``: what the log holds from where the state ends."""
+        """Make the driver of an opened replica; ``unapplied`` is what the log holds from where the state
+        ends."""
         self.host = host
         self.plan = plan
         self.key = plan.key
@@ -182,31 +186,32 @@ class Group:
         #: Looked at by the applier: whether the loop is to be woken for what is applied.
         self.awaits_applied = True
         self._log = structlog.get_logger().bind(group=str(plan.key), worker=host.worker)
-        #: In the log and not yet handed to the applier.
+        #: Frames that are in the log and not yet handed to the applier.
         self._unapplied: deque[Frame] = deque(unapplied)
         self._gathering = Gathering(state.applied, self._apply, host.loop.call_after)
-        #: Handed to the applier: up to where, the entries, and where their depots end then.
+        #: Runs that were handed to the applier: the end of each, its entries, and where their depots end
+        #: then.
         self._applying: deque[tuple[Offset, list[Frame], dict[tuple[TaskId, str], DepotOffset]]] = deque()
         #: Where depots end with all that was handed to the applier, and with all that is applied.
         self._coming_ends: dict[tuple[TaskId, str], DepotOffset] = {}
         self.depot_ends: dict[tuple[TaskId, str], DepotOffset] = {}
-        #: The version whose deletions are the latest among these, by task.
+        #: The version of the latest deletions among all that was handed to the applier, by task.
         self._coming_dropped: dict[TaskId, int] = {}
-        #: Of depot entries that are being applied, or lately were, by offset: where their records are in the
-        #: depot.
+        #: Where the records of a depot entry are in the depot, by the entry's offset; of entries that are
+        #: being applied, or lately were.
         self.bases: dict[Offset, DepotOffset] = {}
         self._find_depots()
-        #: How often something was applied, by task.
+        #: How many runs were applied, by task.
         self.growth: dict[TaskId, int] = {}
         self._effects: deque[Effect] = deque()
-        #: A truncation waits for a write in flight, and then for the disk; effects behind it wait too, and
-        #: behind an install.
+        #: Whether effects wait: for a truncation, which waits for a write in flight and then for the disk, or
+        #: for an install.
         self._waits = False
-        #: Its log and its state are being replaced.
+        #: Whether its log and its state are being replaced.
         self.installing = False
         self._shortening = Shortening(host.commit, host.disk)
         self._running = False
-        #: Left for the end of the turn.
+        #: Entries for followers that wait for the end of the turn.
         self._outbox = Outbox(
             self._send_entries, self.step, in_next_turn=lambda: host.loop.call_soon(self._begin_turn)
         )
@@ -217,9 +222,9 @@ class Group:
         #: Names of depots that the epoch's appends may create, by task.
         self._let_in: dict[TaskId, set[str]] = {}
         self._let_in_epoch = Epoch(0)
-        #: What a follower got last: start, end and bytes.
+        #: What was last sent to a follower: start, end and bytes.
         self._last_blob = NO_BLOB
-        #: What followers get once it is in memory; and what is, for certain.
+        #: Messages whose entries are being read into memory, and those whose entries are there, by follower.
         self._fetching: dict[WorkerId, effects.SendEntries] = {}
         self._fetched: dict[WorkerId, effects.SendEntries] = {}
         recovered = Recovered(
@@ -236,8 +241,9 @@ class Group:
     # Events in, effects out.
 
     def step(self, event: Event) -> None:
-        """Raises InvariantViolation for whatever goes wrong: a replica that stands between two states must
-        not go on, although whoever caused the event would answer an error and do so."""
+        """Step the core and carry out what it wants. Raises InvariantViolation for whatever goes wrong: a
+        replica that stands between two states must not go on, although the cause of the event would answer an
+        error and do so."""
         if self.closed:
             return
         begun = perf_counter()
@@ -256,7 +262,8 @@ class Group:
             raise InvariantViolation("a step of a replica was not carried out", values) from error
 
     def answer_sampled(self, request: int) -> effects.Result:
-        """Whether what was just looked up may be shown; if it :attr:`answers_at_once`. Nothing changes."""
+        """Whether what was just looked up may be shown. To be called only if it :attr:`answers_at_once`;
+        nothing changes."""
         begun = perf_counter()
         match self.replica.step(events.Read(request=request, is_sampled=True), self.host.loop.now):
             case [effects.Reply(result=result)]:
@@ -266,7 +273,7 @@ class Group:
                 raise InvariantViolation("a sampled read is not answered", {"effects": happened})
 
     def reconsider(self) -> None:
-        """Others may wait for what is applied than before."""
+        """Look again, at the end of the turn, whether somebody waits for what is applied."""
         self._await_turn_end()
 
     def _await_turn_end(self) -> None:
@@ -295,7 +302,7 @@ class Group:
         self._schedule()
 
     def storage_failed(self, error: StorageError | StorageCorrupt) -> None:
-        """Its log, that is: it stops."""
+        """Report to the core that the log failed; the replica stops."""
         self.step(events.StorageFailed(why=str(error), suspect=not is_lack_of_space(error)))
 
     def _carry_out_all(self) -> None:
@@ -393,7 +400,8 @@ class Group:
         self._await_turn_end()
 
     def on_committed(self, end: Offset | StorageError) -> None:
-        """The committer finished a round. Of what it covers, only the last need be told."""
+        """Handle the end of a round of the committer. Of the writes that it covers, only the last is reported
+        to the core."""
         if isinstance(end, StorageError):
             self.storage_failed(end)
             return
@@ -408,7 +416,7 @@ class Group:
         self.step(events.LogCut(start=start))
 
     def _truncate(self, end: Offset, then: events.Persisted) -> None:
-        """Called when no write is in flight."""
+        """Truncate the log. To be called when no write is in flight."""
         if not self.closed:
             self._shortening.truncate(
                 self.log, end, lambda: self._on_truncated(end, then), self._on_truncation_failed
@@ -460,8 +468,9 @@ class Group:
         return events.Sent(to=effect.to, incarnation=effect.message.to, attempt=effect.attempt, end=end)
 
     def _waits_for_disk(self, effect: effects.SendEntries) -> bool:
-        """Old entries that are not in memory are fetched on a thread, and sent in a later turn: the loop
-        reads from memory only, one message for each follower in a turn."""
+        """Whether the entries of a message have to be read from the disk first. Then they are fetched on a
+        thread, and sent in a later turn: the loop reads from memory only, one message for each follower in a
+        turn."""
         to = effect.to
         if to not in self._fetching:
             fetch = self.log.absent(effect.start, effect.max_bytes)
@@ -505,7 +514,7 @@ class Group:
         return grown
 
     def _place_removal(self, frame: Frame, grown: dict[tuple[TaskId, str], DepotOffset]) -> None:
-        """A depot that is dropped begins anew."""
+        """Note what a removal does to the ends of depots: a depot that is dropped begins anew."""
         task, removal = frame.header.task, parse_removal(payload(frame))
         if isinstance(removal, Drop) and removal.version > self._coming_dropped[task]:
             self._coming_dropped[task] = removal.version
@@ -526,6 +535,8 @@ class Group:
         self.bases.clear()
 
     def on_applied(self, end: Offset) -> None:
+        """Handle that everything below ``end`` is applied: step the core, and report which depots have
+        grown."""
         self.step(events.Applied(end=end))
         tasks: set[TaskId] = set()
         depots: dict[tuple[TaskId, str], DepotOffset] = {}
@@ -543,6 +554,7 @@ class Group:
     # A leader's state takes the place of this one.
 
     def installed(self, storage: ReplicaStorage, history: tuple[EpochStart, ...]) -> None:
+        """Go on with a leader's state, which has taken the place of this replica's log and state."""
         if self.closed:
             return
         self.log, self.state = storage.log, storage.state
@@ -556,7 +568,7 @@ class Group:
         self._end_install(events.StateInstalled(end=end, history=history, producers=producers))
 
     def install_failed(self) -> None:
-        """The old state stands."""
+        """Go on with the old state, since a leader's state was not installed."""
         if not self.closed:
             self._end_install(events.TransferFailed())
 
@@ -569,7 +581,8 @@ class Group:
 
     @property
     def answers_at_once(self) -> bool:
-        """It leads, and all that is acknowledged is applied: a read need not wait for anything."""
+        """Whether it leads, and all that is acknowledged is applied, so that a read need not wait for
+        anything."""
         replica, leader = self.replica, self.replica.leading
         if leader is None or replica.stopped or self.closed:
             return False
@@ -577,12 +590,14 @@ class Group:
 
     @property
     def leader(self) -> Leader | None:
+        """The part of the core that leads, or None if this replica does not."""
         return self.replica.leading
 
     def session_started(self, incarnation: Incarnation) -> None:
         self.step(events.SessionStarted(incarnation=incarnation))
 
     def view(self) -> control.ReplicaView:
+        """Describe the replica to people."""
         catchup = self.host.catchup.receiving.view(self.key)
         return replica_view(self.replica, self.plan, self.since, self.host.loop.now, catchup)
 
@@ -607,7 +622,8 @@ class Group:
         return True
 
     def unapplied_batches(self, task: TaskId, depot: str) -> Iterator[tuple[DepotOffset, Frame]]:
-        """In the log and not known to be applied, each with where it is in the depot, or will be."""
+        """Iterate over batches of a depot that are in the log and not known to be applied, each with where it
+        is in the depot, or will be."""
         for _, frames, _ in self._applying:
             for frame in frames:
                 base = self.bases.get(frame.header.offset)
@@ -620,7 +636,7 @@ class Group:
                 at = DepotOffset(at + frame.header.count)
 
     def close(self) -> None:
-        """The caller has made sure that nothing of it is in flight."""
+        """Close the log and the state. The caller has made sure that nothing of the replica is in flight."""
         self.closed = self._gathering.rests = True
         try:
             self.log.close()
@@ -629,7 +645,7 @@ class Group:
 
 
 def is_lack_of_space(error: StorageError | StorageCorrupt) -> bool:
-    """Nothing that was written is in doubt, and it passes when there is space again."""
+    """Whether an error comes from lack of space: then nothing that was written is in doubt, and it passes."""
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno in _NO_SPACE
 

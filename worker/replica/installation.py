@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class Installation:
-    """Of one state. The group waits: nothing of it is applied or written until this has ended."""
+    """The installation of one state. The group waits: nothing of it is applied or written until this has
+    ended."""
 
     def __init__(
         self,
@@ -28,7 +29,7 @@ class Installation:
         identity: Identity,
         on_replaced: Callable[[Group, ReplicaStorage], None],
     ) -> None:
-        """``on_replaced`` hears of the storage before the group takes it over."""
+        """Prepare; ``on_replaced`` is called with the storage before the group takes it over."""
         self._group = group
         self._folder = folder
         self._identity = identity
@@ -36,17 +37,18 @@ class Installation:
         self._storage: ReplicaStorage | None = None
 
     def carry_out(self, install: Install) -> None:
-        """On a thread: close the replica's files, replace them by what is staged, and open these."""
+        """Close the replica's files, replace them by what is staged, and open these. Runs on a thread for the
+        disk."""
         self._group.state.close()
         self._group.log.close()
         self._storage = self._folder.install(install, self._identity)
 
     def finish(self, history: tuple[EpochStart, ...]) -> None:
-        """On the loop: the group goes on with what was installed."""
+        """Let the group go on with what was installed. Runs on the loop."""
         storage = present(self._storage, "installed storage")
         self._on_replaced(self._group, storage)
         self._group.installed(storage, history)
 
     def fail(self, why: str) -> None:
-        """On the loop: the replica stops, and its folder is opened again."""
+        """Stop the replica, whose folder is opened again later. Runs on the loop."""
         self._group.host.replicas.stop(self._group, why, renew=False)

@@ -43,6 +43,7 @@ class _KindMeter:
         self.failures: Counter[str] = Counter()
 
     def told(self) -> KindWindow:
+        """Return the window of what was counted."""
         return KindWindow(
             entries=self.entries,
             bytes=self.bytes,
@@ -61,6 +62,7 @@ class _TopologyMeter:
         self.lag = self.retrying = self.parked = NO_LOOKS
 
     def told(self) -> TopologyWindow:
+        """Return the window of what was counted."""
         return TopologyWindow(
             batches=self.batches,
             records=self.records,
@@ -71,10 +73,10 @@ class _TopologyMeter:
 
 
 class Meter:
-    """Of one replica."""
+    """Measures one replica."""
 
     def __init__(self) -> None:
-        #: Created here as a leader and not decided: end, kind, entries, bytes, when.
+        #: Entries that were created here as a leader and are not committed: end, kind, entries, bytes, when.
         self._underway: deque[tuple[Offset, Kind, int, int, float]] = deque()
         self._isr: frozenset[WorkerId] = frozenset()
         self.story: deque[StoryLine] = deque(maxlen=STORY_LINES)
@@ -94,12 +96,14 @@ class Meter:
     # From the loop.
 
     def created(self, frames: Sequence[Frame]) -> None:
+        """Begin to time entries that this leader has created."""
         now = _clock()
         for frame in frames:
             header = frame.header
             self._underway.append((header.end_offset, header.kind, header.count, frame.size_bytes, now))
 
     def decided(self, end: Offset) -> None:
+        """Count and time the entries below ``end``, which are committed."""
         if not self._underway or self._underway[0][0] > end:
             return
         now = _clock()
@@ -111,7 +115,7 @@ class Meter:
             meter.replicate.add(now - created)
 
     def answered(self, kind: Kind, result: effects.Result) -> None:
-        """What became of an append, whoever asked for it."""
+        """Count an append that was refused or whose outcome is unknown, whatever asked for it."""
         match result:
             case effects.Refused(reason=reason):
                 self._of(kind).failures[reason.value] += 1
@@ -124,7 +128,7 @@ class Meter:
         self._events[event] += times
 
     def noted(self, event: str, fields: dict[str, Any]) -> None:
-        """A transition of the replica."""
+        """Record a transition of the replica in the group's story."""
         line = StoryLine(at_ms=time.time_ns() // 1_000_000, event=event, fields=fields)
         self.story.append(line)
         self._lines.append(line)
@@ -150,10 +154,12 @@ class Meter:
                 pass
 
     def look(self, **numbers: float) -> None:
+        """Add one look at each of these numbers, which are sampled once a second."""
         for name, value in numbers.items():
             self._looks[name] = self._looks.get(name, NO_LOOKS).with_look(value)
 
     def look_at_replog(self, standing: str, *, size: int, unapplied: int) -> None:
+        """Add one look at the size of the replog, and at its part that is not applied."""
         before = self._replogs.get(standing, NO_REPLOG)
         self._replogs[standing] = ReplogLooks(
             before.size.with_look(size), before.unapplied.with_look(unapplied)
@@ -163,13 +169,13 @@ class Meter:
         self._led_epoch = epoch
 
     def ran(self, topology: str, records: int) -> None:
-        """A batch of records, or the part of a microbatch."""
+        """Count a batch of records, or the part of a microbatch, that a topology ran."""
         meter = self._of_topology(topology)
         meter.batches += 1
         meter.records += records
 
     def called(self, times: Iterable[Timed]) -> None:
-        """Functions of the module."""
+        """Add the times that calls of the module's functions took."""
         for each in times:
             histogram = self._functions.get(each.function)
             if histogram is None:
@@ -182,7 +188,7 @@ class Meter:
     def look_at_topology(
         self, topology: str, *, lag: int | None, retrying: int | None, parked: int | None
     ) -> None:
-        """None: not known here."""
+        """Add one look at a topology; None for a number that is not known here."""
         meter = self._of_topology(topology)
         if lag is not None:
             meter.lag = meter.lag.with_look(lag)
@@ -194,13 +200,15 @@ class Meter:
     # From the applying thread.
 
     def applied_run(self, frames: Iterable[Frame], seconds: float) -> None:
+        """Add the time that it took to apply a run of entries. Called by the applying thread."""
         for kind in {frame.header.kind for frame in frames}:
             self._of(kind).apply.add(seconds)
 
     # From the loop again.
 
     def take(self, **standing: Any) -> GroupWindow:
-        """The window that ends now. A run that is applied meanwhile may count for it or for the next."""
+        """Return the window that ends now, and begin another. A run that is applied meanwhile may count for
+        either."""
         kinds, events, looks, busy = self._kinds, self._events, self._looks, self.busy_seconds
         topologies, functions = self._topologies, self._functions
         replogs, led_epoch, lines = self._replogs, self._led_epoch, self._lines

@@ -18,8 +18,9 @@ _start = attrgetter("start")
 
 
 class Outbox:
-    """Of one group. ``send`` tells what was sent, if anything was; ``on_sent`` hears that when no other waits
-    to go, and may put the next message of the same follower."""
+    """The outbox of one group's leader: entries for followers. ``send`` returns what was sent, if anything
+    was; ``on_sent`` is called with that once no other message waits to go, and may put the next one for the
+    same follower."""
 
     def __init__(
         self,
@@ -37,7 +38,8 @@ class Outbox:
         self._waiting.append(effect)
 
     def send_turn(self) -> None:
-        """May be called again in the same turn; ``in_next_turn`` is called if something is left."""
+        """Send one message to each follower. May be called again in the same turn; ``in_next_turn`` is called
+        if something is left."""
         if self._waiting and not self._rests:
             self._send_waiting()
             if self._waiting:
@@ -45,10 +47,11 @@ class Outbox:
                 self._in_next_turn()
 
     def begin_turn(self) -> None:
+        """Allow messages again that were left for this turn."""
         self._rests = False
 
     def send_all(self) -> None:
-        """Before the log is cut."""
+        """Send everything that waits, before the log is cut."""
         while self._waiting:
             self._send_waiting()
 

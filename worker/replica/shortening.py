@@ -25,7 +25,7 @@ OnFailure: TypeAlias = Callable[[StorageError | StorageCorrupt], None]
 
 
 class Shortening:
-    """Owned by the loop, like the log."""
+    """Truncates and cuts the log of one replica, off the loop. The loop owns it, like the log."""
 
     def __init__(self, commit: GroupCommit, disk: DiskThreads) -> None:
         self._commit = commit
@@ -35,7 +35,8 @@ class Shortening:
     def cut(
         self, replog: Replog, start: Offset, then: Callable[[Offset], None], on_failure: OnFailure
     ) -> None:
-        """``then`` is told the log's new start. A cut that is asked for during another one will be again."""
+        """Remove the log's oldest entries, up to about ``start``; ``then`` gets the log's new start. A cut
+        that is asked for during another one does nothing: it will be asked for again."""
         first = None if self._is_cutting else replog.cut_point(start)
         if first is None:
             return
@@ -52,7 +53,8 @@ class Shortening:
         self._disk.run(lambda: replog.remove_below(first), removed)
 
     def truncate(self, replog: Replog, end: Offset, then: Callable[[], None], on_failure: OnFailure) -> None:
-        """To be called when the log is quiet; it stays so until it is done."""
+        """Remove the log's entries from ``end`` on. To be called when the log is quiet; it stays so until
+        this is done."""
         release = self._commit.hold(replog, writes=False)
 
         def shortened(error: Exception | None) -> None:

@@ -51,10 +51,12 @@ class ReplicaStorage:
     log: Replog
     state: AppliedState
     unapplied: list[Frame]
-    """What the log holds from where the state ends: read while it is opened, where that may take time."""
+    """What the log holds from where the state ends; read while the replica is opened, where that may take
+    time."""
 
     @property
     def storage_id(self) -> StorageId:
+        """The random id that stands for all that this replica ever confirmed."""
         return self.identity.storage_id
 
     def close(self) -> None:
@@ -74,7 +76,8 @@ class ReplicaFolder:
         pool: Executor,
         restored: RestoredFrom | None = None,
     ) -> None:
-        """``restored``: a replica that would begin empty begins with this instead."""
+        """Name the folder of a replica; if ``restored`` is given, a replica that would begin empty begins
+        with that."""
         self._restored = restored
         self._path = path
         self._plan = plan
@@ -82,7 +85,7 @@ class ReplicaFolder:
         self._pool = pool
 
     def open(self) -> ReplicaStorage:
-        """What is there, or a beginning. Raises UsageError for a folder of another cluster or group."""
+        """Open what is there, or begin empty. Raises UsageError for a folder of another cluster or group."""
         folder, identity = self._identify()
         try:
             return self._open(folder, identity)
@@ -95,8 +98,8 @@ class ReplicaFolder:
         return ReplicaStorage(identity, *self._open_both(OsFolder(self._path / "replog"), create=False))
 
     def check_room(self) -> None:
-        """Raises OSError unless there is room for a while: a replica that stopped for lack of space must not
-        come back only to stand for leader and stop again."""
+        """Check that there is room for a while, or raise OSError: a replica that stopped for lack of space
+        must not come back only to stand for leader and stop again."""
         probe = self._path / "room"
         try:
             with probe.open("wb") as file:
@@ -106,7 +109,7 @@ class ReplicaFolder:
             probe.unlink(missing_ok=True)
 
     def renew(self, why: str) -> ReplicaStorage:
-        """A beginning, because what is there cannot be trusted any more."""
+        """Set aside what is there, because it cannot be trusted any more, and begin empty."""
         return self._renew(*self._identify(), why)
 
     def _identify(self) -> tuple[OsFolder, Identity]:
@@ -136,7 +139,8 @@ class ReplicaFolder:
         return ReplicaStorage(identity, *opened)
 
     def _seed(self, restored: RestoredFrom, storage_id: StorageId) -> None:
-        """As a state that a leader sent would be installed: a crash leaves nothing or all of it."""
+        """Fill the folder from a snapshot, as a state that a leader sent is installed: a crash leaves nothing
+        or all of it."""
         log.info("replica_restoring", group=str(self._plan.key), folder=restored.folder)
         end = stage(restored, self._plan.tasks, self._path / INCOMING / "state")
         before = EpochStart(Epoch(0), Offset(0))
@@ -178,7 +182,7 @@ class ReplicaFolder:
 
 
 def frames_from(replog: Replog, start: Offset) -> list[Frame]:
-    """To the end of the log."""
+    """Read the frames of a log from an offset to its end."""
     frames: list[Frame] = []
     at = start
     while at < replog.end_offset:

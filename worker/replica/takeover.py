@@ -42,19 +42,20 @@ PREPARING = "preparing-"
 
 
 class Takeover(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the file."""
+    """The content of the file that says where the tasks' files are."""
 
     grouping: int
     start: Offset
-    """Of the log."""
+    """Where the log begins."""
     epoch: Epoch
-    """The highest in which any of the old logs was sealed; it counts as the one that ran below ``start``."""
+    """The highest epoch in which any of the old logs was sealed; it counts as the one that ran below
+    ``start``."""
     sources: dict[TaskId, str]
     """The folder, beside this one, of the replica that has each task."""
 
 
 def planned(grouping: int, seals: Mapping[TaskId, tuple[str, Seal]]) -> Takeover:
-    """For tasks in these folders, sealed like that."""
+    """Plan the takeover of tasks that are in these folders, with these seals."""
     return Takeover(
         grouping=grouping,
         start=Offset(max(seal.offset for _, seal in seals.values()) + 1),
@@ -64,7 +65,8 @@ def planned(grouping: int, seals: Mapping[TaskId, tuple[str, Seal]]) -> Takeover
 
 
 def prepare(replica: Path, takeover: Takeover, *, cluster: str, group: str, boot_id: str) -> StorageId:
-    """Make the folder, unless it is there: then it keeps its storage id, which may be listed by now."""
+    """Make the folder of the next replica, unless it is there: then it keeps its storage id, which may be
+    listed by now."""
 
     def identify(folder: Path) -> StorageId:
         identity = open_identity(
@@ -98,7 +100,7 @@ def prepare(replica: Path, takeover: Takeover, *, cluster: str, group: str, boot
 
 
 def take_files(replica: Path, takeover: Takeover) -> None:
-    """Move the tasks' files here. Nobody has them open. Raises StateCorrupt if one is nowhere."""
+    """Move the tasks' files here, which nobody has open. Raises StateCorrupt if one is nowhere."""
     state = replica / "state"
     state.mkdir(exist_ok=True)
     for task, folder in takeover.sources.items():
@@ -115,12 +117,14 @@ def take_files(replica: Path, takeover: Takeover) -> None:
 
 
 def finish(replica: Path) -> None:
+    """Delete the takeover file: the replica has all its files."""
     folder = OsFolder(replica)
     folder.remove(TAKEOVER)
     folder.sync()
 
 
 def read(replica: Path) -> Takeover:
+    """Read the takeover file of a replica."""
     content, _, checksum = (replica / TAKEOVER).read_bytes().partition(b"\n")
     if checksum == b"%08x\n" % crc32c(content):
         try:

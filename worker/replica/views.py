@@ -36,6 +36,7 @@ class Since:
         self._at = now
 
     def look(self, replica: Replica, now: Millis) -> Millis:
+        """Compare the replica's condition with the one before, and return since when it is in it."""
         condition = condition_of(replica)
         if condition != self._condition:
             self._condition = condition
@@ -44,7 +45,7 @@ class Since:
 
 
 def condition_of(replica: Replica) -> Condition:
-    """Role, epoch, stalled, serving, leaderless."""
+    """Return the condition of a replica: role, epoch, stalled, serving, leaderless."""
     leader = replica.leading
     return (
         replica.role_name,
@@ -60,7 +61,8 @@ def _is_leaderless(replica: Replica) -> bool:
 
 
 def is_stalled(leader: Leader) -> bool:
-    """Appends are refused: laggards that min-ISR forbids to drop, or too few members to begin with."""
+    """Whether a leader refuses appends: laggards that min-ISR forbids to drop, or too few members to begin
+    with."""
     return leader.stalled or leader.membership.is_short()
 
 
@@ -71,6 +73,7 @@ def replica_view(
     now: Millis,
     catchup: control.CatchupView | None = None,
 ) -> control.ReplicaView:
+    """Describe a replica that runs."""
     record = replica.record
     leader = replica.leading if not replica.stopped else None
     since = since_at.look(replica, now)
@@ -137,6 +140,7 @@ class Stopped:
     last: control.ReplicaView | None = None
 
     def view(self, now: Millis) -> control.ReplicaView:
+        """Describe the replica to people, as one that is stopped."""
         return msgspec.structs.replace(
             self.last or self._never_ran(),
             role=RoleName.STOPPED,

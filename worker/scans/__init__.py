@@ -1,4 +1,4 @@
-"""Scans: whoever wants all of a worker's state reads it in a process of its own, as of one apply offset.
+"""Scans: all of a worker's state, read as of one apply offset by a process of its own.
 
 | module | holds |
 |---|---|

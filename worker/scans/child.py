@@ -38,7 +38,7 @@ from stretto.worker.scans import protocol
 from stretto.worker.scans.pins import NoPin, Pin, Pins
 
 NICENESS = 5
-"""Replication comes first."""
+"""The niceness of the process, since replication comes first."""
 REQUESTS_PER_TURN = 16
 ADMISSIONS_PER_TURN = 256
 BATCHES_BYTES_MAX = 16 * 1024 * 1024
@@ -50,13 +50,15 @@ Answer: TypeAlias = tuple[scans.FromScans, Sequence[Buffer]]
 
 
 class ScanProcess:
+    """The scan process: keeps pins, and answers its worker and the readers."""
+
     def __init__(self, control: socket.socket, start: protocol.Start) -> None:
-        """Raises StrettoError if it cannot listen."""
+        """Listen on any port. Raises StrettoError if that fails."""
         self._control = control
         self._idle_ms = start.idle_ms
         self._log = log.bind(worker=start.worker)
         self._pins = Pins()
-        #: Since when there has been no pin.
+        #: The time since when there has been no pin.
         self._idle_since = boot_time_ms()
         key = ClusterKey(start.public, start.secret) if start.public else None
         self._sparing = Sparing(self._log)
@@ -64,11 +66,11 @@ class ScanProcess:
         self._listener = Listener(self._context, f"{start.host}:0", key, boot_time_ms())
         self._router = self._listener.router
         self.address = self._listener.address
-        #: When to look after the bounds of connections; None while there are none.
+        #: The time of the next look at the bounds of connections; None while there are none.
         self._look_at: int | None = None
 
     def run(self) -> None:
-        """Until the worker is gone, or there is nothing to do."""
+        """Answer requests until the worker is gone, or until there is nothing to do."""
         poller = zmq.Poller()
         for each in self._listener.sockets:
             poller.register(each, zmq.POLLIN)
@@ -93,7 +95,8 @@ class ScanProcess:
                 return
 
     def _admit(self) -> None:
-        """Let in everybody who waits: a turn that answers readers may take long, and many come at once."""
+        """Let in all connections that wait: a turn that answers readers may take long, and many come at
+        once."""
         for _ in range(ADMISSIONS_PER_TURN):
             if not self._listener.admit():
                 return
@@ -319,6 +322,7 @@ def _bounds(pin: Pin, message: scans.FindBounds) -> scans.BoundsFound:
 
 
 def main(descriptor: int) -> None:
+    """Run the scan process of the worker at the other end of this descriptor."""
     logs.configure()
     os.nice(NICENESS)
     with socket.socket(fileno=descriptor) as control:

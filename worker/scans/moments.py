@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from stretto.zk.metastore import Metastore
 
 QUERIES_MAX = 64
-"""Of one plan."""
+"""How many queries of one plan have their znodes kept."""
 FORGET_MS = 8 * 24 * 3_600_000
-"""Longer than any pin lasts."""
+"""How long the znodes of a plan are kept after its last query: longer than any pin lasts."""
 FORGOTTEN_AT_ONCE = 8
 ANSWER_SECONDS = 5.0
 
@@ -74,7 +74,7 @@ class Host(Protocol):
 
 
 class MomentCalls:
-    """Answers calls about moments, on a thread of its own. Owned by the loop."""
+    """Answers calls about moments, on a thread of its own. The loop owns it."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
@@ -82,6 +82,7 @@ class MomentCalls:
         self._is_closing = False
 
     def asked(self, call: MomentCall, then: Callable[[Found | StrettoError], None]) -> None:
+        """Answer a call; ``then`` is called on the loop."""
         if call.module != self._worker.config.module:
             then(UsageError(f"worker {self._worker.worker} serves no module {call.module}"))
             return
@@ -118,6 +119,7 @@ class Moments:
         self._path = metastore.paths.reads_of_plan(module, plan)
 
     def answer(self, call: MomentCall) -> Found:
+        """Carry out a call."""
         match call:
             case control.AnnounceMoment(query=query):
                 return self.announce(query)
@@ -129,7 +131,7 @@ class Moments:
                 return self.decide(offer)
 
     def announce(self, query: int) -> control.MomentFound:
-        """Let :meth:`find` tell that the moment of a query is about to be decided."""
+        """Announce that the moment of a query is about to be decided, so that :meth:`find` says so."""
         path = self._metastore.paths.announced_moment(self._module, self._plan, query)
         with contextlib.suppress(NodeExistsError):
             self._wait(lambda client: client.create_async(path, b"", makepath=True))
@@ -146,13 +148,14 @@ class Moments:
         return control.MomentFound(latest=latest, is_begun=self._announced(query) in children)
 
     def all(self) -> tuple[control.ReadMoment, ...]:
-        """Oldest first. Sees everything that was decided before it was asked."""
+        """Return all moments that are kept, oldest first, also every one that was decided before this was
+        called."""
         known = _queries_of(self._children(self._path, synced=True))
         found = (self._read(query) for query in known)
         return tuple(moment for moment in found if moment is not None)
 
     def decide(self, offer: control.ReadMoment) -> control.ReadMoment:
-        """What was decided for the query: the offer, or what was there before it."""
+        """Decide the moment of a query, and return what counts: the offer, or what was there before it."""
         if not offer.pinned or offer.query < 0:
             raise UsageError("a moment is of a query, and a pin for each group; this is none")
         children = self._children(self._path)
@@ -171,7 +174,7 @@ class Moments:
         return offer
 
     def _announced(self, query: int) -> str:
-        """The name of the znode that tells that a query's moment is about to be decided."""
+        """Return the name of the znode that says that a query's moment is about to be decided."""
         return self._metastore.paths.announced_moment(self._module, self._plan, query).rpartition("/")[2]
 
     def _sweep(self, children: list[str], decided: int) -> None:
@@ -186,7 +189,7 @@ class Moments:
             self._forget_plans()
 
     def _forget_plans(self) -> None:
-        """Delete plans that nobody has asked of for long. Their names begin with when they were made."""
+        """Delete plans that had no query for long. Their names begin with when they were made."""
         parent = self._metastore.paths.reads_of(self._module)
         before_ms = int(time.time() * 1_000) - FORGET_MS
         old = sorted(plan for plan in self._children(parent) if _made_ms(plan) < before_ms)
@@ -215,7 +218,7 @@ class Moments:
         return decode(data, control.ReadMoment, path)
 
     def _made_ms(self, path: str) -> int:
-        """When a znode was made, by ZooKeeper's clock; 0 if it is gone."""
+        """Return when a znode was made, by ZooKeeper's clock; 0 if it is gone."""
         stat = self._wait(lambda client: client.exists_async(path))
         return 0 if stat is None else int(stat.ctime)
 
@@ -233,7 +236,7 @@ class Moments:
 
 
 def _queries_of(children: list[str]) -> list[int]:
-    """The queries whose moment is among the znodes of a plan, oldest first."""
+    """Return the queries whose moment is among the znodes of a plan, oldest first."""
     return sorted(int(name) for name in children if name.isdecimal())
 
 
@@ -246,7 +249,7 @@ def _check_kept(query: int, known: list[int]) -> None:
 
 
 def _made_ms(plan: str) -> int:
-    """When a plan was made, by its name; 0 for one that is named otherwise."""
+    """Return when a plan was made, by its name; 0 for one that is named otherwise."""
     try:
         return int(plan[:12], 16)
     except ValueError:

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 MAP_BYTES = 64 << 30
 GROWTH = 16
-"""How often as large as it is now a file may become while it is pinned."""
+"""How many times its present size a file may reach while it is pinned."""
 PINS_MAX = 128
-"""Of one group: each takes a reader's slot in the files of its tasks."""
+"""How many pins one group may have: each takes a reader's slot in the files of its tasks."""
 READ_MS = 15_000
-"""How long a pin is kept at least all of whose parts were read: some may be read again."""
+"""How long a pin is kept at least once all of its parts were read: some may be read again."""
 ENDED_MAX = 1_000
 
 
 class NoPin(StrettoError):
-    """There is none of that name; the text says why, as far as that is known."""
+    """There is no pin of that name; the text says why, as far as that is known."""
 
 
 class PinnedTask:
@@ -47,7 +47,7 @@ class PinnedTask:
     def __init__(self, file: _File, txn: lmdb.Transaction[bytes], databases: dict[str, Database]) -> None:
         self._file = file
         self.txn = txn
-        #: Those that have rows, by their names in the file.
+        #: The databases that have rows, by their names in the file.
         self.databases = databases
         self._pages: Pages | None = None
         self._trees: dict[str, Tree] = {}
@@ -57,7 +57,7 @@ class PinnedTask:
         return self._file.page_bytes
 
     def tree(self, name: str) -> Tree:
-        """Of one of the databases."""
+        """Return the tree of one of the databases."""
         if name not in self._trees:
             if self._pages is None:
                 self._pages = map_pages(self._file.folder / "data.mdb", self.page_bytes)
@@ -72,30 +72,34 @@ class PinnedTask:
 
 @dataclass(slots=True)
 class Pin:
+    """A group's state as of one offset: a transaction on each of its tasks."""
+
     opened: Open
     tasks: dict[int, PinnedTask]
     opened_at: int
     used_at: int
     sent_bytes: int = 0
     parts: set[int] = field(default_factory=set)
-    """Those that were read to their end."""
+    """Parts that were read to their end."""
     read_at: int | None = None
-    """When all of them were, for the first time."""
+    """When all parts had been read for the first time."""
 
     @property
     def is_read(self) -> bool:
         return self.read_at is not None
 
     def is_left(self, now: int) -> bool:
-        """Whether nobody has read it for so long that whoever does would have renewed it."""
+        """Whether nobody has read the pin for so long that a reader would have renewed it."""
         return now - self.used_at > self.opened.idle_ms // 2
 
     def part_read(self, part: int, parts: int, now: int) -> None:
+        """Note that a part was read to its end."""
         self.parts.add(part)
         if self.read_at is None and len(self.parts) >= parts:
             self.read_at = now
 
     def task(self, number: int) -> PinnedTask:
+        """Return a task of the pin. Raises UsageError if its group does not have it."""
         found = self.tasks.get(number)
         if found is None:
             raise UsageError(
@@ -105,19 +109,22 @@ class Pin:
 
     @property
     def ends_at(self) -> int:
+        """When the pin ends if nobody reads it any more."""
         return min(self.used_at + self._patience_ms, self.opened_at + self.opened.max_age_ms)
 
     @property
     def _patience_ms(self) -> int:
-        """Whoever reads all of it again (a sort does, which samples first, and a join with itself) begins
-        within about the time that the first pass took: stages before it are as long. So a short read costs
-        the disk little, and a long one is not lost between two passes."""
+        """How long the pin is kept after it was last used. A reader that reads all of it again (a sort does,
+        which samples first, and a join with itself) begins within about the time that the first pass took:
+        stages before it are as long. So a short read costs the disk little, and a long one is not lost
+        between two passes."""
         if self.read_at is None:
             return max(self.opened.idle_ms, self.opened.hold_ms)
         shortened = min(self.opened.idle_ms, max(READ_MS, self.read_at - self.opened_at))
         return max(shortened, self.opened.hold_ms)
 
     def why_it_ends(self, now: int) -> str:
+        """Say why the pin ends, to be shown to its readers."""
         if now >= self.opened_at + self.opened.max_age_ms:
             return (
                 f"it was kept for {self.opened.max_age_ms / 1_000:g} s, as long as pin.max.age.millis allows"
@@ -139,20 +146,20 @@ class _Group:
 
 
 class Pins:
-    """``now`` is in milliseconds, of any clock that only goes forward."""
+    """The pins of a scan process. ``now`` is in milliseconds, of any clock that only goes forward."""
 
     def __init__(self, *, map_bytes: int = MAP_BYTES) -> None:
         self._map_bytes = map_bytes
         self._pins: dict[str, Pin] = {}
         self._groups: dict[str, _Group] = {}
-        #: Why each ended.
+        #: Why each of the latest pins that ended did.
         self._ended: OrderedDict[str, str] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._pins)
 
     def prepare(self, group: str, folder: str, tasks: tuple[int, ...]) -> None:
-        """Raises StorageError."""
+        """Open the files of a group that is about to be pinned. Raises StorageError."""
         known = self._groups.get(group)
         if known is not None and (known.folder, tuple(known.files)) == (folder, tasks):
             return
@@ -168,7 +175,7 @@ class Pins:
         self._groups[group] = _Group(folder, files)
 
     def open(self, message: Open, now: int) -> None:
-        """Raises StorageError."""
+        """Begin a pin: a transaction on each task. Raises StorageError."""
         self.prepare(message.group, message.folder, message.tasks)
         group = self._groups[message.group]
         if len(group.pins) >= PINS_MAX and not self._make_room(group, now):
@@ -185,8 +192,8 @@ class Pins:
         group.pins.add(message.pin)
 
     def _make_room(self, group: _Group, now: int) -> bool:
-        """Of pins that nobody seems to need: all of it was read, or half of its time has passed without
-        anybody reading it. Whoever reads a plan renews its pins more often than that."""
+        """Close a pin that nobody seems to need: all of it was read, or half of its time has passed without
+        anybody reading it. A reader of a plan renews its pins more often than that."""
         pins = [self._pins[pin] for pin in group.pins]
         unneeded = [pin for pin in pins if not pin.opened.hold_ms and (pin.is_read or pin.is_left(now))]
         if unneeded:
@@ -196,7 +203,7 @@ class Pins:
         return bool(unneeded)
 
     def find(self, pin: str, now: int) -> Pin:
-        """For somebody who reads it, which renews it. Raises NoPin."""
+        """Return a pin to be read, which renews it. Raises NoPin."""
         found = self._pins.get(pin)
         if found is None:
             raise NoPin(self._ended.get(pin, "the process that kept it has been started anew"))
@@ -204,7 +211,7 @@ class Pins:
         return found
 
     def renew(self, pins: tuple[str, ...], now: int) -> tuple[str, ...]:
-        """Keep pins for somebody who reads others of the same plan, and these when their turn comes; returns
+        """Renew pins for a reader that reads others of the same plan, and these when their turn comes; return
         those that are gone."""
         for pin in pins:
             if pin in self._pins:
@@ -212,7 +219,7 @@ class Pins:
         return tuple(pin for pin in pins if pin not in self._pins)
 
     def close(self, pin: str, why: str) -> Pin | None:
-        """The one that ended, if there was one."""
+        """End a pin; return it, if there was one."""
         found = self._pins.pop(pin, None)
         if found is None:
             return None
@@ -228,6 +235,7 @@ class Pins:
         return found
 
     def forget(self, group: str, why: str) -> list[Pin]:
+        """End all pins of a group, and close its files; return the pins."""
         known = self._groups.get(group)
         if known is None:
             return []
@@ -236,7 +244,7 @@ class Pins:
         return [pin for pin in ended if pin is not None]
 
     def expire(self, now: int) -> list[tuple[Pin, str]]:
-        """Close those whose time is over."""
+        """Close the pins whose time is over; return them, with why."""
         over = [(pin, pin.why_it_ends(now)) for pin in self._pins.values() if pin.ends_at <= now]
         for pin, why in over:
             self.close(pin.opened.pin, why)
@@ -247,7 +255,7 @@ class Pins:
         return min((pin.ends_at for pin in self._pins.values()), default=None)
 
     def list(self, now: int) -> tuple[Kept, ...]:
-        """Oldest first."""
+        """Describe the pins, oldest first."""
         pins = sorted(self._pins.values(), key=lambda pin: pin.opened_at)[:LISTED_MAX]
         return tuple(
             Kept(
@@ -269,7 +277,7 @@ class Pins:
 
 
 class _File:
-    """The LMDB file of a task, which its worker writes."""
+    """The LMDB file of a task, which its worker writes, opened for reading."""
 
     def __init__(self, folder: Path, map_bytes: int) -> None:
         self.folder = folder
@@ -288,7 +296,7 @@ class _File:
         self.page_bytes = int(self._env.stat()["psize"])
 
     def begin(self, *, is_free: bool) -> PinnedTask:
-        """A transaction as of now. ``is_free``: there is no other one."""
+        """Begin a transaction as of now. ``is_free`` says that there is no other one on the file."""
         try:
             self._open_databases(is_free=is_free)
             txn = self._begin(is_free=is_free)
@@ -310,7 +318,8 @@ class _File:
             return self._env.begin()
 
     def _open_databases(self, *, is_free: bool = True) -> None:
-        """A handle is known to transactions that begin after it was made, in one of its own."""
+        """Make handles for databases that have none. Only transactions that begin later know a handle, and it
+        is made in one of its own."""
         txn = self._begin(is_free=is_free)
         with txn.cursor() as cursor:
             missing = [name for name in cursor.iternext(values=False) if name.decode() not in self._databases]

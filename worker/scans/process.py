@@ -27,12 +27,14 @@ T = TypeVar("T", bound=protocol.FromChild)
 
 
 class Gone(RetriableError):
-    """The process has ended."""
+    """The scan process has ended."""
 
 
 class ScanProcess:
+    """The scan process of a worker. Each request waits for its answer."""
+
     def __init__(self, worker: str, host: str, key: ClusterKey | None, idle_ms: int) -> None:
-        """Raises StrettoError if it cannot be started."""
+        """Start the process, and wait until it listens. Raises StrettoError if it cannot be started."""
         self._numbers = itertools.count(1)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -58,29 +60,33 @@ class ScanProcess:
             raise
 
     def prepare(self, group: str, folder: str, tasks: tuple[int, ...], timeout: float) -> None:
+        """Have the process open the files of a group that is about to be pinned."""
         self._ask(protocol.Prepare(next(self._numbers), group, folder, tasks), protocol.Done, timeout)
 
     def open(self, message: protocol.Open, timeout: float) -> None:
-        """The number is given here."""
+        """Have the process begin a pin; the number of the request is set here."""
         message = msgspec.structs.replace(message, number=next(self._numbers))
         self._ask(message, protocol.Done, timeout)
 
     def close(self, pin: str, why: str, timeout: float) -> None:
+        """Have the process end a pin."""
         self._ask(protocol.Close(next(self._numbers), pin, why), protocol.Done, timeout)
 
     def forget(self, group: str, why: str, timeout: float) -> None:
+        """Have the process end all pins of a group, and close its files."""
         self._ask(protocol.Forget(next(self._numbers), group, why), protocol.Done, timeout)
 
     def list(self, timeout: float) -> tuple[protocol.Kept, ...]:
+        """Return the pins that the process keeps."""
         return self._ask(protocol.List(next(self._numbers)), protocol.Listed, timeout).pins
 
     def kill(self) -> None:
-        """From any thread, as long as it is not ended."""
+        """Kill the process. Safe from any thread, as long as it is not ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
     def end(self) -> int:
-        """Kill it if it runs, and wait; how it ended."""
+        """Kill the process if it runs, wait, and return its exit code."""
         self._control.close()
         self.kill()
         status = self._process.wait()
@@ -88,7 +94,8 @@ class ScanProcess:
         return status
 
     def _ask(self, message: protocol.ToChild, kind: type[T], timeout: float) -> T:
-        """Answers of earlier requests, which were given up, are passed over."""
+        """Send a request and return its answer. Answers to earlier requests, which were given up, are passed
+        over."""
         deadline = time.monotonic() + timeout
         try:
             self._control.settimeout(timeout)

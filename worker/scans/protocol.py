@@ -12,36 +12,38 @@ import msgspec
 
 MESSAGE_BYTES_MAX = 1 << 20
 LISTED_MAX = 200
-"""Pins that are told, so that a message stays small."""
+"""How many pins are listed at most, so that a message stays small."""
 
 
 class Start(msgspec.Struct, frozen=True, tag="start", gc=False):
+    """Listen, and serve this worker. The first message; answered with Ready or Failed."""
+
     number: int
     worker: str
     host: str
-    """Where it is to listen, on any port."""
+    """The host where the process is to listen, on any port."""
     public: bytes
     secret: bytes
-    """The cluster key; empty without one."""
+    """The secret half of the cluster key; empty without one."""
     idle_ms: int
-    """The process ends when there has been no pin for so long."""
+    """How long the process goes on without any pin before it ends."""
 
 
 class Open(msgspec.Struct, frozen=True, tag="open", gc=False):
-    """Begin a read transaction on every task. Answered with Done or Failed."""
+    """Begin a pin: a read transaction on every task. Answered with Done or Failed."""
 
     number: int
     pin: str
     group: str
     folder: str
-    """Holds the folders of the tasks."""
+    """The folder that holds the folders of the tasks."""
     tasks: tuple[int, ...]
     offset: int
     holder: str
     idle_ms: int
     max_age_ms: int
     hold_ms: int = 0
-    """How long it is kept at least after it was read, although all of it was."""
+    """How long the pin is kept at least after it was last read, also if all of it was read."""
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare", gc=False):
@@ -54,6 +56,8 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare", gc=False):
 
 
 class Close(msgspec.Struct, frozen=True, tag="close", gc=False):
+    """End a pin."""
+
     number: int
     pin: str
     why: str
@@ -68,25 +72,33 @@ class Forget(msgspec.Struct, frozen=True, tag="forget", gc=False):
 
 
 class List(msgspec.Struct, frozen=True, tag="list", gc=False):
+    """List the pins that are kept. Answered with Listed."""
+
     number: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", gc=False):
+    """The process listens at this address."""
+
     number: int
     address: str
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", gc=False):
+    """The request was carried out."""
+
     number: int
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
+    """The request was not carried out, and why."""
+
     number: int
     why: str
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A pin."""
+    """A pin that is kept."""
 
     pin: str
     group: str
@@ -98,6 +110,8 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Listed(msgspec.Struct, frozen=True, tag="listed", gc=False):
+    """The pins that are kept, oldest first."""
+
     number: int
     pins: tuple[Kept, ...]
 

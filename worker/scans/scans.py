@@ -99,20 +99,21 @@ class Host(Protocol):
 
 
 class Scans:
-    """Owned by the loop, except for what says otherwise."""
+    """The pins of a worker, kept by its scan process. The loop owns it, except where it says otherwise."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._pool: ThreadPoolExecutor | None = None
-        #: Set by the pinning thread alone.
+        #: The scan process, if it runs; set by the pinning thread alone.
         self._process: ScanProcess | None = None
         self._is_closing = False
 
     def pin(self, call: control.PinGroup, then: Then) -> None:
-        """``then`` gets the pin, or why there is none."""
+        """Pin a group; ``then`` gets the pin, or why there is none."""
         _Pinning(self, self._worker, call, then).begin()
 
     def views(self, then: Callable[[tuple[control.PinView, ...] | StrettoError], None]) -> None:
+        """Describe the pins of this worker to people."""
         worker = self._worker.worker
 
         def work() -> tuple[control.PinView, ...]:
@@ -137,14 +138,14 @@ class Scans:
             self.run(work, then)
 
     def forget(self, group: GroupKey, why: str) -> None:
-        """Its replica here is another one, or none, from now on."""
+        """End the pins of a group whose replica here is another one, or none, from now on."""
         if self._pool is not None:
             self.run(
                 lambda: self._tell(lambda process: process.forget(str(group), why, ASK_SECONDS)), _ignore
             )
 
     def close(self) -> None:
-        """No pin outlives the worker."""
+        """Kill the scan process and end the pinning thread: no pin outlives the worker."""
         self._is_closing = True
         if self._pool is None:
             return
@@ -158,7 +159,7 @@ class Scans:
             self._process.end()
 
     def run(self, work: Callable[[], T], then: Callable[[T | StrettoError], None]) -> None:
-        """``work`` on the pinning thread, then ``then`` on the loop."""
+        """Run ``work`` on the pinning thread, then ``then`` on the loop."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "pin")
         loop = self._worker.loop
@@ -175,7 +176,7 @@ class Scans:
     # On the pinning thread.
 
     def prepared(self, group: str, folder: str, tasks: tuple[int, ...]) -> ScanProcess:
-        """A process that has the files open. Raises StrettoError."""
+        """Return a scan process that has the files of a group open. Raises StrettoError."""
         process = self._process or self._start()
         try:
             process.prepare(group, folder, tasks, ASK_SECONDS)
@@ -187,6 +188,7 @@ class Scans:
         return process
 
     def give_back(self, pin: str, why: str) -> None:
+        """End a pin that was never handed out."""
         self._tell(lambda process: process.close(pin, why, ASK_SECONDS))
 
     def _tell(self, tell: Callable[[ScanProcess], None]) -> None:
@@ -238,7 +240,7 @@ class Scans:
 
 
 class _Pinning:
-    """One pin, on its way."""
+    """A pin that is being made."""
 
     def __init__(self, scans: Scans, worker: Host, call: control.PinGroup, then: Then) -> None:
         self._scans = scans
@@ -251,6 +253,7 @@ class _Pinning:
         self._process: ScanProcess | None = None
 
     def begin(self) -> None:
+        """Open the group's files in the scan process, then pin them by the rules for reads."""
         group = self._group()
         if group is None:
             return

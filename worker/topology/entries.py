@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Asked(Ticket):
-    """What becomes of an entry that was not refused is told by :meth:`Entries.applied`."""
+    """The ticket of an entry. What becomes of one that was not refused is found by
+    :meth:`Entries.applied`."""
 
     meter: Meter
     kind: Kind
-    """Where it is counted if it fails."""
+    """The kind of entry that a failure is counted under."""
     is_refused: bool = False
 
     def on_reply(self, result: effects.Result) -> None:
@@ -39,11 +40,11 @@ class _Asked(Ticket):
 
 
 class Entries:
-    """Owned by the loop."""
+    """The entries that a worker itself appends. The loop owns them."""
 
     def __init__(self, tickets: Tickets) -> None:
         self._tickets = tickets
-        #: In the log, and not applied.
+        #: Entries that are in the log and not applied.
         self._waiting: dict[GroupKey, deque[tuple[Offset, Epoch, Callable[[], None]]]] = {}
 
     def append(
@@ -55,8 +56,8 @@ class Entries:
         *,
         kind: Kind = Kind.STATE,
     ) -> bool:
-        """False if it is refused, and has no effect. Else ``then`` is called once it is applied, unless the
-        epoch ends before. Not to be called while the group carries out its effects."""
+        """Append an entry; False if it is refused, and has no effect. Else ``then`` is called once it is
+        applied, unless the epoch ends before. Not to be called while the group carries out its effects."""
         leader = group.leader
         if leader is None or group.closed:
             return False
@@ -81,6 +82,7 @@ class Entries:
         return True
 
     def applied(self, group: Group, end: Offset) -> None:
+        """Call back for the entries below ``end``, which are applied."""
         waiting = self._waiting.get(group.key)
         epoch = group.leader.epoch if group.leader is not None else None
         while waiting and (waiting[0][0] <= end or waiting[0][1] != epoch):

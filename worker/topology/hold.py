@@ -32,11 +32,11 @@ class Topologies(Protocol):
 
     @property
     def under_way(self) -> str:
-        """What has begun and is not done, for people; empty if there is nothing."""
+        """Describe what has begun and is not done, for people; empty if there is nothing."""
         ...
 
     def settings_changed(self) -> None:
-        """Look again whether they are held."""
+        """Look again whether the topologies are held."""
         ...
 
 
@@ -60,7 +60,7 @@ class Host(Protocol):
 
 
 class Holding:
-    """Owned by the loop."""
+    """The holds of a worker's topologies. The loop owns them."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
@@ -69,9 +69,11 @@ class Holding:
 
     @property
     def is_held(self) -> bool:
+        """Whether topologies are held off now."""
         return bool(self._until)
 
     def asked(self, call: control.HoldTopologies) -> control.HoldView:
+        """Begin, prolong or end a hold, and describe what it has to wait for."""
         worker = self._worker
         was_held = self.is_held
         was_held_by_it = call.token in self._until

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 60_000
 TASKS_END = 1 << 32
-"""Beyond any number of a task."""
+"""The first number that is no task's."""
 NUMBERS_END = (1 << 63) - 1
-"""Beyond any number of a hop."""
+"""The first number that is no hop's."""
 
 
 class Host(Protocol):
@@ -59,12 +59,12 @@ class Host(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address where the worker listens."""
         ...
 
     @property
     def artifact(self) -> str:
-        """Digest of the module's code that the worker goes by."""
+        """Digest of the module's code that the worker runs."""
         ...
 
 
@@ -80,16 +80,16 @@ class Called(NamedTuple):
 
 Failures: TypeAlias = tuple[wire.StepFailure, ...]
 Told: TypeAlias = Callable[[Failures | Refusal], None]
-"""Hears what became of a hop, or why it was not taken."""
+"""Callback of a hop: gets what became of it, or why it was not taken."""
 Take: TypeAlias = Callable[[GroupKey, TaskId, str, Called, Told], bool]
-"""Run a hop of a topology on a task that is led here; False if it is not."""
+"""A function that runs a hop of a topology on a task that is led here; False if it is not."""
 
 _decode_calls = msgspec.msgpack.Decoder(list[StepCall]).decode
 
 
 def _checked(message: wire.RunSteps, bodies: Sequence[memoryview]) -> Called:
-    """What has come, if it is a hop: anything else would end the executor that is given it, or the worker
-    that makes rows of it."""
+    """Check a hop that has come: anything else would end the executor that is given it, or the worker that
+    makes rows of it."""
     numbers = (message.number - 1, message.after, message.settled, message.epoch)
     if not 0 <= message.source < TASKS_END or not all(0 <= each < NUMBERS_END for each in numbers):
         raise PeerError("the number of a hop is malformed")
@@ -103,13 +103,13 @@ def _checked(message: wire.RunSteps, bodies: Sequence[memoryview]) -> Called:
 
 
 def only_step(calls: Buffer) -> str | None:
-    """Which they are calls of, if they are all of one."""
+    """Return the step that all of these calls are of; None if they are of several."""
     steps = {call.step for call in _decode_calls(calls)}
     return steps.pop() if len(steps) == 1 else None
 
 
 def with_origins(calls: Buffer, notes: tuple[FailureNote, ...]) -> Failures:
-    """As the caller knows them."""
+    """Return failures with the origins by which the caller knows its calls."""
     if not notes:
         return ()
     origins = [call.origin for call in _decode_calls(calls)]
@@ -118,9 +118,9 @@ def with_origins(calls: Buffer, notes: tuple[FailureNote, ...]) -> Failures:
 
 
 class Asked:
-    """Hops of others that one stream was asked to run, and who hears of them.
+    """Hops of others that one stream was asked to run, and the callbacks for their outcome.
 
-    A hop may be asked for again and again while it waits: its calls are kept once, and the latest askers.
+    A hop may be asked for again and again while it waits: its calls are kept once, and the latest callbacks.
     """
 
     def __init__(self) -> None:
@@ -128,6 +128,7 @@ class Asked:
         self._tickets: dict[int, tuple[HopKey, Told]] = {}
 
     def add(self, ticket: int, called: Called, told: Told) -> int:
+        """Add a hop, or another callback for one that waits; return the ticket."""
         _, tickets = self._calls.setdefault(called.key, (called.calls, []))
         if len(tickets) == ASKED_MAX:
             del self._tickets[tickets.pop(0)]
@@ -136,22 +137,25 @@ class Asked:
         return ticket
 
     def answer(self, ticket: int, notes: tuple[FailureNote, ...]) -> None:
+        """Report the outcome of a hop."""
         found = self._pop(ticket)
         if found is not None:
             calls, told = found
             told(with_origins(calls, notes))
 
     def refuse(self, ticket: int, why: Refusal) -> None:
+        """Report that a hop was not taken."""
         found = self._pop(ticket)
         if found is not None:
             found[1](why)
 
     def refuse_all(self, why: Refusal) -> None:
+        """Report that none of the hops was taken."""
         for ticket in list(self._tickets):
             self.refuse(ticket, why)
 
     def _pop(self, ticket: int) -> tuple[Buffer, Told] | None:
-        """None if others have asked since."""
+        """Take off a ticket; None if it was given up, because others have asked since."""
         found = self._tickets.pop(ticket, None)
         if found is None:
             return None
@@ -164,7 +168,7 @@ class Asked:
 
 
 class Route:
-    """Hops of a topology from one task to another that are not answered."""
+    """The route of a topology's hops from one task to another: keeps those that are not answered."""
 
     def __init__(self, hops: Hops, topology: str, source: TaskId, epoch: Epoch, target: TaskId) -> None:
         self._hops = hops
@@ -172,22 +176,23 @@ class Route:
         self._source = source
         self._epoch = epoch
         self._target = target
-        #: In the order of their numbers, each with who hears of its answer.
+        #: Hops that are not answered, in the order of their numbers, each with its callback.
         self._unanswered: dict[int, tuple[effects.Hop, Callable[[Failures], None]]] = {}
-        #: Everything is sent again soon, and nothing before that.
+        #: Whether everything is sent again soon, and nothing before that.
         self._waits = False
         self._attempts = 0
-        #: How often all was sent again: what is heard of an earlier time says nothing of this one.
+        #: How often all was sent again: an answer to an earlier time says nothing of this one.
         self._round = 0
         self._is_over = False
 
     def send(self, hop: effects.Hop, then: Callable[[Failures], None]) -> None:
+        """Send a hop, and again until it is answered; ``then`` gets its failures."""
         self._unanswered[hop.number] = (hop, then)
         if not self._waits:
             self._try(hop)
 
     def close(self) -> None:
-        """Nobody waits for them any more."""
+        """Give all hops up: nobody waits for them any more."""
         self._is_over = True
         self._unanswered.clear()
 
@@ -261,7 +266,7 @@ class Route:
 
 
 class Hops:
-    """Owned by the loop."""
+    """The hops from and to this worker. The loop owns them."""
 
     def __init__(self, worker: Host, take: Take) -> None:
         self._worker = worker
@@ -283,11 +288,12 @@ class Hops:
         return self._worker.artifact
 
     def group_of(self, task: TaskId) -> GroupKey | None:
+        """Return the group of a task, or None if it is not known yet."""
         return self.network.view.of_task.get((self._worker.config.module, task))
 
     @property
     def network(self) -> Network:
-        """To all workers of the module, this one included."""
+        """The connections to all workers of the module, this one included."""
         if self._network is None:
             worker = self._worker
             self._network = Network(
@@ -298,6 +304,7 @@ class Hops:
     # Of others.
 
     def received(self, sender: Connection, message: wire.RunSteps, bodies: list[memoryview]) -> None:
+        """Run a hop that another worker sent, and answer once it is done."""
         called = _checked(message, bodies)
 
         def told(told: Failures | Refusal) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Config(Protocol):
-    """What a worker was started with."""
+    """The part of a worker's configuration that the drivers of topologies need."""
 
     @property
     def module(self) -> str: ...
@@ -71,12 +71,12 @@ class Host(Protocol):
 
     @property
     def description(self) -> ModuleDescription:
-        """What the module is."""
+        """The description of the module."""
         ...
 
     @property
     def artifact(self) -> str:
-        """Digest of the module's code that the worker goes by."""
+        """Digest of the module's code that the worker runs."""
         ...
 
     @property

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 GIVEN_BYTES_MAX = 1024 * 1024
 PARTS_BYTES_MAX = 64 * 1024 * 1024
-"""Of all tasks together."""
+"""The size limit of the parts of all tasks together."""
 TIMEOUT_MS_MAX = 600_000
 FANS_MAX = 1_000
 PROBE_MS = 1_000
@@ -58,12 +58,14 @@ class Reads(Protocol):
         look: Callable[[Callable[[], None]], None],
         replied: Callable[[effects.Result], None],
     ) -> None:
-        """Let ``look`` look at the state of a group that is led here, and say when it is done; ``replied``
-        hears whether what it saw may be told."""
+        """Let ``look`` look at the state of a group that is led here, and call back when it is done;
+        ``replied`` gets whether what it saw may be shown."""
         ...
 
 
 class Clients(Protocol):
+    """The worker's clients, of which queries need the reads alone."""
+
     @property
     def reads(self) -> Reads: ...
 
@@ -91,16 +93,16 @@ class Host(Protocol):
 
     @property
     def streams(self) -> Streams:
-        """Their network reaches the leaders of all tasks."""
+        """The worker's streams, whose network reaches the leaders of all tasks."""
         ...
 
     @property
     def description(self) -> ModuleDescription:
-        """What the module is."""
+        """The description of the module."""
         ...
 
     def option(self, name: str) -> Any:
-        """In force for the module."""
+        """Return the value of an option that is in force for the module."""
         ...
 
 
@@ -115,14 +117,14 @@ class _Job:
     then: Callable[[Reply, list[bytes]], None]
     deadline: int
     number: int | None = None
-    """While it runs: what its executor knows it by."""
+    """The number by which its executor knows it, while it runs."""
     is_over: bool = False
-    """Nobody waits for it any more."""
+    """Whether nobody waits for it any more."""
 
 
 @dataclass(slots=True, eq=False)
 class _Fan:
-    """A query on all tasks: who asked, and what came back so far."""
+    """A query on all tasks: the client that asked, and what came back so far."""
 
     sender: Connection
     message: wire.RunQuery
@@ -132,22 +134,23 @@ class _Fan:
     asked: dict[TaskId, int] = field(default_factory=dict)
     """Numbers of the latest requests for parts."""
     combining: int | None = None
-    """What its executor knows it by, while the parts are combined."""
+    """The number by which its executor knows it, while the parts are combined."""
     is_over: bool = False
 
 
 class Queries:
-    """Owned by the loop."""
+    """The queries of a worker. The loop owns them."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
         self._fans: dict[tuple[Connection, int], _Fan] = {}
         self._jobs: dict[tuple[Connection, int], _Job] = {}
-        #: By group; the first of them runs.
+        #: Queries on one task, by group; the first of each runs.
         self._queues: dict[GroupKey, deque[_Job]] = {}
         self._is_probing = False
 
     def received(self, sender: Connection, message: wire.RunQuery, bodies: list[memoryview]) -> None:
+        """Begin a query, on one task or on all."""
         if not self._is_probing:
             self._is_probing = True
             self._worker.loop.call_after(PROBE_MS, self._probe)
@@ -161,6 +164,7 @@ class Queries:
             self._run(sender, message, message.task, given)
 
     def cancelled(self, sender: Connection, request: int) -> None:
+        """Give up a query that its client does not wait for any more."""
         job, fan = self._jobs.get((sender, request)), self._fans.get((sender, request))
         if job is not None:
             job.is_over = True
@@ -170,7 +174,7 @@ class Queries:
             self._end(fan)
 
     def _probe(self) -> None:
-        """Whether those who asked are still there."""
+        """Cancel the queries of clients that are gone."""
         for sender, request in [*self._jobs, *self._fans]:
             if not self._worker.transport.reply(sender, wire.QueryGoesOn(request)):
                 self.cancelled(sender, request)
@@ -227,7 +231,7 @@ class Queries:
         self._worker.clients.reads.elsewhere(group, look, replied)
 
     def _execute(self, job: _Job) -> None:
-        """The first of its queue; the next follows when it is done."""
+        """Run the first query of a queue; the next follows when it is done."""
         group, left_ms = job.group, job.deadline - self._worker.loop.now
 
         def then(reply: Reply, bodies: list[bytes]) -> None:
@@ -332,7 +336,7 @@ class Queries:
             self._worker.transport.reply(fan.sender, reply, bodies)
 
     def _end(self, fan: _Fan) -> None:
-        """Who asked is not told when its time is over: it knows."""
+        """End a query on all tasks. Its client is not notified when its time is over: it knows."""
         if not fan.is_over:
             fan.is_over = True
             self._fans.pop((fan.sender, fan.message.request), None)

@@ -49,7 +49,8 @@ BEGINNING_BYTES = 1_000
 ERROR_CHARACTERS_MAX = 1_000
 TRACEBACK_CHARACTERS_MAX = 8_000
 NOTES_CHARACTERS_MAX = 1_000_000
-"""Of the errors of all records that one entry parks, and as much of tracebacks: an entry holds them."""
+"""The size limit, in characters, of the errors of all records that one entry parks, and as much of
+tracebacks: an entry holds them."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _number = msgspec.msgpack.Decoder(int).decode
@@ -59,23 +60,26 @@ _notes = msgspec.msgpack.Decoder(tuple[FailureNote, ...]).decode
 
 
 class FailureRow(msgspec.Struct, frozen=True, array_like=True):
+    """A parked record, as it is stored."""
+
     at_ms: int
     attempts: int
     error: str
     traceback: str
     beginning: bytes
-    """Of the record."""
+    """The first bytes of the record."""
 
 
 _failure = msgspec.msgpack.Decoder(FailureRow).decode
 
 
 def key_of(topology: str, *path: str | int) -> bytes:
+    """Return the key of a row."""
     return b"".join((encode(topology), *map(encode, path)))
 
 
 def packed(topology: str, entry: Entry, now_ms: int) -> Packed:
-    """The rows of an entry, to be joined with the changes of PStates."""
+    """Return the rows of an entry, to be joined with the changes of PStates."""
     changes: dict[str, Changes] = {}
     if entry.progress:
         puts = [(key_of(topology, depot), _encode(offset)) for depot, offset in entry.progress.items()]
@@ -125,9 +129,9 @@ def _changes(deletes: Iterable[bytes], puts: Sequence[tuple[bytes, bytes]]) -> C
 
 
 def read(state: AppliedState, task: TaskId, topology: str, now: int) -> Stored:
-    """What is applied; off the loop. Hops are numbered from ``now`` on, a time, or from those that are known:
-    beyond any that are not, which other tasks may remember. A topology of the same name that was deleted made
-    such, or a leader whose log was given up."""
+    """Read what is applied of a topology on a task; off the loop. Hops are numbered from ``now`` on, a time,
+    or from those that are known: beyond any that are not, which other tasks may remember. A topology of the
+    same name that was deleted made such, or a leader whose log was given up."""
     retries = {_record(path): _number(value) for path, value in _rows(state, task, RETRIES, topology)}
     outbox: dict[int, Outgoing] = {}
     inbox: dict[TaskId, Incoming] = {}
@@ -155,7 +159,7 @@ def read(state: AppliedState, task: TaskId, topology: str, now: int) -> Stored:
 
 
 def first_needed(state: AppliedState, task: TaskId, topology: str, depot: str) -> int:
-    """Records of a depot below this are not run again by a topology; off the loop."""
+    """Return the offset below which a topology runs no record of a depot again; off the loop."""
     # An entry moves a record from one of these to another: they are read as of one moment.
     with state.reading_pstates(task, PROGRESS, RETRIES, HOPS) as (progress, retries, hops):
         value = progress.get(key_of(topology, depot))
@@ -173,25 +177,25 @@ def first_needed(state: AppliedState, task: TaskId, topology: str, depot: str) -
 
 
 def parked(state: AppliedState, task: TaskId, topology: str) -> tuple[RecordKey, ...]:
-    """Records that are not tried again; off the loop."""
+    """Return the records that are not tried again; off the loop."""
     return tuple(_record(path) for path, _ in _rows(state, task, FAILURES, topology))
 
 
 def progress(state: AppliedState, task: TaskId, topology: str) -> dict[str, int]:
-    """The offset below which a topology has processed all records of each depot; off the loop."""
+    """Return the offset below which a topology has processed all records of each depot; off the loop."""
     return {str(path[0]): _number(value) for path, value in _rows(state, task, PROGRESS, topology)}
 
 
 def parked_among(
     state: AppliedState, task: TaskId, topology: str, keys: Iterable[RecordKey]
 ) -> list[RecordKey]:
-    """Those of these records that a topology has parked; off the loop."""
+    """Return those of these records that a topology has parked; off the loop."""
     with state.reading_pstate(task, FAILURES) as rows:
         return [key for key in dict.fromkeys(keys) if rows.get(key_of(topology, *key)) is not None]
 
 
 def count_parked(state: AppliedState, task: TaskId, topology: str) -> int:
-    """Off the loop."""
+    """Count the records that a topology has parked on a task; off the loop."""
     with state.reading_pstate(task, FAILURES) as rows:
         return sum(1 for _ in rows.keys(*subtree(key_of(topology))))
 
@@ -199,7 +203,7 @@ def count_parked(state: AppliedState, task: TaskId, topology: str) -> int:
 def failures(
     state: AppliedState, task: TaskId, limit: int, after: control.FailureKey | None = None
 ) -> list[control.FailureView]:
-    """Of all topologies, by topology, those behind ``after``; off the loop."""
+    """Describe the parked records of a task behind ``after``, ordered by topology; off the loop."""
     found: list[control.FailureView] = []
     start, end = EVERYTHING
     if after is not None:
@@ -229,7 +233,8 @@ def failures(
 def failures_page(
     state: AppliedState, tasks: Iterable[TaskId], limit: int, after: control.FailureKey | None
 ) -> tuple[tuple[control.FailureView, ...], bool]:
-    """Of these tasks, by task, so many behind ``after``, and whether there are more; off the loop."""
+    """Describe so many parked records of these tasks behind ``after``, ordered by task, and whether there are
+    more; off the loop."""
     found: list[control.FailureView] = []
     for task in sorted(tasks):
         if after is None or task >= after.task:
@@ -241,7 +246,8 @@ def failures_page(
 
 
 def _beginning(state: AppliedState, task: TaskId, depot: str, offset: int) -> bytes:
-    """Of a record that no executor could tell of: it hung there, or failed elsewhere."""
+    """Return the first bytes of a record that no executor could report: it hung there, or failed
+    elsewhere."""
     at = DepotOffset(offset)
     for stored in state.read_depot(task, depot, at, max_bytes=1, max_records=1).batches:
         batch = RecordBatch.parse(stored.payload)

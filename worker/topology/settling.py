@@ -9,11 +9,12 @@ from stretto.errors import RetriableError
 from stretto.vocabulary.groups import GroupKey
 
 Settled: TypeAlias = Callable[[int | RetriableError], None]
-"""How many there were, once that is replicated and applied; or why it is not known."""
+"""Callback that gets how many records were settled, once that is replicated and applied; or why it is not
+known."""
 
 
 class Tally:
-    """One answer for many parts: the sum of all, or the first error."""
+    """Joins the answers of many parts into one: the sum of all, or the first error."""
 
     def __init__(self, parts: int, then: Settled) -> None:
         self._left = parts
@@ -24,6 +25,7 @@ class Tally:
             then(0)
 
     def add(self, settled: int | RetriableError) -> None:
+        """Take the answer of one part."""
         self._left -= 1
         if isinstance(settled, RetriableError):
             self._error = self._error or settled
@@ -34,11 +36,13 @@ class Tally:
 
 
 def not_led(worker: str, group: GroupKey) -> RetriableError:
+    """Return the error for a group that this worker does not lead."""
     return RetriableError(f"worker {worker} does not lead group {group}; ask again")
 
 
 def led_no_more(worker: str, group: GroupKey) -> RetriableError:
-    """It was asked in time; what came of it, the next leader can tell."""
+    """Return the error for a group that was led when it was asked; what came of it, the next leader can
+    tell."""
     return RetriableError(
         f"worker {worker} has ceased to lead group {group} meanwhile, and some records may be settled; "
         "look at what is parked, and ask again"

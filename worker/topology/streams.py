@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 RETRY_MS = 1_000
-"""Until what could not be read of the state is read again."""
+"""How long until what could not be read of the state is read again."""
 FAILURES_SHOWN_MAX = 1_000
-"""Of a group, in one answer."""
+"""How many parked records of a group one answer shows."""
 
 
 class Host(host.Host, Protocol):
@@ -57,11 +57,11 @@ class Host(host.Host, Protocol):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address where the worker listens."""
         ...
 
     def option(self, name: str) -> Any:
-        """In force for the module."""
+        """Return the value of an option that is in force for the module."""
         ...
 
 
@@ -76,7 +76,7 @@ class _Led:
     stream: Stream
     file: str
     routes: dict[TaskId, Route] = field(default_factory=dict)
-    """By the task that its hops go to."""
+    """The routes of its hops, by the task that they go to."""
     asked: Asked = field(default_factory=Asked)
     settling: dict[int, Settled] = field(default_factory=dict)
     timer: int | None = None
@@ -84,18 +84,19 @@ class _Led:
 
 
 class Streams:
-    """Owned by the loop."""
+    """The streams of a worker. The loop owns them."""
 
     def __init__(self, worker: Host) -> None:
         self._worker = worker
         self.entries = Entries(worker.tickets)
         self.hops = Hops(worker, self._take)
         self._tickets = itertools.count(1)
-        #: The epoch in which a group's streams run, or are about to; and by whose beginning, for they may
-        #: begin again in the same one before what the first has asked for is read.
+        #: The epoch in which a group's streams run, or are about to; and the mark of that beginning, since
+        #: they may begin again in the same epoch before the rows that the first one reads are there.
         self._epochs: dict[GroupKey, Epoch] = {}
         self._beginnings: dict[GroupKey, object] = {}
-        #: Restarted in this epoch: they begin when what is in the log by then is applied.
+        #: Groups whose streams were restarted in this epoch: they begin when what is in the log by then is
+        #: applied.
         self._unsettled: dict[GroupKey, tuple[Epoch, Offset]] = {}
         self._led: dict[tuple[GroupKey, TaskId], dict[str, _Led]] = {}
         self._put = Stepping[_Led, events.Event](worker.loop, self._step, events.Tick()).put
@@ -107,7 +108,8 @@ class Streams:
     # Their lives.
 
     def looked(self, group: Group) -> None:
-        """Begin or end what runs there, if it is led by another, or another way, than before."""
+        """Begin or end the streams of a group, if the group's leader or epoch, or whether it serves, has
+        changed."""
         leader = group.leader
         epoch = leader.epoch if leader is not None and leader.is_serving and not group.closed else None
         if self._epochs.get(group.key) != epoch:
@@ -116,7 +118,8 @@ class Streams:
                 self._begin(group, epoch)
 
     def _is_settled(self, group: Group, epoch: Epoch) -> bool:
-        """All that was appended before a restart is applied: the rows tell how far the streams were."""
+        """Whether all that was appended before a restart is applied, so that the rows have how far the
+        streams were."""
         led_then, end = self._unsettled.get(group.key, (epoch, Offset(0)))
         if led_then == epoch and group.replica.applied < end:
             return False
@@ -124,7 +127,7 @@ class Streams:
         return True
 
     def closed(self, key: GroupKey) -> None:
-        """Nothing of a group runs any more."""
+        """End all streams of a group."""
         if self._epochs.pop(key, None) is None:
             return
         self._beginnings.pop(key, None)
@@ -135,7 +138,7 @@ class Streams:
         self._worker.waiters.ended(key)
 
     def restart(self) -> None:
-        """With other functions, or other executors."""
+        """Begin all streams anew, with other functions or other executors."""
         for group in list(self._worker.groups.values()):
             if group.leader is not None:
                 self._unsettled[group.key] = (group.leader.epoch, group.replica.log_end)
@@ -208,6 +211,7 @@ class Streams:
         )
 
     def settings_changed(self) -> None:
+        """Let all streams follow the options."""
         for streams in self._led.values():
             for led in streams.values():
                 self._put(led, events.SettingsChanged(self._settings(led.spec)))
@@ -220,6 +224,7 @@ class Streams:
     # What happens.
 
     def grown(self, group: Group, depots: Mapping[tuple[TaskId, str], DepotOffset], end: Offset) -> None:
+        """Report the growth of depots to the streams of their tasks, and what is applied to their entries."""
         if group.key in self._unsettled:
             self.looked(group)
         for (task, depot), depot_end in depots.items():
@@ -229,7 +234,7 @@ class Streams:
         self.entries.applied(group, end)
 
     def processed_of(self, where: Where) -> dict[str, int] | None:
-        """How far each stream has processed a depot; None if some of them do not run here."""
+        """Return how far each stream has processed a depot; None if some of them do not run here."""
         group, task, depot = where
         names = [spec.name for spec in self._specs if depot in spec.depots]
         led = self._led.get((group, task), {})
@@ -240,7 +245,7 @@ class Streams:
     # For people.
 
     def look_at(self, group: Group) -> None:
-        """How far its streams are, for telemetry."""
+        """Report how far a group's streams are, for telemetry."""
         for spec in self._specs if group.key in self._epochs else ():
             led = [self._led.get((group.key, task), {}).get(spec.name) for task in group.plan.tasks]
             streams = [each.stream for each in led if each is not None]
@@ -253,7 +258,8 @@ class Streams:
 
     @property
     def under_way(self) -> str:
-        """A stream that has begun records or calls, and is not done with them; empty if there is none."""
+        """Describe a stream that has begun records or calls, and is not done with them; empty if there is
+        none."""
         for streams in self._led.values():
             for name, led in streams.items():
                 if not led.stream.is_quiet:
@@ -263,7 +269,7 @@ class Streams:
     def find_failures(
         self, call: control.Failures, then: Callable[[control.FailuresView | Exception], None]
     ) -> bool:
-        """False if the group is not led here."""
+        """Find the parked records of a group; False if it is not led here."""
         key, after = call.group, call.after
         group = self._worker.groups.get(key)
         if group is None or group.leader is None:
@@ -286,7 +292,8 @@ class Streams:
         return True
 
     def settle(self, call: control.SettleFailures, then: Settled) -> None:
-        """Of a group that is led here; ``then`` hears how many of them streams had parked."""
+        """Settle parked records of a group that is led here; ``then`` gets how many of them streams had
+        parked."""
         known = {(spec.name, depot) for spec in self._specs for depot in spec.depots}
         by_stream: dict[tuple[TaskId, str], list[RecordKey]] = {}
         for each in call.keys:

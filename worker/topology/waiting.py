@@ -22,18 +22,18 @@ from stretto.wire import messages as wire
 Where: TypeAlias = tuple[GroupKey, TaskId, str]
 """A depot on a task of a group."""
 Reply: TypeAlias = Callable[[tuple[wire.StreamResult, ...] | None], None]
-"""Hears what the topologies made of records; None if that is for the next leader to tell."""
+"""Callback that gets what the topologies made of records; None if only the next leader can say."""
 
 
 RECENT_BYTES = 256 * 1024
-"""Of what a topology returned on a task, remembered for who asks again."""
+"""The size limit of what is remembered of a topology's results on a task, for appenders that ask again."""
 RECENT_RUNS = 100
 ROW_BYTES = 150
-"""About what a result takes beside its own bytes."""
+"""The memory that a result takes beside its own bytes, about."""
 
 
 class Processed(Protocol):
-    """Records ``[start, end)`` of a depot are processed, with all that they led to."""
+    """A report that records ``[start, end)`` of a depot are processed, with all that they led to."""
 
     @property
     def depot(self) -> str: ...
@@ -46,17 +46,17 @@ class Processed(Protocol):
 
     @property
     def results(self) -> tuple[tuple[int, bytes], ...] | None:
-        """By offset, what was returned; None if that is not known."""
+        """What functions returned, by offset; None if that is not known."""
         ...
 
     @property
     def failures(self) -> tuple[tuple[int, str], ...]:
-        """By offset, how records failed."""
+        """How records failed, by offset."""
         ...
 
 
 class _Run:
-    """What came of records, by offset, to be asked by any number of appenders."""
+    """What came of records, by offset, for any number of appenders."""
 
     __slots__ = ("end", "failures", "results", "size", "start")
 
@@ -66,14 +66,15 @@ class _Run:
         self.results = None if processed.results is None else dict(processed.results)
         self.failures = dict(processed.failures)
         told = [*(self.results or {}).values(), *self.failures.values()]
-        #: About what it takes in memory.
+        #: The memory that it takes, about.
         self.size = ROW_BYTES * (1 + len(told)) + sum(map(len, told))
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
     start: int | None
-    """None: it is not known where the records begin, so no result can be told to be theirs."""
+    """The first offset; None if it is not known where the records begin, so that no result can be said to be
+    theirs."""
     end: int
     left: set[str]
     """Topologies that have not processed all of them."""
@@ -84,6 +85,7 @@ class _Waiting:
     failures: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def take(self, topology: str, run: _Run) -> None:
+        """Take what a run of a topology made of these records."""
         start = self.start
         if start is None or run.end <= start or run.start >= self.end:
             return
@@ -99,6 +101,7 @@ class _Waiting:
                 failures.append((offset - start, error))
 
     def told(self) -> tuple[wire.StreamResult, ...]:
+        """Return the results for the appender."""
         return tuple(
             wire.StreamResult(topology, (), (), is_lost=True)
             if topology in self.lost
@@ -117,6 +120,7 @@ class _Recent:
         self._size = 0
 
     def add(self, run: _Run) -> None:
+        """Add a run, and forget the oldest if there are too many."""
         if run.results is None:
             self.runs.clear()
             self._size = 0
@@ -128,13 +132,13 @@ class _Recent:
 
 
 class Waiters:
-    """Owned by the loop."""
+    """The appenders that wait for topologies. The loop owns them."""
 
     def __init__(self) -> None:
         self._waiting: dict[Where, list[_Waiting]] = {}
         #: What each topology returned lately, one run behind the other, without a gap up to the latest.
         self._recent: dict[Where, dict[str, _Recent]] = {}
-        #: Who is called when nobody waits for anything of a group any more.
+        #: Callbacks for when nobody waits for anything of a group any more.
         self._when_none: dict[GroupKey, list[Callable[[], None]]] = {}
 
     def add(
@@ -157,6 +161,7 @@ class Waiters:
             reply(waiting.told())
 
     def processed(self, group: GroupKey, task: TaskId, topology: str, processed: Processed) -> None:
+        """Report that a topology has processed records, and answer the appenders that waited for it last."""
         where = (group, task, processed.depot)
         run = _Run(processed)
         self._recent.setdefault(where, {}).setdefault(topology, _Recent()).add(run)
@@ -180,7 +185,7 @@ class Waiters:
             self._look_for_none(group)
 
     def ended(self, group: GroupKey) -> None:
-        """Nothing of a group runs here any more."""
+        """Answer all appenders that wait for a group, of which nothing runs here any more: they ask again."""
         for where in [where for where in self._recent if where[0] == group]:
             del self._recent[where]
         for where in [where for where in self._waiting if where[0] == group]:

@@ -26,13 +26,16 @@ from stretto.worker.microbatch.machines.messages import Speaker
 from stretto.worker.microbatch.machines.settings import Settings
 
 ATTEMPTS_COUNTED = 3
-"""Of those in a row that came to nothing through no fault of the module's code: back-off ends there, at eight
-times what it began with."""
+"""How many failed versions in a row the back-off counts, if the module's code is not at fault: it ends there,
+at eight times what it began with."""
 TRACEBACKS_MAX = 100
-"""Of records that one microbatch leaves out; what is told of the others is the error alone."""
+"""How many records that one microbatch leaves out are reported with a traceback; the others with the error
+alone."""
 
 
 class Phase(enum.StrEnum):
+    """The phase that a coordinator is in."""
+
     LOADING = "loading"
     IDLE = "idle"
     PRIMING = "priming"
@@ -46,18 +49,18 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """For people."""
+    """The progress of a topology, for people."""
 
     version: Version | None
     phase: Phase
     lag: int | None
-    """Records that no committed microbatch has; None if it is not known yet."""
+    """How many records no committed microbatch has; None if it is not known yet."""
     why: str
-    """Why the latest version that came to nothing did."""
+    """Why the latest failed version came to nothing."""
 
 
 class Coordinator:
-    """Of one topology, in one epoch of task 0's leader."""
+    """The coordinator of one topology, in one epoch of task 0's leader."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Coordinator:
         self._now = 0
         #: The record as it was last read.
         self._batch: Batch | None = None
-        #: What is to be primed, until the record shows it.
+        #: The version that is to be primed, until the record shows it.
         self._next: Batch | None = None
         #: The version that was primed here, whether that was applied or not.
         self._mine: Version | None = None
@@ -86,30 +89,30 @@ class Coordinator:
         self._staged = False
         #: The latest id that took effect on all its tasks.
         self._rolled_id: int | None = None
-        #: Of the one Load or Append whose answer counts.
+        #: The token of the one Load or Append whose answer counts.
         self._token = 0
-        #: Who owes an answer, and to what.
+        #: The message that each task has not answered yet.
         self._awaited: dict[TaskId, messages.ToParticipant] = {}
-        #: When each of them was last heard of, or asked first.
+        #: When each of these tasks last sent something, or was asked first.
         self._heard: dict[TaskId, int] = {}
-        #: Who runs the version, by task.
+        #: The participant that runs the version, by task.
         self._speakers: dict[TaskId, Speaker] = {}
         #: Calls that the running round made, by the task that they are for.
         self._calls: dict[TaskId, list[messages.Expected]] = {}
-        #: Of the running round.
+        #: Reports of the running round that the version comes to nothing.
         self._broken: list[messages.Broken] = []
-        #: First and end offset, by task and depot.
+        #: First and end offset of the depots, by task and depot.
         self._bounds: dict[TaskId, dict[str, tuple[int, int]]] = {}
         self._rolled_max = 0
         self._poll = 0
-        #: By task and depot: appenders wait for the records below these offsets, as was heard.
+        #: The offsets below which appenders wait for records, by task and depot, as reported.
         self._wanted: dict[TaskId, dict[str, int]] = {}
         self._primed_at: int | None = None
         self._input_since: int | None = None
-        #: How often in a row a version came to nothing, and an entry was not applied.
+        #: How many versions in a row came to nothing; and how many entries in a row were not applied.
         self._attempts = 0
         self._refusals = 0
-        #: Of a depot partition, if more were too large a while ago: how many records are tried next.
+        #: How many records of a depot partition are tried next, if more were too large a while ago.
         self._records_max: int | None = None
         self._why = ""
         self._resend_at: int | None = None
@@ -118,6 +121,7 @@ class Coordinator:
     # The door.
 
     def step(self, event: Event, now: int) -> list[Effect]:
+        """Take an event, and return what is to be done."""
         self._now = now
         self._out = []
         match event:
@@ -140,6 +144,7 @@ class Coordinator:
         return self._out
 
     def next_deadline(self) -> int | None:
+        """Return when a Tick is due, or None."""
         later = None if self._later is None else self._later[0]
         return min((at for at in (self._resend_at, later) if at is not None), default=None)
 
@@ -150,7 +155,7 @@ class Coordinator:
 
     @property
     def ends(self) -> dict[str, dict[TaskId, int]]:
-        """By depot and task, as far as is known."""
+        """The ends of the depots, by depot and task, as far as is known."""
         return {
             depot: {task: bounds[depot][1] for task, bounds in self._bounds.items() if depot in bounds}
             for depot in self._depots
@@ -244,7 +249,7 @@ class Coordinator:
                 self._look_for_input()
 
     def _learn(self, task: TaskId, bounds: dict[str, tuple[int, int]]) -> None:
-        """Depots only grow; what says otherwise is old."""
+        """Take the bounds of a task's depots. Depots only grow: what says otherwise is old."""
         known = self._bounds.setdefault(task, {})
         for depot, (start, end) in bounds.items():
             before = known.get(depot, (0, 0))
@@ -561,7 +566,7 @@ class Coordinator:
 
 
 def _again(batch: Batch, *, smaller: bool = False, careful: bool | None = None) -> Batch:
-    """The same input as the next version, or about half of it."""
+    """Return the same input as the next version, or about half of it."""
     version = Version(batch.version.id, batch.version.version + 1)
     spans, left_out = batch.spans, batch.left_out
     if smaller:
@@ -577,7 +582,7 @@ def _again(batch: Batch, *, smaller: bool = False, careful: bool | None = None) 
 
 
 def _half(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """The first half of each; or of all, if each has one record."""
+    """Return the first half of each span; or of all spans, if each has one record."""
     if all(span.end - span.start == 1 for span in spans):
         return spans[: max(1, len(spans) // 2)]
     return tuple(
@@ -593,7 +598,7 @@ def _only_record(batch: Batch) -> Source | None:
 
 
 def _with_failures(batch: Batch, failures: Iterable[messages.Failure], retries: int) -> Batch:
-    """With records counted that failed, and left out that failed too often."""
+    """Return the batch with its failed records counted, and without those that failed too often."""
     times = dict(batch.failed)
     left_out = {each.source: each for each in batch.left_out}
     for failure in failures:

@@ -20,7 +20,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Replicate in this epoch, or not at all; step Appended."""
+    """Replicate an entry in this epoch, or not at all; step Appended."""
 
     token: int
     entry: Entry
@@ -28,7 +28,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """To the leader of a task."""
+    """Send a message to the leader of a task."""
 
     task: TaskId
     message: AnyMessage
@@ -63,8 +63,8 @@ class Collect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """What this task had staged for a committed version is not there: replicate that it is lost, with a
-    failure for people that tells it; step Appended."""
+    """Replicate that what this task had staged for a committed version is lost, with a failure for people
+    that says so; step Appended."""
 
     token: int
     version: Version
@@ -79,22 +79,22 @@ class Processed:
     start: int
     end: int
     results: tuple[tuple[int, bytes], ...] | None
-    """By offset, what the run that took effect returned, as JSON; those that returned nothing are left out.
-    None if that is not known: another leader ran them, and kept it to itself."""
+    """What the run that took effect returned, by offset, as JSON; records that returned nothing are left out.
+    None if it is not known: another leader ran them, and kept it to itself."""
     failures: tuple[tuple[int, str], ...] = ()
-    """By offset, the errors of records that were left out."""
+    """Errors of the records that were left out, by offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
-    """Nobody will ask for what was run up to this version."""
+    """Discard what was run up to this version: nobody will ask for it."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """One line per transition, for logs."""
+    """Write a line to the log, one for each transition."""
 
     event: str
     fields: dict[str, Any]

@@ -14,36 +14,38 @@ from stretto.worker.microbatch.machines.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """First of all."""
+    """The machine begins; the first event of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """The deadline has come that was asked for. Harmless at any moment."""
+    """The deadline that was asked for has come. Harmless at any moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
+    """A message has come."""
+
     message: AnyMessage
     body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What is applied. It answers the Load with this token."""
+    """The answer to the Load with this token: what is applied."""
 
     token: int
     batch: Batch | None = None
     rolled: int = 0
     returned: Returned | None = None
     progress: Mapping[str, int] | None = None
-    """By depot: the offset below which all records took effect here, with ids up to ``rolled``. None if it
-    was not asked for."""
+    """The offset below which all records of a depot took effect here, with ids up to ``rolled``, by depot.
+    None if it was not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """How an Append ended: applied, refused (nothing happened), or not known."""
+    """The outcome of an Append: applied, refused (nothing happened), or not known."""
 
     token: int
     applied: bool
@@ -52,7 +54,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """First and end offset of each depot of the topology on this task."""
+    """Depots have grown: first and end offset of each depot of the topology on this task."""
 
     bounds: Mapping[str, tuple[int, int]]
 
@@ -67,12 +69,14 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChanged:
+    """The options of the topology have changed."""
+
     settings: Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executed:
-    """What a round made: calls for other tasks, each task's as their number and their bytes."""
+    """A round was run. It made calls for other tasks, each task's as their number and their bytes."""
 
     version: Version
     round: int
@@ -83,7 +87,7 @@ class Executed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionFailed:
-    """Of a round or of a Collect, for a reason that is not the module's code."""
+    """A round or a Collect failed, for a reason that is not the module's code."""
 
     version: Version
     why: str
@@ -93,7 +97,8 @@ class ExecutionFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """All that the version changes on this task, with what keeps account of it, packed."""
+    """The answer to a Collect: all that the version changes on this task, with what keeps account of it,
+    packed."""
 
     version: Version
     changes: bytes

@@ -17,74 +17,80 @@ from stretto.worker.microbatch.machines.messages import Speaker
 
 
 def begins_anew(primed_here: bool) -> bool:
-    """A coordinator continues no version that another one primed: its reports went to that one."""
+    """Whether a version is begun anew: a coordinator continues none that another one primed, since the
+    reports on it went to that one."""
     return not primed_here
 
 
 def same_speaker(known: Speaker | None, speaker: Speaker) -> bool:
-    """In one version a task is spoken for by one participant: another one has another run, or none."""
+    """Whether a message on a version is from the participant that speaks for its task: another one has
+    another run, or none."""
     return known is None or known == speaker
 
 
 def holds_all(
     expected: Mapping[tuple[TaskId, Speaker], int], held: Mapping[tuple[TaskId, Speaker], int]
 ) -> bool:
-    """Calls are run when all that were sent are here, by the leaders whose runs count."""
+    """Whether calls may be run: all that were sent are here, from the leaders whose runs count."""
     return all(held.get(sender) == count for sender, count in expected.items())
 
 
 def calls_to_run(
     expected: Collection[tuple[TaskId, Speaker]], held: Collection[tuple[TaskId, Speaker]]
 ) -> list[tuple[TaskId, Speaker]]:
-    """Those of the leaders whose runs count, in an order that does not depend on the network."""
+    """The senders whose calls are run, those whose runs count, in an order that does not depend on the
+    network."""
     return sorted(expected)
 
 
 def runs_again(ran: bool) -> bool:
-    """What was run is told again, not run again."""
+    """Whether a round is to be run: one that was run is reported again, not run again."""
     return not ran
 
 
 def all_staged(missing: Collection[TaskId]) -> bool:
-    """The commit is replicated only when every task that ran anything has staged, also if it changed nothing:
-    others acted on what it read, and only a leader that still leads has read the truth."""
+    """Whether the commit may be replicated: every task that ran anything has staged, also if it changed
+    nothing. Others acted on what it read, and only a leader that still leads has read the truth."""
     return not missing
 
 
 def is_staged(applied: bool) -> bool:
-    """Staged means replicated and applied, not sent."""
+    """Whether a version counts as staged on a task: replicated and applied, not just sent."""
     return applied
 
 
 def is_committed(stored: Batch | None, version: Version) -> bool:
-    """Tasks are told to roll when the commit is applied, not before."""
+    """Whether tasks may be asked to roll: when the commit is applied, not before."""
     return stored is not None and stored.version == version and stored.committed
 
 
 def all_rolled(missing: Collection[TaskId]) -> bool:
-    """The next id is primed, hence reads, when this one took effect everywhere."""
+    """Whether the next id may be primed, hence read: when this one took effect everywhere."""
     return not missing
 
 
 def is_everywhere(id_: int, everywhere: int) -> bool:
-    """An appender that waits is told when a microbatch has taken effect on all its tasks, not on one."""
+    """Whether an appender that waits is answered: when a microbatch has taken effect on all its tasks, not on
+    one."""
     return id_ <= everywhere
 
 
 def returned_then(returned: int, rolled: int) -> bool:
-    """What an earlier leader's run returned is told if its id is the one that took effect last: a later one
-    may be staged by then."""
+    """Whether what an earlier leader's run returned may be reported: its id is the one that took effect last.
+    A later one may be staged by then."""
     return returned == rolled
 
 
 def results_count(staged: bool) -> bool:
-    """What a run returned is told if it is the one that was staged here. Another one of the same version, for
-    messages that came late, has no effect."""
+    """Whether what a run returned may be reported: it is the run that was staged here. Another one of the
+    same version, for messages that came late, has no effect."""
     return staged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards(EntryGuards):
+    """The table of the rules; only the simulator replaces an entry."""
+
     begins_anew: Callable[[bool], bool] = begins_anew
     same_speaker: Callable[[Speaker | None, Speaker], bool] = same_speaker
     holds_all: Callable[

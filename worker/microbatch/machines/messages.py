@@ -15,7 +15,8 @@ from stretto.state.microbatch_entries import LeftOut, Source, Span, Version
 from stretto.vocabulary.types import TaskId
 
 Speaker = NewType("Speaker", int)
-"""A participant of a task, as long as it remembers: no other ever has that number, not in the same epoch."""
+"""The number of a participant, as long as it remembers: no other one of its task ever has it, not even in the
+same epoch."""
 
 
 # To a participant.
@@ -31,17 +32,19 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", gc=False)
 
 
 class Calls(msgspec.Struct, frozen=True, array_like=True, tag="calls", gc=False):
-    """What the sender's round made for this task to run in ``round``; the body has them."""
+    """Calls that the sender's round made for this task to run in ``round``; they are the body."""
 
     version: Version
     round: int
     sender: TaskId
     speaker: Speaker
-    """For the sender."""
+    """The participant of the sender's task."""
     count: int
 
 
 class Expected(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How many calls a participant has sent to this task."""
+
     sender: TaskId
     speaker: Speaker
     count: int
@@ -57,28 +60,33 @@ class Go(msgspec.Struct, frozen=True, array_like=True, tag="go", gc=False):
 
 
 class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage", gc=False):
+    """Replicate what the version changed on this task."""
+
     version: Version
     spans: tuple[Span, ...]
     left_out: tuple[LeftOut, ...]
 
 
 class Roll(msgspec.Struct, frozen=True, array_like=True, tag="roll", gc=False):
+    """Let what is staged for a committed version take effect."""
+
     version: Version
     spans: tuple[Span, ...] = ()
-    """What of its input is the task's."""
+    """The part of the version's input that is on this task."""
 
 
 class Poll(msgspec.Struct, frozen=True, array_like=True, tag="poll", gc=False):
-    """Say how far the depots reach, as soon as one reaches beyond this, or after a while in any case."""
+    """Ask how far the depots reach; answered as soon as one reaches beyond this, or after a while in any
+    case."""
 
     number: int
     beyond: dict[str, int]
     everywhere: int = 0
-    """The latest id that took effect on all its tasks, and so did all before it."""
+    """The latest id that took effect on all its tasks, as did all before it."""
 
 
 class CallsHeld(msgspec.Struct, frozen=True, array_like=True, tag="calls_held", gc=False):
-    """Answers Calls, to their sender."""
+    """The answer to Calls: they are kept for their round. Goes to the task that sent them."""
 
     version: Version
     round: int
@@ -89,18 +97,18 @@ class CallsHeld(msgspec.Struct, frozen=True, array_like=True, tag="calls_held", 
 
 
 class Ran(msgspec.Struct, frozen=True, array_like=True, tag="ran", gc=False):
-    """The calls that the round made are where they will be run."""
+    """The round was run, and the calls that it made are where they will be run."""
 
     version: Version
     round: int
     task: TaskId
     speaker: Speaker
     sent: tuple[tuple[TaskId, int], ...]
-    """To whom, and how many."""
+    """The tasks that calls were sent to, and how many each."""
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Of the module's code."""
+    """A record for which the module's code failed."""
 
     source: Source
     error: str
@@ -121,20 +129,22 @@ class Broken(msgspec.Struct, frozen=True, array_like=True, tag="broken", gc=Fals
 
 
 class Working(msgspec.Struct, frozen=True, array_like=True, tag="working", gc=False):
-    """It was asked again, and is still at it."""
+    """The participant was asked again, and is still working on it."""
 
     version: Version
     task: TaskId
 
 
 class Staged(msgspec.Struct, frozen=True, array_like=True, tag="staged", gc=False):
+    """What the version changed on this task is replicated and applied."""
+
     version: Version
     task: TaskId
     speaker: Speaker
 
 
 class Rolled(msgspec.Struct, frozen=True, array_like=True, tag="rolled", gc=False):
-    """``id`` is the latest that took effect there."""
+    """Microbatches up to ``id`` have taken effect on this task."""
 
     task: TaskId
     id: int
@@ -142,7 +152,7 @@ class Rolled(msgspec.Struct, frozen=True, array_like=True, tag="rolled", gc=Fals
 
 
 class Input(msgspec.Struct, frozen=True, array_like=True, tag="input", gc=False):
-    """First and end offset of each depot, answering a Poll; once per Poll it may come unasked, when an
+    """The answer to a Poll: first and end offset of each depot. Once per Poll it may come unasked, when an
     appender begins to wait."""
 
     number: int
@@ -150,7 +160,7 @@ class Input(msgspec.Struct, frozen=True, array_like=True, tag="input", gc=False)
     rolled: int
     bounds: dict[str, tuple[int, int]]
     awaited: dict[str, int] = {}
-    """By depot: an appender waits for the records below this offset."""
+    """The offsets below which appenders wait for all records, by depot."""
 
 
 ToParticipant: TypeAlias = Begin | Calls | CallsHeld | Go | Stage | Roll | Poll

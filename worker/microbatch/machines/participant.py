@@ -28,50 +28,53 @@ from stretto.worker.microbatch.machines.settings import Settings
 
 COORDINATOR = TaskId(0)
 ROUNDS_MAX = 1_000
-"""Beyond so many, the calls of a topology are taken to hop for ever."""
+"""How many rounds a version may have; beyond it, the calls of a topology are taken to hop for ever."""
 RETURNED_BYTES_MAX = 1024 * 1024
-"""That is staged with the changes of a microbatch; more of it is lost with the leader."""
+"""The size limit of what is staged of the functions' results, beside the changes; more of it is lost with the
+leader."""
 CALLS_BYTES_MAX = 192 * 1024 * 1024
-"""Of all who call: they are given to the executor at once."""
+"""The size limit of the calls of all senders in a round: they are given to the executor at once."""
 
 
 @dataclass(slots=True)
 class _Run:
     version: Version
-    #: Calls that wait for their round, by who sent them: their number and their bytes.
+    #: Calls that wait for their round, by their sender: their number and their bytes.
     held: dict[int, dict[tuple[TaskId, Speaker], tuple[int, bytes]]] = field(default_factory=dict)
     executing: int | None = None
     #: How many rounds were run.
     rounds: int = 0
-    #: What was answered, by round.
+    #: The answer to each round that was reported.
     answers: dict[int, messages.Ran | messages.Broken] = field(default_factory=dict)
-    #: The round that was run last, and what it sent: not told before all of it is held.
+    #: The round that was run last, and calls that it sent; it is not reported before all of these are held
+    #: there.
     ran: messages.Ran | None = None
     unheld: dict[TaskId, tuple[messages.Calls, bytes]] = field(default_factory=dict)
     results: tuple[microbatch_entries.Result, ...] = ()
-    #: Between a Stage and its answer.
+    #: Whether a Stage was received and is not answered.
     staging: bool = False
     staged: bool = False
     spans: tuple[Span, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 
     def returned(self) -> Returned:
+        """Return what the run's functions returned, and how records failed."""
         failures = tuple((each.source, each.error) for each in self.left_out)
         return Returned(self.version, self.spans, self.results, failures)
 
 
 @dataclass(slots=True)
 class _Untold:
-    """What took effect here, until it has on all tasks."""
+    """A microbatch that took effect here, until it has on all tasks."""
 
     id: int
     spans: tuple[Span, ...]
-    #: None if that is not known.
+    #: What its functions returned; None if that is not known.
     returned: Returned | None
 
 
 class Participant:
-    """Of one topology on one task, in one epoch of its leader."""
+    """The participant of one topology on one task, in one epoch of its leader."""
 
     def __init__(
         self, topology: str, task: TaskId, speaker: Speaker, settings: Settings, guards: Guards = GUARDS
@@ -84,39 +87,40 @@ class Participant:
         self._out: list[Effect] = []
         self._now = 0
         self._run: _Run | None = None
-        #: As it was last read; it only grows.
+        #: The latest id that took effect here, as it was last read; it only grows.
         self._rolled = 0
         self._rolling: Version | None = None
-        #: The input of the task in that version.
+        #: The input of the task in the version that is being rolled.
         self._rolling_spans: tuple[Span, ...] = ()
-        #: What was last said to be lost here.
+        #: The version that was last reported to be lost here.
         self._missed: Version | None = None
-        #: Of the Load that tells whether it did.
+        #: The token of the Load that says whether the version has taken effect.
         self._rolled_token: int | None = None
         self._bounds: Mapping[str, tuple[int, int]] = {}
         self._poll: tuple[messages.Poll, int] | None = None
         self._token = 0
-        #: What an answer with this token is about.
+        #: The version that an answer with this token is about.
         self._pending: dict[int, Version] = {}
         self._resend_at: int | None = None
-        #: By depot: the offset below which all records are processed on all tasks, as was told.
+        #: The offset below which all records are processed on all tasks, as reported to appenders, by depot.
         self.processed: dict[str, int] = {}
         self._untold: deque[_Untold] = deque()
-        #: What is staged of what was returned, as it was last read.
+        #: The staged part of what functions returned, as it was last read.
         self._returned: Returned | None = None
         #: The latest id that is known to have taken effect on all tasks.
         self._everywhere = 0
-        #: By depot: the offset below which an appender waits for all records.
+        #: The offset below which an appender waits for all records, by depot.
         self._awaited: dict[str, int] = {}
-        #: It is news to the coordinator that somebody waits.
+        #: Whether the coordinator does not know yet that somebody waits.
         self._is_news = False
-        #: The latest Poll, and whether it was followed by an Input that nobody had asked for.
+        #: The number of the latest Poll, and whether an Input was sent after it without being asked for.
         self._poll_number = 0
         self._was_unasked = False
 
     # The door.
 
     def step(self, event: Event, now: int) -> list[Effect]:
+        """Take an event, and return what is to be done."""
         self._now = now
         self._out = []
         match event:
@@ -150,6 +154,7 @@ class Participant:
         return self._out
 
     def next_deadline(self) -> int | None:
+        """Return when a Tick is due, or None."""
         poll_at = None if self._poll is None else self._poll[1]
         return min((at for at in (self._resend_at, poll_at) if at is not None), default=None)
 
@@ -176,7 +181,7 @@ class Participant:
         self._out.append(effects.Send(task=COORDINATOR, message=message))
 
     def _run_of(self, version: Version) -> _Run | None:
-        """The run of this version, which a higher one replaces; None if it is over."""
+        """Return the run of this version, which a higher one replaces; None if it is over."""
         run = self._run
         if version.id <= self._rolled or (run is not None and version < run.version):
             return None
@@ -220,7 +225,7 @@ class Participant:
             self._execute(run, message.round, careful=message.careful, calls=calls)
 
     def _is_known(self, run: _Run, round_: int) -> bool:
-        """Whether the round was run, or is being; then that is told."""
+        """Whether the round was run, or is being run; then that is reported."""
         if run.executing == round_ or (run.ran is not None and run.ran.round == round_ and run.unheld):
             self._answer(messages.Working(run.version, self.task))
             return True
@@ -414,8 +419,9 @@ class Participant:
         self._tell_rolled()
 
     def _miss(self, version: Version) -> None:
-        """It was applied here before it was committed, and what is applied stays; unless an unclean election
-        chose a replica that did not have it. Nobody else has it either, and others wait for this task."""
+        """Report that what was staged here for a committed version is lost. It was applied here before it was
+        committed, and what is applied stays; unless an unclean election chose a replica that did not have it.
+        Nobody else has it either, and others wait for this task."""
         self._note("microbatch_has_nothing_staged", version=str(version), rolled=self._rolled)
         self._missed = version
         self._token += 1
@@ -428,7 +434,7 @@ class Participant:
     # Appenders that wait.
 
     def _inherited(self, rolled: int, progress: Mapping[str, int]) -> None:
-        """What took effect here before this participant began."""
+        """Take what took effect here before this participant began."""
         returned = self._returned
         if returned is not None and not self._guards.returned_then(returned.version.id, rolled):
             returned = None
@@ -449,7 +455,8 @@ class Participant:
         self._tell_processed()
 
     def _handed_on(self, run: _Run) -> bytes:
-        """What the run returned, for the next leader; nothing if nobody waits for it, or if it is much."""
+        """Return what the run returned, for the next leader; nothing if nobody waits for it, or if it is
+        much."""
         if not any(self._awaited.get(span.depot, 0) > span.start for span in run.spans):
             return b""
         returned = microbatch_entries.encode(run.returned())
@@ -473,14 +480,16 @@ class Participant:
             self._tell_news()
 
     def _has_news(self) -> bool:
-        """Not before the records are known to be there, which the coordinator hears with it."""
+        """Whether the coordinator is to hear that somebody waits. Not before the records are known to be
+        there, which it hears with it."""
         bounds = self._bounds
         return self._is_news and all(
             bounds.get(depot, (0, 0))[1] >= end for depot, end in self._awaited.items()
         )
 
     def _tell_news(self) -> None:
-        """While a microbatch is under way nobody asks. Once is enough: the next Poll comes after it."""
+        """Send an Input that nobody asked for: while a microbatch is under way there is no Poll. Once is
+        enough, since the next Poll comes after it."""
         if self._poll_number and not self._was_unasked and self._has_news():
             self._was_unasked = True
             self._tell_input(self._poll_number)
@@ -524,7 +533,7 @@ class Participant:
 
 
 def _processed(untold: _Untold) -> list[effects.Processed]:
-    """By depot, in the order of its spans."""
+    """Return what is processed, by depot, in the order of the spans."""
     returned = untold.returned
     if returned is None:
         return [

@@ -1,4 +1,4 @@
-"""What options make of microbatches."""
+"""The settings of microbatches, as options have them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from stretto.vocabulary.types import Millis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
+    """The settings of one microbatch topology."""
+
     max_records: int = 10_000
-    """Of each depot partition in one microbatch."""
+    """How many records of each depot partition one microbatch takes at most."""
     interval_ms: Millis = Millis(50)
-    """Between the beginnings of two microbatches, at least; not while an appender waits."""
+    """The least time between the beginnings of two microbatches; not while an appender waits."""
     retries: int = 3
     """How often a record may fail and be tried again before it is left out."""
     retry_ms: Millis = Millis(500)
-    """After which an unanswered message is sent again."""
+    """The time after which an unanswered message is sent again."""
     patience_ms: Millis = Millis(10_000)
     """How long a task may be silent before the version is given up."""
     poll_ms: Millis = Millis(1_000)
@@ -25,4 +27,4 @@ class Settings:
     """How long the first input waits for that of other tasks."""
     backoff_max_ms: Millis = Millis(5_000)
     paused: bool = False
-    """No other microbatch begins; one that has begun goes on."""
+    """Whether no other microbatch begins; one that has begun goes on."""

@@ -22,22 +22,26 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(slots=True, eq=False)
 class Records:
+    """A batch of records of a depot."""
+
     depot: str
     size: int
     start: int = 0
     end: int = 0
     results: tuple[tuple[int, bytes], ...] | None = ()
-    """By the place in the batch; None if they were run by an earlier leader."""
+    """What functions returned, by the place in the batch; None if an earlier leader ran them."""
     failures: list[FailureNote] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class Retry:
+    """One record that is tried again."""
+
     key: RecordKey
     failures: int
-    """Before this time."""
+    """How often the record had failed before."""
     note: FailureNote | None = None
-    """Of a hop of it that failed."""
+    """The failure of a hop that the record made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,17 +54,17 @@ class Calls:
     first: int = 0
     """The place of the first of them in the hop."""
     is_last: bool = True
-    """Nothing of the hop comes behind them."""
+    """Whether these are the last calls of the hop."""
     is_alone: bool = False
-    """It is one call, for it may have killed an executor."""
+    """Whether this is one call that runs by itself, because it may have killed an executor."""
     crashes: int = 0
     failures: list[FailureNote] = field(default_factory=list)
-    """By the place in the hop."""
+    """Failures of these calls, by the place in the hop."""
 
 
 @dataclass(slots=True, eq=False)
 class Bare:
-    """Rows of the engine only."""
+    """A batch without work: it changes rows of the engine only."""
 
 
 Work: TypeAlias = Records | Retry | Calls | Bare
@@ -68,17 +72,19 @@ Work: TypeAlias = Records | Retry | Calls | Bare
 
 @dataclass(slots=True, eq=False)
 class Batch:
+    """A batch of a stream, from its run until it is processed."""
+
     number: int
     of: Work
     ran: events.Ran | None = None
     entry: Entry = field(default_factory=Entry)
     is_applied: bool = False
     hops: int = 0
-    """Unanswered."""
+    """How many of its hops are not answered."""
 
     @property
     def origin(self) -> Origin:
-        """What is known of it to whoever leads when its hops are answered."""
+        """What a leader has to know of the batch when its hops are answered, kept with them in the outbox."""
         match self.of:
             case Records(depot=depot, start=start, end=end):
                 return OfRecords(depot, start, end)
@@ -93,11 +99,12 @@ class Batch:
 
 
 def in_hop(calls: Calls, notes: Iterable[FailureNote]) -> list[FailureNote]:
-    """Notes of calls of a part, by their places in the hop."""
+    """Return the notes of calls of a part, by their places in the hop."""
     return [msgspec.structs.replace(note, index=calls.first + note.index) for note in notes]
 
 
 def one_by_one(calls: Calls) -> list[Calls]:
+    """Split calls into batches of one call each."""
     each = _split(calls.calls)
     if calls.is_alone or not each:
         return [calls]
@@ -110,7 +117,7 @@ def one_by_one(calls: Calls) -> list[Calls]:
 
 
 def cut_off(calls: Calls, left: int) -> Calls:
-    """The last of them, which is a batch of its own from now on."""
+    """Split off the last calls, which are a batch of their own from now on."""
     each = _split(calls.calls)
     done = len(each) - left
     calls.calls = _encode(each[:done])
@@ -121,16 +128,18 @@ def cut_off(calls: Calls, left: int) -> Calls:
 
 
 def without_first(calls: Buffer, count: int) -> Buffer:
-    """What is left of a hop whose first calls have run."""
+    """Return what is left of a hop whose first calls have run."""
     return _encode(_split(calls)[count:]) if count else calls
 
 
 def notes_of_all(note: FailureNote, count: int) -> tuple[FailureNote, ...]:
-    """A function that takes many records at once does not tell which of them hopped to where it failed."""
+    """Return the failure of all records of a batch: a function that takes many at once does not say which of
+    them hopped to where it failed."""
     error = f"{note.error}; one of {count} records taken at once led to it"
     return tuple(FailureNote(index, error, note.traceback) for index in range(count))
 
 
 def start_of(batch: Batch) -> int:
+    """Return the first offset of a batch of records."""
     check(isinstance(batch.of, Records), "a batch without records has no start", batch=batch.number)
     return batch.of.start if isinstance(batch.of, Records) else 0

@@ -12,63 +12,68 @@ from stretto.worker.topology.machine.batches import Batch, start_of
 
 
 class Blocked(NamedTuple):
-    """A record that failed, and that those behind it wait for."""
+    """A record that failed, and that the records behind it wait for."""
 
     offset: int
     attempts: int
-    """How often it failed."""
+    """How often the record failed."""
     until: int
-    """When it is tried again."""
+    """When the record is tried again."""
 
 
 class Cursor:
+    """How far a stream is with one depot."""
+
     def __init__(self, end: int, progress: int) -> None:
-        #: Where the depot ends, as it is applied.
+        #: The end of the depot, as far as it is applied.
         self.end = end
-        #: Where the next run begins, as of the last entry.
+        #: The offset where the next run begins, as of the last entry.
         self.position = progress
-        #: What the log says of it.
+        #: The progress that the log has.
         self.logged = progress
-        #: What is told of it.
+        #: The offset below which records are reported as processed.
         self.processed = progress
-        #: Batches that are appended, and not processed.
+        #: Batches that are appended and not processed, in order.
         self.in_order: deque[Batch] = deque()
         self.blocked: Blocked | None = None
-        #: Records below this run one by one, to find out which of them fails elsewhere.
+        #: The offset below which records run one by one, to find out which of them fails elsewhere.
         self.careful_below = 0
 
     @property
     def lag(self) -> int:
+        """How many records are applied and not processed."""
         return self.end - self.processed
 
     @property
     def reached(self) -> int:
-        """Below this, all that records led to is done."""
+        """The offset below which all that records led to is done."""
         return start_of(self.in_order[0]) if self.in_order else self.position
 
     def grown(self, end: int) -> None:
+        """Take the new end of the depot."""
         self.end = max(self.end, end)
 
     def is_blocked(self, now: int) -> bool:
+        """Whether a record that failed still has to wait before it is tried again."""
         return self.blocked is not None and now < self.blocked.until
 
     def failures_of(self, offset: int) -> int:
-        """How often a record failed that others wait for; 0 if it is another, or none."""
+        """How often this record failed, if it is the one that others wait for; else 0."""
         return self.blocked.attempts if self.blocked is not None and self.blocked.offset == offset else 0
 
     def accepted(self, batch: Batch, end: int) -> None:
-        """The entry of records up to ``end`` is in the log."""
+        """Add a batch whose entry, with records up to ``end``, is in the log."""
         self.position = end
         self.in_order.append(batch)
 
     def next_done(self) -> Batch | None:
-        """The first batch, if it is applied and its hops are answered; it is taken off."""
+        """Take off the first batch if it is applied and its hops are answered; else None."""
         if self.in_order and self.in_order[0].is_applied and not self.in_order[0].hops:
             return self.in_order.popleft()
         return None
 
     def behind(self, batch: Batch) -> list[Batch]:
-        """The batches behind this one, the last first; they are taken off."""
+        """Take off the batches behind this one, and return them, the last first."""
         taken = []
         while self.in_order and self.in_order[-1] is not batch:
             taken.append(self.in_order.pop())

@@ -13,6 +13,8 @@ from stretto.worker.topology.machine.stored import HopKey, Incoming, Outgoing, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecords:
+    """Run records of a depot; answered with Ran or NotRun."""
+
     batch: int
     attempt: int
     applied: int
@@ -26,6 +28,8 @@ class RunRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCalls:
+    """Run calls of a hop; answered with Ran or NotRun."""
+
     batch: int
     attempt: int
     applied: int
@@ -43,24 +47,24 @@ class Parked:
 
 @dataclass(slots=True)
 class Entry:
-    """What changes together with a batch, beside PStates. Rows of this topology on this task."""
+    """The rows of this topology on this task that change together with a batch, beside PStates."""
 
     progress: dict[str, int] = field(default_factory=dict)
     retries: dict[RecordKey, int | None] = field(default_factory=dict)
-    """How often each failed; None: it is not tried again."""
+    """How often each record failed; None for one that is not tried again."""
     parked: list[Parked] = field(default_factory=list)
     unparked: list[RecordKey] = field(default_factory=list)
     made: dict[int, Outgoing] = field(default_factory=dict)
     """Hops that join the outbox."""
     cleared: list[int] = field(default_factory=list)
-    """Hops that leave it."""
+    """Hops that leave the outbox."""
     run: dict[TaskId, Incoming] = field(default_factory=dict)
     """How far the hops of other tasks have run."""
     failed: dict[HopKey, tuple[FailureNote, ...]] = field(default_factory=dict)
     forgotten: list[HopKey] = field(default_factory=list)
     """Hops whose failures nobody asks for any more."""
     settled: list[Settled] = field(default_factory=list)
-    """What is told once it is applied."""
+    """Answers to Settle that are due once the entry is applied."""
 
     def __bool__(self) -> bool:
         records = self.progress or self.retries or self.parked or self.unparked
@@ -69,7 +73,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Answered with Accepted or Refused before anything else is stepped, and later with Applied."""
+    """Append the changes of a batch. Answered with Accepted or Refused before anything else is stepped, and
+    later with Applied."""
 
     batch: int
     changes: Packed
@@ -89,7 +94,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """All that ``Called`` asked for is done, or has failed."""
+    """Answer a ``Called``: all that it asked for is done, or has failed."""
 
     ticket: int
     failures: tuple[FailureNote, ...]
@@ -97,14 +102,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """What ``Called`` asked for is not taken now: something that was sent before it has not come yet."""
+    """Decline a ``Called`` for now: something that was sent before it has not come yet."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """So many of the records that ``Settle`` named were parked, and are not any more."""
+    """Answer a ``Settle``: so many of its records were parked, and are not any more."""
 
     ticket: int
     count: int
@@ -112,20 +117,20 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """Records ``[start, end)`` of a depot are, with all that they led to."""
+    """Records ``[start, end)`` of a depot are processed, with all that they led to."""
 
     depot: str
     start: int
     end: int
     results: tuple[tuple[int, bytes], ...] | None
-    """By offset, what was returned; None if an earlier leader ran them, and kept it to itself."""
+    """What functions returned, by offset; None if an earlier leader ran them, and kept it to itself."""
     failures: tuple[tuple[int, str], ...]
-    """By offset, how records failed."""
+    """How records failed, by offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Worth a line in the log."""
+    """Write a line to the log."""
 
     event: str
     fields: dict[str, object]

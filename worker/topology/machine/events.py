@@ -28,41 +28,41 @@ class Called:
     ticket: int
     key: HopKey
     epoch: Epoch
-    """In which the sender leads."""
+    """The epoch in which the sender leads."""
     after: int
     """The number of the hop before it from that task; 0 if that is known to have run."""
     settled: int
-    """The sender asks for no hop below this number any more."""
+    """The number below which the sender asks for no hop any more."""
     calls: Buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The executor answered."""
+    """The executor has run a batch."""
 
     batch: int
     start: int
     end: int
     left: int = 0
-    """Calls that were not run: what those before them do fills an entry."""
+    """How many calls were not run, because what those before them do fills an entry."""
     changes: Packed = NO_CHANGES
     hops: tuple[tuple[TaskId, bytes], ...] = ()
     results: tuple[tuple[int, bytes], ...] = ()
     failures: tuple[FailureNote, ...] = ()
     elapsed_us: int = 0
     delayed_us: int = 0
-    """Of these, how long it waited for a processor."""
+    """How much of that time the executor waited for a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotRun:
-    """It did not. ``why`` is None if it said that it cannot."""
+    """The executor has not run a batch. ``why`` is None if it answered that it cannot."""
 
     batch: int
     why: Why | None
     sentence: str
     is_too_much: bool = False
-    """It ran, and did more than fits an entry."""
+    """Whether the batch ran, and did more than fits an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,15 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It is not, and has no effect."""
+    """The entry of a batch is refused, and has no effect."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
+    """The entry of a batch is applied."""
+
     batch: int
 
 
@@ -90,7 +92,7 @@ class HopAnswered:
 
     number: int
     failures: tuple[FailureNote, ...] = ()
-    """By the index, in its batch, of what hopped."""
+    """Failures, by the index in its batch of the record or call that hopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +106,14 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """Settings have changed."""
+    """The options of the stream have changed."""
 
     settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The deadline has come."""
+    """The deadline that was asked for has come."""
 
 
 Event: TypeAlias = (

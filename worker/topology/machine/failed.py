@@ -18,18 +18,22 @@ TRIMMED = "the record was trimmed before it could be tried again; append it anew
 
 
 class Failed:
+    """The records of a stream that failed."""
+
     def __init__(self, stored: Stored) -> None:
-        #: Those that are tried again, and how often they failed.
+        #: How often each record failed that is tried again.
         self.retries = dict(stored.retries)
-        #: When they are, soonest first: a heap. One that runs is not in it.
+        #: When they are tried again, soonest first: a heap. One that runs is not in it.
         self._due: list[tuple[int, RecordKey]] = [(0, key) for key in sorted(self.retries)]
         self.parked = deque(stored.parked)
 
     @property
     def next_due(self) -> int | None:
+        """When the next record is tried again, or None."""
         return self._due[0][0] if self._due else None
 
     def take_due(self, now: int) -> RecordKey | None:
+        """Take a record that is to be tried again by now, or None."""
         while self._due and self._due[0][0] <= now:
             _, key = heapq.heappop(self._due)
             if key in self.retries:
@@ -37,11 +41,11 @@ class Failed:
         return None
 
     def put_back(self, key: RecordKey, now: int) -> None:
-        """It was taken, and has not been run."""
+        """Put back a record that was taken and has not been run."""
         heapq.heappush(self._due, (now, key))
 
     def park(self, entry: Entry, parked: Parked, parked_max: int) -> None:
-        """With the next entry, which leaves out the oldest if there are too many."""
+        """Park a record with the next entry, which leaves out the oldest ones if there are too many."""
         entry.parked.append(parked)
         anew = {each.key for each in entry.parked}
         others = [key for key in self.parked if key not in anew]
@@ -51,16 +55,18 @@ class Failed:
             entry.retries[parked.key] = None
 
     def retry(self, entry: Entry, key: RecordKey, failures: int) -> None:
-        """It may be parked: who led before went further than the progress that it left."""
+        """Let a record be tried again. It may be parked: the leader before went further than the progress
+        that it left."""
         entry.retries[key] = failures
         if key in self.parked and key not in entry.unparked:
             entry.unparked.append(key)
 
     def park_trimmed(self, entry: Entry, key: RecordKey, failures: int, parked_max: int) -> None:
+        """Park a record that its depot does not have any more."""
         self.park(entry, Parked(key, failures, FailureNote(0, TRIMMED)), parked_max)
 
     def accepted(self, entry: Entry, now: int) -> None:
-        """It is in the log."""
+        """Take over what an entry says of failed records: it is in the log."""
         for key, failures in entry.retries.items():
             self.retries.pop(key, None)
             if failures is not None:
@@ -73,4 +79,5 @@ class Failed:
 
 
 def backoff_ms(attempts: int) -> int:
+    """Return the back-off before a record that failed so often is tried again."""
     return BACKOFF.after(max(0, attempts - 1))

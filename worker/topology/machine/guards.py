@@ -12,58 +12,65 @@ from dataclasses import dataclass
 
 
 def has_run(number: int, latest: int) -> bool:
-    """A hop whose number is not above the latest from its sender has been taken: it is not run again."""
+    """Whether a hop has been taken, and is not run again: its number is not above the latest from its
+    sender."""
     return number <= latest
 
 
 def may_follow(after: int, latest: int) -> bool:
-    """A hop is taken only behind the one that its sender made before it, or it would pass for run."""
+    """Whether a hop may be taken: only behind the one that its sender made before it, or that one would pass
+    for run."""
     return after <= latest
 
 
 def may_ask(number: int, settled: int, epoch: int, settled_in: int) -> bool:
-    """A hop that its sender has settled is not answered to one that led before, or no more: how it failed may
-    be forgotten. A later leader asks for it only if its log is another one, and has a right to go on."""
+    """Whether a sender may ask for a hop. One that is settled is not answered to a sender that led before, or
+    leads no more: how it failed may be forgotten. A later leader asks for it only if its log is another one,
+    and has a right to go on."""
     return number >= settled or epoch > settled_in
 
 
 def may_send(is_applied: bool) -> bool:
-    """A hop leaves only once the entry that made it is applied: no other run may ever use its number."""
+    """Whether a hop may be sent: once the entry that made it is applied, so that no other run may ever use
+    its number."""
     return is_applied
 
 
 def may_answer(is_applied: bool, hops: int) -> bool:
-    """A hop is answered when what it did is applied, and all that it led to elsewhere is answered."""
+    """Whether a hop may be answered: what it did is applied, and all that it led to elsewhere is answered."""
     return is_applied and hops == 0
 
 
 def may_clear(is_answered: bool) -> bool:
-    """A hop leaves the outbox once it is answered."""
+    """Whether a hop may leave the outbox: once it is answered."""
     return is_answered
 
 
 def is_settled(is_cleared: bool) -> bool:
-    """A receiver forgets how a hop failed only when the sender's outbox is known to be without it."""
+    """Whether a receiver may forget how a hop failed: when the sender's outbox is known to be without it."""
     return is_cleared
 
 
 def notes_run() -> bool:
-    """That a hop has run is noted in the entry of what it did."""
+    """Whether the entry of what a hop did also notes that it has run."""
     return True
 
 
 def passes_records() -> bool:
-    """The progress passes records in the entry of what they did, with the hops that they made."""
+    """Whether the progress passes records in the entry of what they did, with the hops that they made."""
     return True
 
 
 def remembers_failure() -> bool:
-    """How a hop failed is in the entry that notes that it has run, for a sender that has to ask again."""
+    """Whether the entry that notes that a hop has run also has how it failed, for a sender that has to ask
+    again."""
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
+    """The table of the rules; only the simulator replaces an entry."""
+
     has_run: Callable[[int, int], bool] = has_run
     may_follow: Callable[[int, int], bool] = may_follow
     may_ask: Callable[[int, int, int, int], bool] = may_ask

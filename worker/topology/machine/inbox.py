@@ -19,10 +19,10 @@ from stretto.worker.topology.machine.guards import Guards
 from stretto.worker.topology.machine.stored import HopKey, Incoming
 
 NOTES_BYTES_MAX = 256 * 1024
-"""Of the errors and tracebacks that an entry stores."""
+"""The size limit of the errors and tracebacks that an entry stores."""
 BRIEF = "it failed"
 ASKED_MAX = 4
-"""Tickets of one hop that are remembered: those who asked before are gone."""
+"""How many tickets of one hop are remembered; earlier callers are gone."""
 _NOTHING = (0, Epoch(0))
 
 
@@ -32,18 +32,21 @@ class Arrived:
 
     key: HopKey
     waiting: list[int] = field(default_factory=list)
-    """Tickets of those who asked for it."""
+    """Tickets of the callers that wait for it."""
     parts: int = 0
-    """Batches of it that are not applied, or have hops that are not answered."""
+    """How many batches of it are not applied, or have hops that are not answered."""
     is_whole: bool = False
-    """All of it is here; of one that has run in part before this epoch, the rest is sent again."""
+    """Whether all of it is here; of one that has run in part before this epoch, the rest is sent again."""
     failures: list[FailureNote] = field(default_factory=list)
 
     def ask(self, ticket: int) -> None:
+        """Add a caller, and forget the earliest if there are too many."""
         self.waiting = [*self.waiting[1 - ASKED_MAX :], ticket]
 
 
 class Inbox:
+    """The hops of other tasks that have run here, or are about to."""
+
     def __init__(
         self,
         rows: Mapping[TaskId, Incoming],
@@ -55,14 +58,14 @@ class Inbox:
         self._latest = {
             source: row.number if row.calls is None else row.number - 1 for source, row in rows.items()
         }
-        #: Hops of which only the first so many calls have run.
+        #: How many calls have run, of hops of which not all have.
         self._begun = {
             (source, row.number): row.calls for source, row in rows.items() if row.calls is not None
         }
         self._failed = dict(failed)
-        #: By task: hops below this number are settled, as was said in that epoch.
+        #: The number below which the hops of a task are settled, and the epoch in which its leader said so.
         self._settled = {source: (row.settled, row.settled_in) for source, row in rows.items()}
-        #: What the log says.
+        #: How far the hops of each task have run, as the log has it.
         self._logged = dict(rows)
         self.open: dict[HopKey, Arrived] = {}
 
@@ -70,17 +73,20 @@ class Inbox:
         return bool(self.open)
 
     def may_ask(self, key: HopKey, epoch: Epoch) -> bool:
+        """Whether the leader of this epoch may ask for a hop."""
         settled, settled_in = self._settled.get(key[0], _NOTHING)
         return self._guards.may_ask(key[1], settled, epoch, settled_in)
 
     def has_run(self, key: HopKey) -> bool:
+        """Whether a hop has been taken, and is not run again."""
         return self._guards.has_run(key[1], self._latest.get(key[0], 0))
 
     def may_take(self, key: HopKey, after: int) -> bool:
+        """Whether a hop may be taken after the one that its sender made before it."""
         return self._guards.may_follow(after, self._latest.get(key[0], 0))
 
     def take(self, key: HopKey, ticket: int) -> tuple[Arrived, int]:
-        """The hop, and how many of its calls have run already."""
+        """Take a hop; return it, and how many of its calls have run already."""
         self._latest[key[0]] = key[1]
         arrived = self.reopen(key)
         arrived.is_whole = True
@@ -88,7 +94,7 @@ class Inbox:
         return arrived, self._begun.pop(key, 0)
 
     def reopen(self, key: HopKey) -> Arrived:
-        """A hop of which something is not done."""
+        """Return a hop of which something is not done, as it was or anew."""
         arrived = self.open.get(key)
         if arrived is None:
             arrived = self.open[key] = Arrived(key, failures=list(self._failed.get(key, ())))
@@ -96,27 +102,31 @@ class Inbox:
         return arrived
 
     def failures_of(self, key: HopKey) -> tuple[FailureNote, ...]:
+        """Return how the calls of a hop failed."""
         return self._failed.get(key, ())
 
     def ran(self, key: HopKey, calls: int | None) -> Incoming:
-        """The row of a hop of which all calls have run, or so many."""
+        """Return the row of a hop of which all calls have run, or so many."""
         return Incoming(key[1], calls, *self._settled.get(key[0], _NOTHING))
 
     def with_settled(self, source: TaskId) -> Incoming:
+        """Return the row of a sender with the number below which its hops are settled."""
         logged = self._logged.get(source, Incoming(0))
         settled, settled_in = self._settled[source]
         return msgspec.structs.replace(logged, settled=settled, settled_in=settled_in)
 
     def accepted(self, entry: Entry) -> None:
+        """Take over what an entry says of hops: it is in the log."""
         self._logged |= entry.run
         self.remember(entry.failed)
 
     def remember(self, failed: Mapping[HopKey, tuple[FailureNote, ...]]) -> None:
-        """How calls failed, for senders that ask again."""
+        """Remember how calls failed, for senders that ask again."""
         self._failed |= failed
 
     def forget(self, source: TaskId, below: int, epoch: Epoch) -> list[HopKey]:
-        """Those whose failures nobody asks for any more, as the leader of that epoch says."""
+        """Forget the failures that a sender does not ask for any more, as its leader of that epoch says;
+        return their hops."""
         self._settled[source] = max((below, epoch), self._settled.get(source, _NOTHING))
         if not self._failed:
             return []
@@ -127,8 +137,8 @@ class Inbox:
 
 
 def bounded(notes: Iterable[FailureNote], hops: int = 0) -> tuple[FailureNote, ...]:
-    """As they are stored: the first ones whole, then without tracebacks, then without words; the shorter, the
-    more ``hops`` there are beside them in an entry."""
+    """Return notes as they are stored: the first ones whole, then without tracebacks, then without words; the
+    shorter, the more ``hops`` there are beside them in an entry."""
     kept: list[FailureNote] = []
     left = NOTES_BYTES_MAX // (1 + hops)
     for note in notes:

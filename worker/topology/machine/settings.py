@@ -1,4 +1,4 @@
-"""What options make of a stream."""
+"""The settings of a stream, as options have them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
+    """The settings of one stream topology."""
+
     retry: str
-    """``individual``, ``all-after`` or ``none``."""
+    """The retry policy: ``individual``, ``all-after`` or ``none``."""
     retries: int
     records_max: int
     bytes_max: int
     parked_max: int
     is_paused: bool = False
-    """No record is begun."""
+    """Whether no record is begun."""
     timeout_ms: int = 10_000
-    """When a run is killed."""
+    """The time after which a run is killed."""
     takes_many: bool = False
-    """Its function takes all records of a batch at once: a hop that fails is the failure of all of them."""
+    """Whether its function takes all records of a batch at once: a hop that fails is the failure of all of
+    them."""

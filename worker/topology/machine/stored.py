@@ -17,7 +17,7 @@ HopKey: TypeAlias = tuple[TaskId, int]
 
 
 class OfRecords(msgspec.Struct, frozen=True, array_like=True, tag="records", gc=False):
-    """A hop was made by records ``[start, end)`` of a depot."""
+    """The origin of a hop that was made by records ``[start, end)`` of a depot."""
 
     depot: str
     start: int
@@ -25,7 +25,7 @@ class OfRecords(msgspec.Struct, frozen=True, array_like=True, tag="records", gc=
 
 
 class OfRetry(msgspec.Struct, frozen=True, array_like=True, tag="retry", gc=False):
-    """A hop was made by a record that was tried again after so many failures."""
+    """The origin of a hop that was made by a record that was tried again after so many failures."""
 
     depot: str
     offset: int
@@ -33,7 +33,7 @@ class OfRetry(msgspec.Struct, frozen=True, array_like=True, tag="retry", gc=Fals
 
 
 class OfCalls(msgspec.Struct, frozen=True, array_like=True, tag="calls", gc=False):
-    """A hop was made by calls of a hop of another task, from the ``first`` of them on."""
+    """The origin of a hop that was made by calls of a hop of another task, from the ``first`` of them on."""
 
     source: TaskId
     number: int
@@ -56,11 +56,11 @@ class Incoming(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     number: int
     calls: int | None = None
-    """Of that one, so many calls have run; None: all of it."""
+    """How many calls of the latest hop have run; None for all of them."""
     settled: int = 0
-    """Hops below this are not asked for by whoever leads there now."""
+    """The number below which the sender's present leader asks for no hop."""
     settled_in: Epoch = Epoch(0)
-    """The epoch of the sender that said so."""
+    """The epoch of the sender in which its leader said so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +68,10 @@ class Stored:
     """What the applied state says when an epoch begins."""
 
     ends: dict[str, int] = field(default_factory=dict)
-    """Of the depots."""
+    """The ends of the depots."""
     progress: dict[str, int] = field(default_factory=dict)
     retries: dict[RecordKey, int] = field(default_factory=dict)
-    """How often each failed."""
+    """How often each record failed that is tried again."""
     parked: tuple[RecordKey, ...] = ()
     outbox: dict[int, Outgoing] = field(default_factory=dict)
     latest_hop: int = 0

@@ -60,19 +60,22 @@ from stretto.worker.topology.machine.settings import Settings
 from stretto.worker.topology.machine.stored import OfCalls, OfRecords, OfRetry, Origin, RecordKey, Stored
 
 RUNNING_MAX = 2
-"""One runs, and the next is there when it ends."""
+"""How many batches the executor has at once: one runs, and the next is there when it ends."""
 UNAPPLIED_MAX = 8
 UNFINISHED_MAX = 32
-"""Batches of records that wait for their hops. Those of calls are not counted: others wait for them."""
+"""How many batches of records may wait for their hops. Those of calls are not counted: others wait for
+them."""
 PAUSE_MS = 20
 PAUSE = Backoff(first_ms=2 * PAUSE_MS, most_ms=2_000, at_once=1)
 RETRIES_MAX = 10_000
-"""Records that wait to be tried again; those beyond it are parked at once."""
+"""How many records may wait to be tried again; those beyond it are parked at once."""
 CRASHES_MAX = 2
-"""A process may be killed by others: a record is blamed only when it happens again."""
+"""How many crashes a record is blamed after: a process may be killed by others, so one is not enough."""
 
 
 class Stream:
+    """The machine of one stream topology on one task, in one epoch of its leader."""
+
     def __init__(
         self, depots: tuple[str, ...], settings: Settings, stored: Stored, guards: Guards = GUARDS
     ) -> None:
@@ -83,9 +86,9 @@ class Stream:
         self._now = 0
         self._effects: list[Effect] = []
         self._numbers = 0
-        #: Sent to the executor, in order; all of this attempt.
+        #: Batches that were sent to the executor, in order; all of this attempt.
         self._running: deque[Batch] = deque()
-        #: Appended, and not both applied and answered for.
+        #: Batches that are appended, and not both applied and answered for.
         self._unfinished: dict[int, Batch] = {}
         self._cursors = {
             depot: Cursor(stored.ends.get(depot, 0), stored.progress.get(depot, 0)) for depot in depots
@@ -93,22 +96,22 @@ class Stream:
         self._calls: deque[Calls] = deque()
         self._outbox = Outbox(stored.outbox, stored.latest_hop)
         self._inbox = Inbox(stored.inbox, stored.failed, guards)
-        #: Which batch made each hop that is not answered.
+        #: The batch that made each hop that is not answered.
         self._makers: dict[int, Batch] = {}
         self._failed = Failed(stored)
-        #: To be in the next entry.
+        #: What has to be in the next entry.
         self._owed = Entry()
         self._pace = Pace(settings)
         #: The record that killed the executor when it ran alone, and how often.
         self._crashed: tuple[RecordKey, int] | None = None
-        #: The attempt is over, and the next begins then.
+        #: When the next attempt begins, after one that is over.
         self._resumes_at: int | None = None
         self._pause = PAUSE
         self._turn = 0
         self._restore(stored)
 
     def _restore(self, stored: Stored) -> None:
-        """Hops that nobody who led before knew to be answered go out again."""
+        """Send the hops again that no earlier leader knew to be answered."""
         made: dict[Origin, Batch] = {}
         for number, row in sorted(stored.outbox.items()):
             batch = made.get(row.origin)
@@ -142,12 +145,13 @@ class Stream:
                 assert_never(origin)
 
     def _logged(self, depot: str) -> int:
-        """The progress that the log tells; 0 for a depot that the topology does not read any more."""
+        """The progress that the log has; 0 for a depot that the topology does not read any more."""
         return self._cursors[depot].logged if depot in self._cursors else 0
 
     # The door.
 
     def step(self, event: Event, now: int) -> list[Effect]:
+        """Take an event, and return what is to be done."""
         self._now = now
         match event:
             case events.Grown(depot=depot, end=end):
@@ -181,6 +185,7 @@ class Stream:
         return wanted
 
     def next_deadline(self) -> int | None:
+        """Return when a Tick is due, or None."""
         blocked = [cursor.blocked for cursor in self._cursors.values()]
         deadlines = [each.until for each in blocked if each is not None]
         others = (self._failed.next_due, self._resumes_at)
@@ -189,27 +194,27 @@ class Stream:
 
     @property
     def processed(self) -> dict[str, int]:
-        """By depot: records below this are processed, with all that they led to."""
+        """The offset below which records are processed, with all that they led to, by depot."""
         return {depot: cursor.processed for depot, cursor in self._cursors.items()}
 
     @property
     def lag(self) -> int:
-        """Records that are applied and not known to be processed."""
+        """How many records are applied and not known to be processed."""
         return sum(cursor.lag for cursor in self._cursors.values())
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing has begun that is not done, hops included, and known to be applied."""
+        """Whether nothing has begun that is not done, hops included, and known to be applied."""
         return not (self._running or self._unfinished or self._calls or self._owed or self._outbox)
 
     @property
     def waiting(self) -> int:
-        """Records that failed, and are tried again."""
+        """How many records failed and are tried again."""
         return len(self._failed.retries)
 
     @property
     def parked(self) -> int:
-        """Records that are not tried again, until a person decides."""
+        """How many records are not tried again, until a person decides."""
         return len(self._failed.parked)
 
     # What runs next.
@@ -220,7 +225,7 @@ class Stream:
 
     @property
     def _appending(self) -> bool:
-        """An Append is not answered yet: it is the first thing to be stepped."""
+        """Whether an Append is not answered yet: its answer is the first thing to be stepped."""
         return any(isinstance(effect, effects.Append) for effect in self._effects)
 
     def _pump(self) -> None:
@@ -375,7 +380,8 @@ class Stream:
         self._end_attempt(again)
 
     def _suspect(self, batch: Batch, lost: events.NotRun) -> events.Ran | None:
-        """Whom to blame: the record or call, if it was alone. Else whatever was there is run one by one."""
+        """Blame the record or call that was lost, if it was alone. Else whatever was there is run one by
+        one."""
         match batch.of:
             case Records(depot=depot, size=1):
                 offset = self._cursors[depot].position
@@ -404,7 +410,7 @@ class Stream:
         return _blamed(batch, lost, start, end)
 
     def _end_attempt(self, lost: list[Batch]) -> None:
-        """These ran, and have no effect; others may have seen them."""
+        """End the attempt: these batches ran, and have no effect, though others may have seen them."""
         self.attempt += 1
         self._running.clear()
         for batch in reversed(lost):
@@ -418,7 +424,7 @@ class Stream:
     # Entries.
 
     def _append(self, batch: Batch, changes: Packed) -> None:
-        """With all else that is to be in the log."""
+        """Append a batch, with all else that is to be in the log."""
         entry, owed = batch.entry, self._owed
         entry.retries = owed.retries | entry.retries
         entry.parked = owed.parked + entry.parked
@@ -445,7 +451,8 @@ class Stream:
             self._accepted(batch.number)
 
     def _note_run(self, entry: Entry, calls: Calls, count: int) -> None:
-        """In the entry of what they did: who sends them again is answered, and they are not run."""
+        """Note in the entry of what calls did that they have run: a sender that sends them again is answered,
+        and they are not run."""
         key = calls.of.key
         if self._guards.notes_run():
             entry.run[key[0]] = self._inbox.ran(key, None if calls.is_last else calls.first + count)
@@ -503,7 +510,7 @@ class Stream:
             self._look_at(batch)
 
     def _look_at(self, batch: Batch) -> None:
-        """Whether it, and what waits for it, is finished."""
+        """Finish a batch, and what waits for it, if all of it is done."""
         match batch.of:
             case Calls(of=arrived):
                 if self._guards.may_answer(batch.is_applied, batch.hops):
@@ -544,7 +551,7 @@ class Stream:
                 records.end = key[1] + 1
 
     def _blocks(self, entry: Entry, key: RecordKey, note: FailureNote) -> bool:
-        """Whether the others of its depot wait for it. If not, it is parked."""
+        """Let the others of its depot wait for a record that failed, or park it; True if they wait."""
         depot, offset = key
         cursor = self._cursors[depot]
         attempts = 1 + cursor.failures_of(offset)
@@ -557,7 +564,8 @@ class Stream:
         return True
 
     def _retried(self, batch: Batch, retry: Retry, ran: events.Ran) -> None:
-        """What its hops come to is found out by whoever leads then, from the outbox."""
+        """Judge a record that was tried again. What its hops come to is found out by the leader of that time,
+        from the outbox."""
         if (ran.start, ran.end) != (retry.key[1], retry.key[1] + 1):
             self._failed.park_trimmed(batch.entry, retry.key, retry.failures, self._settings.parked_max)
         elif ran.failures:
@@ -576,7 +584,8 @@ class Stream:
         self._failed.park(entry, Parked(key, attempts, note), self._settings.parked_max)
 
     def _hop_answered(self, number: int, notes: tuple[FailureNote, ...]) -> None:
-        """It leaves the outbox in the entry that says how it failed, or in the next one."""
+        """Take the answer to a hop. It leaves the outbox in the entry that says how it failed, or in the next
+        one."""
         batch = self._makers.pop(number, None)
         if batch is None:
             return
@@ -622,7 +631,7 @@ class Stream:
                 return
 
     def _go_back_to(self, batch: Batch, records: Records, offset: int) -> None:
-        """It and all after it are run again, though they have run."""
+        """Go back to a record: it and all after it are run again, though they have run."""
         records.end = offset
         cursor = self._cursors[records.depot]
         for later in cursor.behind(batch):
@@ -649,7 +658,7 @@ class Stream:
 
 
 def _processed(records: Records, end: int) -> effects.Processed:
-    """What came of those below ``end``; what is behind it is run again."""
+    """Return what came of the records below ``end``; what is behind it is run again."""
     start, results = records.start, records.results
     if results is not None:
         results = tuple((start + index, result) for index, result in results if start + index < end)
@@ -663,6 +672,6 @@ def _is_of(batch: Batch, depot: str) -> bool:
 
 
 def _blamed(batch: Batch, lost: events.NotRun, start: int, end: int) -> events.Ran:
-    """As if it had run, and failed."""
+    """Return the lost batch as if it had run, and failed."""
     note = FailureNote(0, lost.sentence)
     return events.Ran(batch=batch.number, start=start, end=end, failures=(note,), elapsed_us=QUICK_US)
