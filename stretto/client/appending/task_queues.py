@@ -34,7 +34,7 @@ class Identity:
         self.begin()
 
     def begin(self) -> None:
-        """Take a new random id, which no group has admitted yet."""
+        """Take a new id, which no group has admitted yet."""
         self.number = new_producer_id(time.time_ns() // 1_000_000, secrets.randbits(32))
         self.opened.clear()
         self.has_ended = False

@@ -91,7 +91,7 @@ class Scan(Protocol):
         start: bytes = EVERYTHING[0],
         end: bytes = EVERYTHING[1],
     ) -> list[bytes]:
-        """Return at most ``parts - 1`` keys that cut those rows into about equal parts, unread."""
+        """Return at most ``parts - 1`` keys that cut those rows into about equal parts; no row is read."""
         ...
 
     def sizes(self) -> dict[int, TaskSizes]:
