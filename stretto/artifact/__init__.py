@@ -20,7 +20,7 @@ __all__ = ["ARTIFACT_BYTES_MAX", "Artifact", "describe", "load"]
 
 
 def load(source: str, folder: Path) -> tuple[Artifact, ModuleManifest]:
-    """Pack what a person named into ``folder``, and tell what it declares.
+    """Pack the code that a person named into ``folder``, and return that and what it declares.
 
     Raises UsageError for what cannot be found or packed, ModuleError for what does not load.
     """

@@ -22,8 +22,9 @@ from pathlib import Path, PurePosixPath
 from stretto.errors import PeerError, UsageError
 
 ARTIFACT_BYTES_MAX = 512 * 1024 * 1024
+"""Largest size of a module's code."""
 PIECE_BYTES = 1024 * 1024
-"""Of an archive, that travel in one message at most."""
+"""How many bytes of an archive are sent in one message at most."""
 
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 _READABLE = 0o100644 << 16
@@ -35,7 +36,7 @@ _UNREADABLE = (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, OS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A file to pack: its name in the archive, and what it holds."""
+    """A file to pack: its name in the archive, and its content."""
 
     name: str
     content: Path | bytes
@@ -57,7 +58,7 @@ class Artifact:
 
 
 def pack(entries: Sequence[Entry], folder: Path) -> Artifact:
-    """Writes ``folder/<digest>.zip``. Raises UsageError for what no archive can hold."""
+    """Write the entries to ``folder/<digest>.zip``. Raises UsageError for what no archive can hold."""
     try:
         check_names([entry.name for entry in entries])
     except PeerError as error:
@@ -86,7 +87,7 @@ def pack(entries: Sequence[Entry], folder: Path) -> Artifact:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Into ``folder``, which must not exist. Raises PeerError if ``archive`` is none that we pack."""
+    """Unpack into ``folder``, which must not exist. Raises PeerError if ``archive`` is none that we pack."""
     with _opened(archive) as opened:
         infos = opened.infolist()
         folder.mkdir()
@@ -110,6 +111,7 @@ def is_unpacked(archive: Path, folder: Path) -> bool:
 
 
 def digest_of(path: str | Path) -> str:
+    """Return the SHA-256 of a file, by which an artifact is known."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
@@ -122,14 +124,14 @@ def is_digest(text: str) -> bool:
 
 
 def check_digest(digest: str) -> str:
-    """The digest, if it is one: it becomes the name of a file. Raises UsageError."""
+    """Return the digest if it is one, since it becomes the name of a file; raise UsageError otherwise."""
     if not is_digest(digest):
         raise UsageError(f"{digest[:80]!r} is no digest of an artifact: 64 hexadecimal digits are")
     return digest
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises PeerError for a name that leads out of the folder it is relative to, or stands for two files."""
+    """Raise PeerError for a name that leads out of the folder it is relative to, or stands for two files."""
     files: set[str] = set()
     folders: set[str] = set()
     for name in names:
@@ -175,6 +177,9 @@ def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
 
 
 def _unreadable(error: Exception, what: str) -> Exception:
-    """A damaged archive makes zipfile seek anywhere; a file that cannot be opened is another matter."""
+    """Return the error to raise: PeerError for a damaged archive, else the error of reading the file.
+
+    A damaged archive makes zipfile seek anywhere, which fails with EINVAL.
+    """
     is_ours = isinstance(error, OSError) and error.errno != errno.EINVAL
     return error if is_ours else PeerError(f"{what} ({error})")

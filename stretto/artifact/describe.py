@@ -1,4 +1,4 @@
-"""What an archive declares, found by importing it in another process.
+"""Finding out what an archive declares, by importing it in another process.
 
 The archive is unpacked into a folder of its own and imported from there by :mod:`stretto.artifact.importing`,
 with nothing of the person's folder in reach: what would be missing on the cluster is missing here. That
@@ -23,17 +23,18 @@ from stretto.control import ModuleManifest
 from stretto.errors import ModuleError
 
 TIMEOUT_SECONDS = 30.0
+"""How long importing a module may take."""
 _LAST_WORDS_BYTES = 4_096
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):
-    """What the importing process found."""
+    """Report of the importing process that it found a module."""
 
     manifest: ModuleManifest
 
 
 class NotDescribed(msgspec.Struct, frozen=True, tag=True):
-    """Why it found nothing."""
+    """Report of the importing process that it found no module, and why."""
 
     why: str
     traceback: str = ""
@@ -51,7 +52,7 @@ def describe(
     shown_folder: str = "",
     timeout: float = TIMEOUT_SECONDS,
 ) -> ModuleManifest:
-    """What class ``name`` of ``module`` declares. Raises ModuleError with the sentence for its author.
+    """Return what class ``name`` of ``module`` declares. Raises ModuleError with a message for its author.
 
     ``label`` and ``shown_folder`` are how the author knows the code: what to call it, and where its files
     are.

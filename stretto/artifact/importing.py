@@ -1,9 +1,9 @@
-"""The process that imports a person's code and tells :mod:`stretto.artifact.describe` what it declares.
+"""The process that imports a person's code and reports to :mod:`stretto.artifact.describe` what it declares.
 
     python -P -m stretto.artifact.importing FOLDER MODULE NAME LABEL ANSWER
 
 A traceback is trimmed to frames of the person's own files: how an import works is not their concern, and what
-a library raised is told by its last line.
+a library raised is shown by its last line.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from stretto.vocabulary.suggest import did_you_mean
 
 
 def main(folder: str, module: str, name: str, label: str, answer: str) -> None:
+    """Import a module from ``folder``, write a report to the file ``answer``, and end the process."""
     sys.argv = [module]
     sys.dont_write_bytecode = True
     sys.path.insert(0, folder)
@@ -81,6 +82,7 @@ def _described(imported: ModuleType, name: str, label: str) -> Report:
 
 
 def manifest(module: type[Module], entry: str) -> ModuleManifest:
+    """Return what a module declares as data, to be sent to a cluster."""
     declared = declarations(module)
     functions = declared.functions
     return ModuleManifest(
@@ -113,7 +115,10 @@ def manifest(module: type[Module], entry: str) -> ModuleManifest:
 
 
 def _key_type(signature: StepSignature, key: str | None) -> Type | None:
-    """None for what no key of a PState is: the argument chooses its task as it is."""
+    """Return the type of a query's key; None if no PState can have such keys.
+
+    Then the argument chooses its task as it is.
+    """
     if key is None:
         return None
     try:
@@ -124,7 +129,7 @@ def _key_type(signature: StepSignature, key: str | None) -> Type | None:
 
 
 def _modules(imported: ModuleType) -> dict[str, type[Module]]:
-    """Those that it defines, or imports from its own package to offer them; each by its first name."""
+    """Return the modules that a file defines, or imports from its own package, each by its first name."""
     own = imported.__name__.split(".")[0]
     found: dict[str, type[Module]] = {}
     for name, value in vars(imported).items():

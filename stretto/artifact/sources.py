@@ -1,4 +1,4 @@
-"""Where a module's code is: what a person writes after ``--module``, and the files that it means.
+"""Finding a module's code: what a person writes after ``--module``, and the files that it means.
 
     wordcount.py:WordCount            one file; without a name, the one module that it defines
     shop/orders.py:Orders             a file of a package: the whole package goes along
@@ -32,17 +32,17 @@ class Source:
 
     entries: tuple[Entry, ...]
     module: str
-    """To import, as ``pkg.mod``."""
+    """Name of the Python module to import, as ``pkg.mod``."""
     name: str | None
-    """Of the class; None for the only one."""
+    """Name of the class; None for the only one."""
     label: str
-    """What to call it in a sentence."""
+    """What the source is called in messages."""
     shown_folder: str
-    """Where the person sees the files: what stands before the names of entries in their traceback."""
+    """Folder in which the person sees the files, written before the names of entries in a traceback."""
 
 
 def find(text: str) -> Source:
-    """Raises UsageError with what to write instead."""
+    """Find the code that a person named. Raises UsageError with what to write instead."""
     wheel, colon, inside = text.partition(".whl:")
     if colon:
         return _in_wheel(Path(f"{wheel}.whl"), inside)
@@ -150,7 +150,7 @@ def _require(module: str, names: list[str], where: str) -> None:
 
 
 def _files(top: Path) -> list[Path]:
-    """What belongs to a package: no caches, nothing hidden. Links are followed."""
+    """Return the files of a package, without caches and hidden files. Links are followed."""
     found: list[Path] = []
     for folder, folders, names in os.walk(top, followlinks=True):
         here = Path(folder)
@@ -178,7 +178,7 @@ def _unshadowing(top: str) -> str:
 
 
 def _shown(folder: Path) -> str:
-    """Relative where that is shorter, with the slash; nothing for the folder we are in."""
+    """Return a folder's path with a slash, relative if it is below this one; nothing for this folder."""
     path = folder.absolute()
     here = Path.cwd()
     if path == here:

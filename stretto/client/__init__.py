@@ -1,7 +1,7 @@
 """The Python client: ``stretto.connect([...])``, sync and async.
 
 One background thread per client owns the sockets; callers hand it work and wait for results. It needs one
-reachable address of its bootstrap list: any worker tells who leads what.
+reachable address of its bootstrap list: any worker reports which worker leads each group.
 """
 
 from stretto.client.api import AsyncClient, Client, connect, connect_async

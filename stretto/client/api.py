@@ -1,4 +1,4 @@
-"""``connect``: the door of the client."""
+"""``connect`` and the clients that it returns, ``Client`` and ``AsyncClient``."""
 
 from __future__ import annotations
 
@@ -28,25 +28,28 @@ if TYPE_CHECKING:
     from stretto.module.module import Depot
 
 RUN = 1_000
+"""Items that one visit to a thread takes from an iterator for a coroutine."""
 AGAIN_SECONDS = 0.05
+"""Pause between two attempts to learn which worker leads which group."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Client:
-    """A connection to a cluster. Close it, or use it in a ``with`` statement."""
+    """A connection to a cluster, made by :func:`connect`. Close it, or use it in a ``with`` statement."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._producers: list[Producer] = []
-        #: Of modules whose queries were asked.
+        #: Descriptions of the modules whose queries were asked, by name of the module.
         self._described: dict[str, ModuleDescription] = {}
 
     def producer(self, module: str, depot: str, **options: Any) -> Producer:
-        """Append records that are bytes; :meth:`depot` appends values. See :class:`Producer` for the options.
+        """Return a producer of records that are bytes; :meth:`depot` is for values.
 
-        A record without ``task=`` is refused where the depot chooses its task by what is in it.
+        See :class:`Producer` for the options. A record without ``task=`` is refused where the depot chooses
+        its task by what is in it.
         """
         self._look_for(module)
         options.setdefault("declared", lambda: find_depot(module, self.describe(module), depot))
@@ -72,7 +75,7 @@ class Client:
         timeout: float = 30.0,
         **options: Any,
     ) -> DepotAppender[Any]:
-        """Append values, each to the task that the depot's ``partition_by`` chooses.
+        """Return an appender of values, each to the task that the depot's ``partition_by`` chooses.
 
         The depot is given by its class, ``client.depot(Shop.orders)``, or by names, ``client.depot("Shop",
         "orders")``. With the class, type checkers know what it takes, and a function can choose tasks; say
@@ -96,12 +99,12 @@ class Client:
     def named_writer(
         self, module: str, depot: str, name: str, part: int = 0, *, lasting: bool = True
     ) -> NamedWriter:
-        """For rounds of records that are stored once, whoever writes them and however often."""
+        """Return a writer whose rounds of records are stored once, no matter how often they are written."""
         self._look_for(module)
         return NamedWriter(self._network, module, depot, name, part, lasting=lasting)
 
     def describe(self, module: str, *, timeout: float = 30.0) -> ModuleDescription:
-        """Its tasks, and what is declared in it."""
+        """Return the number of tasks of a module, and what it declares: depots, PStates, queries."""
         deadline = time.monotonic() + timeout
         self._look_for(module)
         while True:
@@ -114,7 +117,7 @@ class Client:
             self._refresh_by(deadline)
 
     def reader(self, module: str, depot: str, **options: Any) -> Reader:
-        """See :class:`Reader` for the options."""
+        """Return a reader of a depot's records. See :class:`Reader` for the options."""
         self._look_for(module)
         return Reader(self._network, module, depot, **options)
 
@@ -128,10 +131,11 @@ class Client:
         max_staleness: float | None = None,
         token: str = "",
     ) -> PStateReader:
-        """``of`` is its type, as the module declares it, if values are to be of the classes in that.
+        """Return a reader of one PState of a module.
 
-        With ``max_staleness``, in seconds, followers answer too, with what is at most so old. A reader never
-        sees less than it has seen before, nor less than the one whose ``token`` it is given.
+        ``of`` is its type, as the module declares it, if values are to be of the classes in that. With
+        ``max_staleness``, in seconds, followers answer too, with what is at most so old. A reader never sees
+        less than it has seen before, nor less than the one whose ``token`` it is given.
         """
         description = self.describe(module, timeout=timeout)
         spec = find_pstate(module, description, pstate)
@@ -148,14 +152,16 @@ class Client:
         )
 
     def query(self, module: str, name: str, /, *args: Any, timeout: float = 30.0, **named: Any) -> Any:
-        """What a query of the module answers, as plain values. Raises QueryFailed, with the traceback of its
-        author's code, if that fails."""
+        """Ask a query of the module, and return its answer as plain values.
+
+        Raises QueryFailed, with the traceback of its author's code, if that fails.
+        """
         return self.asking(module, name, args, named, timeout=timeout).wait()
 
     def asking(
         self, module: str, name: str, args: Sequence[Any], named: Mapping[str, Any], *, timeout: float
     ) -> Asking:
-        """A query that is yet to be asked. Arguments may have names of this method's own."""
+        """Prepare a query without asking it yet; ``named`` may have names of this method's own parameters."""
         self._look_for(module)
         description = self._described.get(module)
         tasks = self._network.view.task_counts.get(module)
@@ -173,15 +179,20 @@ class Client:
             self._refresh_by(deadline)
 
     def _look_for(self, module: str) -> None:
-        """It may have been launched since we looked."""
+        """Refresh the view if the module is not in it: it may have been launched since the last refresh."""
         if module not in self._network.view.tasks:
             self.refresh()
 
     def groups(self) -> list[GroupView]:
-        """Who leads what, as last heard; :meth:`refresh` asks again."""
+        """Return the task groups and their leaders as of the last :meth:`refresh`."""
         return sorted(self._network.view.groups.values(), key=lambda view: view.key)
 
     def refresh(self, timeout: float = 10.0) -> None:
+        """Ask the cluster which worker leads which group.
+
+        Modules launched since the last time are known then. Raises RetriableError if no worker answers in
+        time.
+        """
         heard = threading.Event()
         self._network.call(self._network.refresh, heard.set)
         if not heard.wait(timeout):
@@ -190,11 +201,12 @@ class Client:
             raise RetriableError(f"no worker answered{reason}; check the addresses given to connect()")
 
     def _refresh_by(self, deadline: float) -> None:
-        """To try again, but not at once: workers that have just begun know nobody yet."""
+        """Refresh after a short pause: workers that have just started know no leaders yet."""
         time.sleep(AGAIN_SECONDS)
         self.refresh(max(AGAIN_SECONDS, deadline - time.monotonic()))
 
     def close(self) -> None:
+        """Close all producers, each after a flush, and then the connection."""
         for producer in self._producers:
             producer.close()
         self._network.close()
@@ -226,6 +238,8 @@ def connect(
 
 
 class AsyncReader:
+    """Reads one depot of a module: the calls of :class:`Reader`, awaited."""
+
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
@@ -241,7 +255,7 @@ class AsyncReader:
 
 
 class AsyncPStateReader:
-    """The calls of :class:`PStateReader`, awaited."""
+    """Reads one PState of a module: the calls of :class:`PStateReader`, awaited."""
 
     def __init__(self, reader: PStateReader) -> None:
         self._reader = reader
@@ -269,7 +283,7 @@ class AsyncPStateReader:
 
 
 async def _awaited(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-    """A thread is needed for each page only; what is at hand is taken from it in runs."""
+    """Iterate in threads, taking up to :data:`RUN` items per visit: only pages are worth a thread."""
     found = await asyncio.to_thread(begin)
     while run := await asyncio.to_thread(lambda: list(itertools.islice(found, RUN))):
         for each in run:
@@ -277,13 +291,19 @@ async def _awaited(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
 
 
 class AsyncClient:
-    """``await depot.append(value)`` waits for that value; gather many of them."""
+    """A connection to a cluster for asyncio: the calls of :class:`Client`, awaited.
+
+    ``await depot.append(value)`` waits for that value; use ``asyncio.gather`` for many of them.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def producer(self, module: str, depot: str, **options: Any) -> Producer:
-        """See :meth:`Client.producer`. Asks how the depot is declared, so that no append has to."""
+        """Return a producer, as :meth:`Client.producer` does.
+
+        How the depot is declared is asked here, so that no append has to.
+        """
         producer = await asyncio.to_thread(self._client.producer, module, depot, **options)
         await asyncio.to_thread(producer.learn_declaration)
         return producer
@@ -309,14 +329,19 @@ class AsyncClient:
         **options: Any,
     ) -> DepotAppender[Any]: ...
     async def depot(self, named: Any, depot: Any = None, /, **options: Any) -> DepotAppender[Any]:
-        """See :meth:`Client.depot`; ``await depot.append(value)`` waits for that value."""
+        """Return an appender, as :meth:`Client.depot` does.
+
+        ``await depot.append(value)`` waits for that value.
+        """
         found: DepotAppender[Any] = await asyncio.to_thread(self._client.depot, named, depot, **options)
         return found
 
     def reader(self, module: str, depot: str, **options: Any) -> AsyncReader:
+        """Return a reader of a depot's records. See :class:`Reader` for the options."""
         return AsyncReader(Reader(self._client._network, module, depot, **options))  # noqa: SLF001
 
     async def pstate(self, module: str, pstate: str, **options: Any) -> AsyncPStateReader:
+        """Return a reader of one PState. See :meth:`Client.pstate` for the options."""
         return AsyncPStateReader(await asyncio.to_thread(self._client.pstate, module, pstate, **options))
 
     async def query(
@@ -328,17 +353,20 @@ class AsyncClient:
         timeout: float = 30.0,  # noqa: ASYNC109 - of the answer, not of the call
         **named: Any,
     ) -> Any:
+        """Ask a query of the module, and return its answer as plain values, as :meth:`Client.query` does."""
         asking = await asyncio.to_thread(self._client.asking, module, name, args, named, timeout=timeout)
         return await asking.awaited()
 
     def groups(self) -> list[GroupView]:
+        """Return the task groups and their leaders as of the last :meth:`refresh`."""
         return self._client.groups()
 
     async def refresh(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - of the answer, not of the call
-        """Ask who leads what; modules launched since the last time are known then."""
+        """Ask the cluster which worker leads which group; modules launched meanwhile are known then."""
         await asyncio.to_thread(self._client.refresh, timeout)
 
     async def close(self) -> None:
+        """Close all producers, each after a flush, and then the connection."""
         await asyncio.to_thread(self._client.close)
 
     async def __aenter__(self) -> Self:
@@ -351,4 +379,5 @@ class AsyncClient:
 async def connect_async(
     bootstrap: Sequence[str], *, key: ClusterKey | Path | str | None = None
 ) -> AsyncClient:
+    """Connect to a cluster as :func:`connect` does, for use with asyncio."""
     return AsyncClient(await asyncio.to_thread(connect, bootstrap, key=key))

@@ -46,23 +46,23 @@ PORTS_FILE = "cluster.json"
 READY_SECONDS = 60.0
 RESTART = Backoff(first_ms=500, most_ms=30_000, at_once=1)
 CALM_MS = 60_000
-"""After so long a life, a death is an accident and not a habit."""
+"""A daemon that ran for so long before it died is restarted without the back-off of earlier deaths."""
 LAST_WORDS_BYTES = 4_096
 REFUSAL = "stretto: "
-"""How the sentence begins that a command says instead of a traceback."""
+"""Beginning of the line that a command prints instead of a traceback."""
 POLL_SECONDS = 0.1
-"""Daemons that start cannot be asked to tell when they have."""
+"""Pause between two looks at daemons that start: they do not report when they are ready."""
 
 
 class Ports(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster's folder remembers of it."""
+    """The number of nodes and the ports of a cluster, as its folder remembers them."""
 
     nodes: int
     zookeeper: int
     conductor: int
     supervisors: tuple[int, ...]
     ui: int | None = None
-    """Of the Cluster UI, once there was one."""
+    """Port of the Cluster UI, once there was one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +76,18 @@ class NodePlace:
 
 @dataclass(slots=True)
 class _Daemon:
+    """A process of the cluster: its command, and the back-off before it is started again."""
+
     name: str
     command: list[str]
     backoff: Backoff = RESTART
 
 
 class LocalCluster:
-    """:meth:`run` is the thread that watches the daemons; the rest may be called from any."""
+    """Starts, watches and stops the daemons of a cluster on this machine.
+
+    :meth:`run` is the thread that watches them; the other methods may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -97,11 +102,12 @@ class LocalCluster:
         place: Callable[[str, Ports], NodePlace] | None = None,
         session_timeout_ms: int | None = None,
     ) -> None:
-        """``port`` is where the conductor listens; 0 takes a free one, None the one it had before.
+        """Take the folder and choose the ports; :meth:`run` starts the daemons.
 
-        ``key`` is the cluster key's file, ``credentials`` the one for the metastore. ``has_ui`` runs the UI
-        too; ``ui_port`` says where, as ``port`` does. ``place`` puts each node somewhere else than all
-        others; ``session_timeout_ms`` is of every daemon.
+        ``port`` is where the conductor listens; 0 takes a free one, None the one it had before. ``key`` is
+        the cluster key's file, ``credentials`` the one for the metastore. ``has_ui`` runs the UI too;
+        ``ui_port`` says where, as ``port`` does. ``place`` puts each node somewhere else than all others;
+        ``session_timeout_ms`` is of every daemon.
         """
         if nodes < 1:
             raise UsageError(f"a cluster cannot have {nodes} nodes; ask for at least 1")
@@ -116,7 +122,7 @@ class LocalCluster:
             raise UsageError(
                 f"a cluster runs in {folder} already; use it, stop it, or choose another --data-dir"
             ) from None
-        #: Daemons that are to listen elsewhere than they do, if they still run.
+        #: Daemons that have to be restarted, if they still run, since they are to listen elsewhere.
         self._moved: set[str] = set()
         self._has_ui = has_ui
         self.ports = self._remembered(nodes, port, ui_port)
@@ -133,24 +139,27 @@ class LocalCluster:
         #: Daemons that stay down when they die.
         self._held: set[str] = set()
         self._failure: BaseException | None = None
-        #: Told of every death and restart, in words.
+        #: Called with a message at every death and restart.
         self.tell: Callable[[str], None] = lambda _: None
 
     @property
     def bootstrap(self) -> tuple[str, ...]:
+        """Addresses of the conductor and of all supervisors, for clients."""
         nodes = zip(self._places.values(), self.ports.supervisors, strict=True)
         return (f"{HOST}:{self.ports.conductor}", *(f"{place.advertised}:{port}" for place, port in nodes))
 
     @property
     def zookeeper(self) -> str:
+        """Address of ZooKeeper."""
         return f"{HOST}:{self.ports.zookeeper}"
 
     @property
     def ui(self) -> str | None:
-        """The address of its pages, if it has any."""
+        """The address of the Cluster UI, if there is one."""
         return f"http://{HOST}:{self.ports.ui}" if self._has_ui else None
 
     def log_of(self, daemon: str) -> Path:
+        """Return the log file of a daemon."""
         return self.folder / "logs" / f"{daemon}.log"
 
     def _remembered(self, nodes: int, port: int | None, ui_port: int | None) -> Ports:
@@ -190,7 +199,7 @@ class LocalCluster:
         draft.rename(path)
 
     def _commands(self) -> list[_Daemon]:
-        """In the order in which they are started."""
+        """Return the daemons of the cluster in the order in which they are started."""
         this = [sys.executable, "-m", "stretto"]
         folder = self.folder
         shared = []
@@ -240,7 +249,7 @@ class LocalCluster:
     # The thread that watches.
 
     def run(self) -> None:
-        """Until :meth:`stop`, or until the cluster cannot be started: then raises why."""
+        """Start the daemons and watch them until :meth:`stop`; raises why if they cannot be started."""
         try:
             self._begin()
             self._loop.run()
@@ -267,7 +276,7 @@ class LocalCluster:
             self._start(name)
 
     def _check_ports(self) -> None:
-        """A daemon that cannot listen would be started again and again."""
+        """Raise UsageError if a port is in use: a daemon that cannot listen would be restarted for ever."""
         listening = {"zookeeper": self.ports.zookeeper, "conductor": self.ports.conductor}
         listening |= {f"node-{number}": port for number, port in enumerate(self.ports.supervisors, start=1)}
         if self._has_ui and self.ports.ui is not None:
@@ -308,7 +317,7 @@ class LocalCluster:
         self._loop.call_after(delay_ms, self._start_again, daemon)
 
     def _start_again(self, daemon: _Daemon) -> None:
-        """What stands in the way now, such as a full disk, must not end who watches the others."""
+        """Start a daemon again, or later if that fails: a full disk must not end the watch over others."""
         try:
             self._start(daemon.name)
         except OSError as error:
@@ -316,20 +325,22 @@ class LocalCluster:
             self._start_later(daemon, f"cannot be started ({error.strerror})")
 
     def hold(self, name: str) -> None:
-        """From any thread: leave this daemon down when it dies, until :meth:`release`."""
+        """Leave this daemon down when it dies, until :meth:`release`. Safe to call from any thread."""
         self._held.add(name)
 
     def release(self, name: str) -> None:
+        """Start a daemon again that :meth:`hold` kept down. Safe to call from any thread."""
         self._held.discard(name)
         self._loop.call_soon(self._start, name)
 
     # Stopping, from any thread: supervisors first, so that workers can still hand over.
 
     def stop(self, *, hurry: bool = False) -> None:
+        """Stop all daemons and end :meth:`run`; with ``hurry``, kill them. Safe to call from any thread."""
         self._loop.call_soon(self._stop, hurry)
 
     def fail(self, why: BaseException) -> None:
-        """Stop, and let :meth:`run` raise this."""
+        """Stop all daemons, and let :meth:`run` raise this error."""
         self._failure = why
         self.stop()
 
@@ -351,7 +362,7 @@ class LocalCluster:
             self._children.stop(child)
 
     def _kill_orphans(self) -> None:
-        """The workers of supervisors that were killed, or lost patience with no earlier than we with them."""
+        """Kill workers left behind by supervisors that were killed, also by us while they stopped workers."""
         for name in self._daemons:
             if name.startswith("node-"):
                 workers = Children(self._loop, self.folder / name / "run", lambda *_: None)
@@ -364,7 +375,10 @@ class LocalCluster:
     def await_ready(
         self, network: Network, stop: threading.Event, timeout: float = READY_SECONDS
     ) -> str | None:
-        """The conductor, once all nodes are registered and what ran before is led; None if told to stop."""
+        """Wait until all nodes are registered and modules that ran before are led; return the conductor.
+
+        Returns None if ``stop`` is set first.
+        """
         deadline = time.monotonic() + timeout
         missing = "its conductor"
         while time.monotonic() < deadline:
@@ -396,7 +410,7 @@ class LocalCluster:
 
 
 def _refusal_in(log_file: Path) -> str:
-    """The sentence with which a daemon refused to run, if its log ends with one."""
+    """Return the sentence with which a daemon refused to run, if its log ends with one."""
     try:
         with log_file.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))

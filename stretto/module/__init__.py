@@ -5,7 +5,7 @@ vocabulary. Start with ``module``, the class that a person's module derives from
 
 A *topology* is a function that takes the records of depots, and the steps that it hops to, on this task or
 on another. What they did to the PStates of a task comes out as changes of rows, what is to run elsewhere as
-calls; who drives them makes both last. The same code runs in executors and in :mod:`stretto.testing`.
+calls; the driver makes both last. The same code runs in executors and in :mod:`stretto.testing`.
 
 | module | holds |
 |---|---|

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 RUN = "__run__"
-"""Where an instance keeps its run."""
+"""Name of the attribute in which an instance keeps its run."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _ONE_MEANING = frozenset({str, bytes, date, datetime, type(None)})
 
 RowsOf: TypeAlias = Callable[[str], Rows]
-"""By name of the PState: what a run sees below its own changes."""
+"""A function that returns, by name of a PState, the rows that a run sees below its own changes."""
 
 
 class Run:
-    """What functions have done on a task so far."""
+    """One run of a topology or query on a task: what its functions have done so far."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Run:
         rows: RowsOf | None,
         key: str | None = None,
     ) -> None:
-        """Without ``steps`` it is a query, and ``key`` the parameter that chose the task."""
+        """Begin a run; without ``steps`` it is a query, and ``key`` the parameter that chose the task."""
         self.what = what
         self.task = task
         self.tasks = tasks
@@ -63,21 +63,22 @@ class Run:
         self._key = key
         self.undo: Undo = []
         self.editors: dict[str, Editor] = {}
-        #: For other tasks.
+        #: Calls of steps on other tasks.
         self.hops: dict[TaskId, list[StepCall]] = {}
-        #: For this one: functions, their signatures if they take many calls at once, and arguments. They run
-        #: before the next record does.
+        #: Calls of steps on this task: functions, their signatures if they take many calls at once, and
+        #: arguments. They run before the next record does.
         self.pending: list[tuple[Callable[..., Any], StepSignature | None, tuple[Any, ...]]] = []
-        #: What runs now.
+        #: Index of the record or call that runs now.
         self.origin = 0
         self._owners: dict[str, TaskId] = {}
 
     @property
     def is_query(self) -> bool:
-        """Whether what runs only reads and answers."""
+        """Whether this is the run of a query, which only reads and answers."""
         return self._steps is None
 
     def pstate(self, name: str, instance: object) -> Editor:
+        """Return the editor of a PState on this task, and keep it in the instance."""
         if self._rows is None:
             raise UsageError(f"{name} cannot be read here: what combines answers runs on no task")
         root, rows, writer = self._roots[name], self._rows(name), self._writers.get(name)
@@ -90,6 +91,7 @@ class Run:
         return editor
 
     def step(self, name: str, instance: object) -> BoundStep[Any]:
+        """Return a step that can be hopped to, and keep it in the instance."""
         if self._steps is None:
             raise UsageError(f"{self.what} is a query, which hops to no step; it reads and answers")
         bound: BoundStep[Any] = BoundStep(self, name, self._steps[name])
@@ -97,14 +99,14 @@ class Run:
         return bound
 
     def owner(self, key: str) -> TaskId:
-        """The task that owns it."""
+        """Return the task that owns a key that is text."""
         owner = self._owners.get(key)
         if owner is None:
             owner = self._owners[key] = owner_of(key, self.tasks)
         return owner
 
     def foreign(self, key: Any, pstate: str, owner: TaskId) -> str:
-        """Return what to do about a key that another task owns."""
+        """Return the error message for a key that another task owns, with what to do about it."""
         where = f"{shown(key)} of PState {pstate} is on task {owner}, and this is task {self.task}; "
         if not self.is_query:
             return where + f"hop there first, to a step: self.the_step.at({shown(key)})(...)"
@@ -120,7 +122,7 @@ class Run:
         )
 
     def take_back(self) -> None:
-        """All that was done since :attr:`undo` was empty, which was when ``origin`` began."""
+        """Undo all that was done since :attr:`undo` was empty, which was when ``origin`` began."""
         take_back(self.undo)
         self.pending.clear()
         for calls in self.hops.values():
@@ -129,6 +131,7 @@ class Run:
 
 
 def run_of(instance: object) -> Run:
+    """Return the run of a module's instance. Raises UsageError if it runs on no task."""
     run: Run | None = instance.__dict__.get(RUN)
     if run is None:
         raise UsageError(
@@ -138,16 +141,16 @@ def run_of(instance: object) -> Run:
 
 
 class BoundStep(Generic[P]):
-    """``self.step`` in a function: call what one of its methods returns, and the step runs there."""
+    """A step as a function of the module sees it: ``self.the_step.at(key)(...)`` runs it on a task."""
 
     at: Callable[[Any], Callable[P, None]]
-    """On the task that owns this key."""
+    """Return a function that runs the step on the task that owns the key."""
 
     def __init__(self, run: Run, name: str, signature: StepSignature) -> None:
         self._run = run
         self._name = name
         self._signature = signature
-        #: What to call for a task.
+        #: Functions that run the step, by task.
         self._there: dict[TaskId, Callable[..., None]] = {}
         self.at = self._finder()
 
@@ -166,21 +169,21 @@ class BoundStep(Generic[P]):
         return at
 
     def on(self, task: int) -> Callable[P, None]:
-        """On this task: ``self.tasks`` says how many there are."""
+        """Return a function that runs the step on this task; ``self.tasks`` says how many there are."""
         if type(task) is not int or not 0 <= task < self._run.tasks:
             raise UsageError(f"there is no task {shown(task)}; they are 0 to {self._run.tasks - 1}")
         return self._to(TaskId(task))
 
     def once(self) -> Callable[P, None]:
-        """On task 0, which there is always."""
+        """Return a function that runs the step on task 0, which always exists."""
         return self._to(TaskId(0))
 
     def anywhere(self) -> Callable[P, None]:
-        """On a task by chance."""
+        """Return a function that runs the step on a random task."""
         return self._to(TaskId(random.randrange(self._run.tasks)))  # noqa: S311
 
     def everywhere(self) -> Callable[P, None]:
-        """On every task, this one included."""
+        """Return a function that runs the step on every task, this one included."""
         return self._to_all
 
     def __call__(self, *_: P.args, **__: P.kwargs) -> None:
@@ -217,7 +220,7 @@ class BoundStep(Generic[P]):
             if named:
                 args = signature.arguments(args, named)
             if only is not None and len(args) == 1 and type(args[0]) is only:
-                # The same after a journey, so it is spared.
+                # Encoding and decoding would not change it, so both are spared.
                 wait((function, batched, args))
             elif tuple(map(type, args)) == plain:
                 wait((function, batched, args))
@@ -232,7 +235,7 @@ class BoundStep(Generic[P]):
 
 
 class TaskEditor(Editor):
-    """A PState on the task of a run; who may not change it has a ``refusal``."""
+    """A PState on the task of a run; with a ``refusal``, that is the error of every change."""
 
     def __init__(self, name: str, root: Entries | Members, rows: Rows, run: Run, refusal: str = "") -> None:
         super().__init__(root, rows, run.undo)
@@ -240,11 +243,11 @@ class TaskEditor(Editor):
         self._called = f"self.{name}"
         self._run = run
         self._refusal = refusal
-        # Also where nothing changes it yet: what is written as a change here is no change that anybody sees.
+        # Also where no writer is known: ``self.counts[key] = ...`` is not found as a change at loading.
         self._is_changed = not run.is_query
-        #: Where paths lead that were asked for before, and are this task's.
+        #: Places of paths that were asked for before, and are this task's.
         self._places: dict[tuple[Any, ...], Place] = {}
-        #: The rows of ints that went up before, by path.
+        #: Rows of ints that were incremented before, by path.
         self._counters: dict[tuple[Any, ...], bytes] = {}
         self.__dict__["increment"] = self._overlay.counting(self._counters, self._increment)
 

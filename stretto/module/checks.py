@@ -1,4 +1,4 @@
-"""What the functions of a module may be, found out when the class statement runs, and told with the line."""
+"""What the functions of a module may be, checked when the class statement runs; errors name the line."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ if TYPE_CHECKING:
     from stretto.module.module import Depot, PState
 
 RESERVED = frozenset({"task", "tasks"})
-"""What ``self`` has by itself."""
+"""Names that ``self`` has in every module, so that no declaration may have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedTopology:
-    """A topology as it runs."""
+    """A topology after the checks, with what is needed to run it."""
 
     declared: Topology
     depots: tuple[str, ...]
     steps: frozenset[str]
-    """That it hops to, directly or over others."""
+    """Steps that the topology hops to, directly or through others."""
     writes: tuple[str, ...]
     signature: RecordSignature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedQuery:
+    """A query after the checks, with what is needed to run it."""
+
     declared: Query[Any, Any]
     signature: StepSignature
     combination: FunctionType | None
@@ -47,17 +49,20 @@ class CheckedQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Functions:
-    """All of a module's, checked."""
+    """All functions of a module, after the checks."""
 
     topologies: Mapping[str, CheckedTopology]
     steps: Mapping[str, StepSignature]
     queries: Mapping[str, CheckedQuery]
     writers: Mapping[str, str]
-    """The topology that writes a PState, by name of the PState."""
+    """The topology that writes each PState, by name of the PState."""
 
 
 def check_functions(module: type, declared: Mapping[str, Declaration], names: Mapping[str, Any]) -> Functions:
-    """``names`` is where annotations are looked up first. Raises DeclarationError."""
+    """Check all functions of a module; raises DeclarationError.
+
+    ``names`` is where annotations are looked up first.
+    """
     return _Checks(module, declared, names).functions()
 
 
@@ -136,7 +141,7 @@ class _Checks:
         )
 
     def _check_fields(self, name: str, depot: Depot[Any], topologies: Mapping[str, CheckedTopology]) -> None:
-        """That records have what they are partitioned by, if a type says what they have.
+        """Check that records have the fields they are partitioned by, if a type says which they have.
 
         One function may look at other fields than another; so a field is missed only where none has it.
         """
@@ -229,7 +234,7 @@ class _Checks:
         )
 
     def _is_here(self, declared: Declaration) -> bool:
-        """Also if a later base, or the module itself, puts another in its place."""
+        """Whether the module or a base declares this, also if a class puts another in its place."""
         return declared.owner in self._module.__mro__
 
     def _signed(self, name: str, function: Function, found: Callable[[], Any]) -> Any:

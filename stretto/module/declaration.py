@@ -11,7 +11,7 @@ _OURS = frozenset({"stretto.module.declaration", "stretto.module.module", "stret
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of somebody's source."""
+    """A line of a source file."""
 
     file: str
     line: int
@@ -21,9 +21,9 @@ class Place:
 
 
 class Declaration:
-    """What a module is made of, and where that is written."""
+    """Base of what a module declares (depots, PStates, functions), with the line where it is written."""
 
-    #: Of the attribute that it was first bound to; empty before that.
+    #: Name of the attribute that the declaration was first bound to; empty before that.
     name = ""
     #: The class whose attribute that is; None before it is bound.
     owner: type | None = None
@@ -38,7 +38,7 @@ class Declaration:
 
 
 def place_outside() -> Place:
-    """Where what declares was called from."""
+    """Return the line of the first caller that is outside of the module API."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__") in _OURS:
         frame = frame.f_back
@@ -46,7 +46,7 @@ def place_outside() -> Place:
 
 
 def class_statement(module: type) -> FrameType | None:
-    """The frame that runs the class statement of ``module``, as long as it runs."""
+    """Return the frame that runs the class statement of ``module``, as long as it runs."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__") != module.__module__:
         frame = frame.f_back

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import inspect
 
 _OPEN = (inspect.AnyType, inspect.DictType, inspect.RawType, inspect.CustomType)
-"""What may have any field."""
+"""Types whose values may have any field."""
 
 
 def fields_of(annotation: Any) -> frozenset[str] | None:
@@ -21,7 +21,7 @@ def fields_of(annotation: Any) -> frozenset[str] | None:
 
 
 def fields_in(info: inspect.Type) -> frozenset[str] | None:
-    """Return the same of a type that is looked into already."""
+    """Return what :func:`fields_of` does, of a type that msgspec has inspected already."""
     match info:
         case inspect.Metadata(type=inner):
             return fields_in(inner)

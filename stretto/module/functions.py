@@ -18,13 +18,15 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 Kind: TypeAlias = Literal["stream", "microbatch"]
+"""How a topology takes its records."""
 Retry: TypeAlias = Literal["individual", "all-after", "none"]
+"""What a record that fails does to others; see :func:`stream`."""
 
 RETRIES: tuple[Retry, ...] = ("individual", "all-after", "none")
 
 
 class Function(Declaration):
-    """A person's function in a module."""
+    """A function of a module that a decorator has made a topology, a step or a query."""
 
     def __init__(self, function: Callable[..., Any], decorator: str) -> None:
         given: object = function
@@ -39,7 +41,7 @@ class Function(Declaration):
 
 
 class Topology(Function):
-    """A function that takes the records of depots."""
+    """A function that takes the records of depots: what ``@stream`` and ``@microbatch`` make."""
 
     def __init__(
         self,
@@ -60,7 +62,10 @@ class Topology(Function):
 
 
 class Step(Function, Generic[P]):
-    """A function that topologies hop to. In a function of the module, ``self.step`` says where it runs."""
+    """A function that topologies hop to: what ``@step`` makes.
+
+    In a function of the module, ``self.the_step.at(key)`` says where it runs.
+    """
 
     def __init__(self, function: Callable[..., Any], *, batch: bool = False) -> None:
         super().__init__(function, "step")
@@ -77,7 +82,7 @@ class Step(Function, Generic[P]):
 
 
 class Query(Function, Generic[P, R]):
-    """A function that answers a question from the PStates of a task.
+    """A function that answers a question from the PStates of a task: what ``@query`` makes.
 
     With ``key``, the name of a parameter, it runs on the task that owns the argument. Without, it runs on
     every task, and the answer is the list of what each of them returned, or what ``combine`` makes of it.
@@ -89,7 +94,10 @@ class Query(Function, Generic[P, R]):
         self.combination: FunctionType | None = None
 
     def combine(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function takes the list of parts, in the order of their tasks, and the query's arguments."""
+        """Make the decorated function combine the answers of all tasks into one.
+
+        It takes the list of parts, in the order of their tasks, and the query's arguments.
+        """
         given: object = function
         if not isinstance(given, FunctionType):
             raise DeclarationError(
@@ -143,7 +151,7 @@ def step(*, batch: Literal[False] = False) -> Callable[[Callable[Concatenate[M, 
 @overload
 def step(*, batch: Literal[True]) -> Callable[[Callable[[M, Any], object]], Step[...]]: ...
 def step(function: Any = None, /, *, batch: bool = False) -> Any:
-    """A function that others hop to, on the task where it belongs: ``self.count.at(word)(word)``.
+    """Make the function a step, to which others hop on the task it belongs to: ``self.count.at(word)(word)``.
 
     With ``batch`` it takes a list of tuples, the arguments of many calls.
     """
@@ -157,7 +165,10 @@ def query(function: Callable[Concatenate[M, P], R], /) -> Query[P, R]: ...
 @overload
 def query(*, key: str | None = None) -> Callable[[Callable[Concatenate[M, P], R]], Query[P, R]]: ...
 def query(function: Any = None, /, *, key: str | None = None) -> Any:
-    """A function that answers questions. It reads; nothing it does lasts."""
+    """Make the function a query: clients ask it, it reads PStates, and nothing it does lasts.
+
+    With ``key``, the name of a parameter, it runs on the task that owns the argument; without, on all tasks.
+    """
     if function is None:
         return lambda function: Query(function, key=key)
     return Query(function, key=key)

@@ -48,13 +48,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 By: TypeAlias = str | HashBy | Global | Random | Custom | None
-"""What chooses the task of a record."""
+"""What chooses the task of a record: a field, several, a function, or a rule for all records."""
 
 OBJECTS_MAX = 1_000
-"""Depots and PStates: every task keeps each of them as a database of its LMDB file."""
+"""How many depots and PStates a module may have: each is a database in the LMDB file of every task."""
 
 NAME_CHARACTERS_MAX = 100
-"""A name becomes a part of znodes, of file names and of workers' ids."""
+"""How long a name may be: it becomes a part of znodes, of file names and of workers' ids."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*", re.ASCII)
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
@@ -63,8 +63,8 @@ _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 class Depot(Declaration, Generic[R]):
     """An append-only, partitioned log of records: what goes into a module.
 
-    ``Depot(Order, partition_by="customer")`` says what a record is, which type checkers then hold who appends
-    to; without a type it is anything that JSON can say. ``partition_by`` names the field of a record whose
+    ``Depot(Order, partition_by="customer")`` says what a record is, and type checkers check what is appended;
+    without a type it is anything that JSON can say. ``partition_by`` names the field of a record whose
     value chooses the task, so that records that agree in it stay in order. It may also be ``hash_by("one",
     "more")``, ``GLOBAL`` (task 0 has them all, in one order), or a function of a record and the number of
     tasks; see :mod:`stretto.module.partition`. Without it, or with ``RANDOM``, any task will do: batches go
@@ -82,7 +82,7 @@ class Depot(Declaration, Generic[R]):
         self.partition_by = partition_by
 
     def __get__(self, instance: object | None, owner: builtins.type) -> Depot[R]:
-        """The depot of the class that is asked: one that inherits it has a depot of its own by that name."""
+        """Return the depot of the class that is asked: a subclass has a depot of its own by the same name."""
         if self.owner is None or owner is self.owner or instance is not None:
             return self
         inherited = copy(self)
@@ -91,12 +91,13 @@ class Depot(Declaration, Generic[R]):
 
     @property
     def custom(self) -> Custom | None:
+        """The function that chooses tasks, if one does."""
         by = self.partition_by
         return by if callable(by) else None
 
     @property
     def spec(self) -> DepotSpec:
-        """What others have to know of it."""
+        """The depot as data, for the cluster and its clients; a function that chooses tasks is not in it."""
         match self.partition_by:
             case None | Random():
                 return DepotSpec(name=self.name)
@@ -131,19 +132,19 @@ class PState(Declaration, Generic[T]):
     @overload
     def __get__(self, instance: object, owner: builtins.type) -> Editor: ...
     def __get__(self, instance: object | None, owner: builtins.type) -> PState[T] | Editor:
-        """In a function of the module, what the task has of it."""
+        """Return the task's part, in a function of the module; the PState itself elsewhere."""
         return self if instance is None else run_of(instance).pstate(self.name, instance)
 
     @cached_property
     def type(self) -> Type:
-        """As data. Raises UsageError for what no PState can be."""
+        """The type of this PState as data. Raises UsageError for what no PState can be."""
         described = describe(self.annotation)
         compile_type(described, self.annotation)
         return described
 
     @cached_property
     def root(self) -> Entries | Members:
-        """What leads to its rows; values are of the author's own classes."""
+        """How paths lead to rows and rows become values, which are of the author's own classes."""
         return compile_type(self.type, self.annotation)
 
     def __repr__(self) -> str:
@@ -152,7 +153,7 @@ class PState(Declaration, Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declarations:
-    """All that a module declares, checked."""
+    """All that a module declares, after the checks."""
 
     name: str
     depots: Mapping[str, Depot[Any]]
@@ -161,14 +162,14 @@ class Declarations:
 
 
 class Module:
-    """Base of every module. Its functions run on a task each, and ``self`` is the module there."""
+    """Base class of every module. Each function runs on one task, and ``self`` is the module on that task."""
 
     __declarations__: ClassVar[Declarations]
 
     task: TaskId
-    """The task that runs this."""
+    """The task that runs the current function."""
     tasks: int
-    """How many there are."""
+    """The number of tasks of the module."""
 
     def __init_subclass__(cls, *, name: str | None = None, **others: object) -> None:
         super().__init_subclass__(**others)
@@ -187,12 +188,12 @@ class Module:
 
 
 def declarations(module: type[Module]) -> Declarations:
-    """What a module declares itself, and what its bases do."""
+    """Return what a module declares, its bases included."""
     return module.__declarations__
 
 
 def check_module_name(name: str) -> str:
-    """The name, if a module may have it. Raises UsageError."""
+    """Return the name if a module may have it; raise UsageError otherwise."""
     given: object = name
     if not isinstance(given, str) or not _NAME.fullmatch(name) or len(name) > NAME_CHARACTERS_MAX:
         raise UsageError(

@@ -50,22 +50,22 @@ _from_json = msgspec.json.Decoder().decode
 
 
 class Placement(NamedTuple):
-    """What :meth:`stretto.client.Producer.append` takes."""
+    """A record and its task, as :meth:`stretto.client.Producer.append` takes them."""
 
     record: bytes
     task: TaskId | None
-    """None where the producer chooses."""
+    """The task of the record; None where the producer chooses."""
 
 
 @dataclass(frozen=True, slots=True)
 class HashBy:
-    """Fields of a record that choose its task together."""
+    """Partitioning by several fields of a record, which choose its task together; see :func:`hash_by`."""
 
     fields: tuple[str, ...]
 
 
 class Global:
-    """All records on task 0."""
+    """Partitioning that puts all records on task 0, in one order; use the constant ``GLOBAL``."""
 
     def __repr__(self) -> str:
         return "GLOBAL"
@@ -75,7 +75,7 @@ GLOBAL: Final = Global()
 
 
 class Random:
-    """Records on any task: who appends chooses, evenly."""
+    """Partitioning that lets the producer choose tasks, evenly; use the constant ``RANDOM``."""
 
     def __repr__(self) -> str:
         return "RANDOM"
@@ -84,16 +84,19 @@ class Random:
 RANDOM: Final = Random()
 
 Custom: TypeAlias = Callable[[Any, int], int]
-"""Of a record and the number of tasks."""
+"""A function that returns the task for a record, given that and the number of tasks."""
 
 
 def hash_by(*fields: str) -> HashBy:
-    """``Depot(partition_by=hash_by("land", "city"))``: where the key ``(land, city)`` of a PState is."""
+    """Partition a depot by several fields: ``Depot(partition_by=hash_by("land", "city"))``.
+
+    A record goes to the task where the key ``(land, city)`` of a PState is.
+    """
     return HashBy(fields)
 
 
 class Partitioner:
-    """Places the values of one depot.
+    """Encodes the values of one depot as records, and chooses their tasks.
 
     A depot whose task a function chooses is given as it is declared, ``Partitioner(Orders.placed, tasks)``:
     what the cluster knows of it does not hold the function.
@@ -107,7 +110,7 @@ class Partitioner:
             self._depot = depot.spec
             self._custom = depot.custom
         self._tasks = tasks
-        #: The attribute of a class that is a field of its JSON; None where only the JSON tells.
+        #: The attribute of a class that is a field of its JSON; None where only the JSON has it.
         self._attributes: dict[tuple[type, str], str | None] = {}
 
     def place(self, value: Any) -> Placement:
@@ -138,7 +141,7 @@ class Partitioner:
             raise UsageError(f"field {field!r} of {_shown(value)} chooses no task: {error}") from None
 
     def _field(self, value: Any, field: str, record: bytes) -> Any:
-        """What the record's JSON has there; read from the value itself where both are certainly the same."""
+        """Return a field of the record's JSON, read from the value itself where both are surely the same."""
         if type(value) is dict:
             found = value.get(field, _ABSENT)
         else:
@@ -176,7 +179,7 @@ class Partitioner:
 
 
 def record_of(value: Any) -> bytes:
-    """Return a value as a record: its JSON, or itself if it is bytes. Raises UsageError for what is none."""
+    """Return a value as a record: its JSON, or itself if it is bytes. Raises UsageError if it has no JSON."""
     if isinstance(value, _BYTES):
         return bytes(value)
     try:
@@ -188,7 +191,7 @@ def record_of(value: Any) -> bytes:
 def task_of_bytes(depot: DepotSpec) -> TaskId | None:
     """Return the task of a record that is given as bytes, without one; None where any will do.
 
-    Raises UsageError where what is in a record chooses: nobody reads it for that.
+    Raises UsageError where what is in a record chooses: bytes are not decoded for that.
     """
     if depot.rule == "global":
         return TaskId(0)
@@ -213,7 +216,7 @@ def _is_same_in_json(value: Any) -> bool:
 
 
 def _attribute_of(of: type, field: str) -> str | None:
-    """The attribute of a class that is always there, and is this field of its JSON."""
+    """Return the attribute of a class that is always there and is this field of its JSON, or None."""
     if issubclass(of, msgspec.Struct):
         config = of.__struct_config__
         if config.array_like or config.omit_defaults:
@@ -226,17 +229,17 @@ def _attribute_of(of: type, field: str) -> str | None:
 
 
 def task_of(key: Any, tasks: int) -> TaskId:
-    """The task that owns ``key`` among ``tasks``. Raises UsageError for what is no key."""
+    """Return the task that owns ``key`` among ``tasks``. Raises UsageError for what is no key."""
     return _task_of(key if type(key) is str else _canonical(key), tasks)
 
 
 def owner_of(key: Any, tasks: int) -> TaskId:
-    """The task whose PStates hold what is under ``key``: for what JSON can say, that of :func:`task_of`."""
+    """Return the task whose PStates hold what is under ``key``; for JSON, the same as :func:`task_of`."""
     return _task_of(key if type(key) is str else _canonical(_plain(key)), tasks)
 
 
 def owners_of(keys: Iterable[Any], tasks: int) -> list[TaskId]:
-    """:func:`owner_of` each; text, which most keys are, without a call for each."""
+    """Return :func:`owner_of` each key; text, which most keys are, takes no call for each."""
     return [
         TaskId((crc32c(_key_bytes(key)) * _MIX & 0xFFFF_FFFF) * tasks >> 32)
         if type(key) is str and key.isascii()
@@ -254,7 +257,7 @@ def _task_of(key: Any, tasks: int) -> TaskId:
 
 
 def _plain(key: Any) -> Any:
-    """Keys that JSON cannot say as keys that it can."""
+    """Convert keys that JSON cannot say to keys that it can."""
     match key:
         case bytes():
             return ["bytes", key.hex()]
@@ -269,7 +272,7 @@ def _plain(key: Any) -> Any:
 
 
 def _canonical(key: Any) -> Any:
-    """Equal keys become the same bytes."""
+    """Return a key in the form in which equal keys are encoded as the same bytes."""
     match key:
         case None | bool() | int() | str():
             return key

@@ -22,16 +22,17 @@ CHANGING = frozenset({"set", "delete", "increment", "append", "truncate", "add",
 
 @dataclass(slots=True)
 class Reach:
-    """Of one function, and of all that it leads to."""
+    """The steps that a function hops to and the PStates that it writes, by itself or through others."""
 
     steps: set[str] = field(default_factory=set)
     writes: dict[str, str] = field(default_factory=dict)
-    """By PState, the name of a function that changes it."""
+    """The name of a function that changes a PState, by name of the PState."""
 
 
 def reach(
     function: FunctionType, module: type, steps: dict[str, FunctionType], pstates: Collection[str]
 ) -> Reach:
+    """Find the steps and PStates that a function reaches, by the code of it and of all that it names."""
     found = Reach()
     seen: set[FunctionType] = set()
     waiting = [(function, True)]
@@ -40,7 +41,7 @@ def reach(
         if current in seen:
             continue
         seen.add(current)
-        # What a function of the file calls the module that it is given is not known.
+        # Which name a function of the file gives to the module it is passed is not known.
         module_name = current.__code__.co_varnames[:1] if in_class else None
         for look in _looks(current.__code__, module_name):
             if look.of == "module" and look.name in pstates:
@@ -59,7 +60,7 @@ def reach(
 
 
 def _functions(name: str, module: type) -> Iterator[FunctionType]:
-    """What a name may stand for in the module and its bases, properties included."""
+    """Iterate over the functions that a name may mean in the module and its bases, properties included."""
     for base in module.__mro__:
         if base.__module__ != "stretto.module.module" and base is not object:
             value = vars(base).get(name)
@@ -70,12 +71,12 @@ def _functions(name: str, module: type) -> Iterator[FunctionType]:
 
 
 class _Look(NamedTuple):
-    """A name that code looks up."""
+    """A name that code looks up, and where."""
 
     of: Literal["module", "file", "base"]
     name: str
     asked: str
-    """The attribute of it that is asked for next, if any."""
+    """The attribute of the found object that is looked up next, if any."""
 
 
 def _looks(code: CodeType, module_name: tuple[str, ...] | None) -> Iterator[_Look]:

@@ -30,14 +30,14 @@ from stretto.vocabulary.suggest import did_you_mean
 from stretto.vocabulary.types import Buffer, TaskId
 
 OUTCOME_BYTES_MAX = PART_BYTES_MAX - 1024 * 1024
-"""Of the changes and hops of a run, about: both are in its entry, and packed they take a little more."""
+"""About how large the changes and hops of a run may be: both are in its entry, packed a little larger."""
 
 STEPS_MAX = 1_000_000
-"""On its own task, of one record or call: more are taken to go on for ever."""
+"""How many steps a record or call may lead to on its own task: more are taken to go on for ever."""
 SLOW_NS = 1_000_000
 """A call that takes longer is timed by itself."""
 _ERROR_CHARACTERS_MAX = 500
-#: What a person's code may raise; sys.exit() too.
+#: What a person's code may raise, including by sys.exit().
 _RAISED = (Exception, SystemExit)
 
 _json = msgspec.json.Encoder().encode
@@ -46,7 +46,7 @@ _decode_given = msgspec.msgpack.Decoder(tuple[tuple[Any, ...], dict[str, Any]]).
 
 
 class _Stop(Exception):
-    """Something failed, and the run ends before it."""
+    """Raised to end a run before the record or call that failed."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -54,7 +54,7 @@ class _Stop(Exception):
 
 
 class _Rules(NamedTuple):
-    """Of a run."""
+    """The options of a run; see :meth:`TaskRunner.run`."""
 
     stop_at_failure: bool
     skip: Container[int]
@@ -62,14 +62,14 @@ class _Rules(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """Records, or arguments of calls, that are run together, and where in the work they are."""
+    """Records, or arguments of calls, that are run together, and their indexes in the work."""
 
     indexes: Sequence[int]
     data: Sequence[Any]
 
 
 class TaskRunner:
-    """Of one task of a module. It keeps nothing between runs."""
+    """Runs a module's functions on one task. It keeps nothing between runs."""
 
     def __init__(self, module: type[Module], task: TaskId, tasks: int) -> None:
         self._module = module
@@ -124,7 +124,7 @@ class TaskRunner:
                 return batch.outcome(len(calls), partial(batch.run_calls, calls))
 
     def query(self, name: str, args: bytes, rows: RowsOf, *, raising: bool = False) -> Answer:
-        """What a query's function returns for these arguments, MessagePack of a tuple, on this task."""
+        """Run a query's function on this task; ``args`` is MessagePack of a tuple."""
         query = self._query(name)
 
         def asked(bound: Module) -> Any:
@@ -133,7 +133,7 @@ class TaskRunner:
         return self._answer(name, rows, asked, raising=raising)
 
     def arguments(self, name: str, given: bytes) -> bytes:
-        """What a query is asked with, MessagePack of a list and a map of names, as :meth:`query` takes it.
+        """Convert what a query is asked with, MessagePack of a list and a map, to what :meth:`query` takes.
 
         Raises UsageError for arguments that it does not take.
         """
@@ -144,7 +144,7 @@ class TaskRunner:
             raise UsageError(str(error)) from None
 
     def combine(self, name: str, args: bytes, parts: Sequence[bytes], *, raising: bool = False) -> Answer:
-        """What a query without a key answers, out of what it returned on every task, in their order."""
+        """Combine what a query without a key returned on every task, in their order, to its answer."""
         query = self._query(name)
 
         def combined(bound: Module) -> Any:
@@ -175,7 +175,7 @@ class TaskRunner:
     def bind(
         self, what: str, rows: RowsOf | None, *, hops: bool = True, key: str | None = None
     ) -> tuple[Run, Module]:
-        """The module on this task, for one run of what is called so."""
+        """Return a new run, and the module's instance for it; ``what`` is the topology or query."""
         run = Run(
             what=what,
             task=self._task,
@@ -192,7 +192,7 @@ class TaskRunner:
 
 
 class Times:
-    """Of one function in one run."""
+    """How long the calls of one function took in one run."""
 
     __slots__ = ("_quick", "_quick_ns", "_slow_ns")
 
@@ -202,7 +202,7 @@ class Times:
         self._slow_ns: list[int] = []
 
     def until_now(self, began_ns: int) -> int:
-        """A call that ends now; returns when that is."""
+        """Note a call that ends now; return the current time."""
         now = perf_counter_ns()
         taken = now - began_ns
         if taken > SLOW_NS:
@@ -213,6 +213,7 @@ class Times:
         return now
 
     def told(self, function: str) -> Timed:
+        """Return the times as they are reported."""
         return Timed(function, self._quick, self._quick_ns, tuple(self._slow_ns))
 
 
@@ -239,6 +240,7 @@ class _Batch:
         self._times: dict[str, Times] = {}
 
     def outcome(self, count: int, everything: Callable[[], None]) -> Outcome:
+        """Call ``everything``, which runs ``count`` records or calls, and return what it did."""
         try:
             everything()
             done = count
@@ -296,7 +298,7 @@ class _Batch:
                 at = self._run_each(calls, at)
 
     def _run_each(self, calls: Sequence[StepCall], at: int) -> int:
-        """Those from ``at`` on that are run one by one; returns where a step begins that takes many."""
+        """Run calls from ``at`` on one by one; return the index of the first whose step takes a batch."""
         run, bound, skip, steps = self._run, self._bound, self._skip, self._steps
         began = perf_counter_ns()
         for index, call in enumerate(calls[at:] if at else calls, at):
@@ -319,7 +321,7 @@ class _Batch:
         return len(calls)
 
     def _run_pending(self) -> None:
-        """The steps of this task that what runs now led to, and those that they lead to, in order."""
+        """Run the steps on this task that the current unit led to, and those they lead to, in order."""
         pending, bound = self._run.pending, self._bound
         start = 0
         while start < len(pending):
@@ -346,14 +348,14 @@ class _Batch:
         pending.clear()
 
     def _given(self, indexes: range, data: Sequence[Any]) -> _Given:
-        """Without what is skipped."""
+        """Return the records or calls to run, without those that are skipped."""
         if self._skip == ():
             return _Given(indexes, data)
         wanted = [at for at, index in enumerate(indexes) if index not in self._skip]
         return _Given([indexes[at] for at in wanted], [data[at] for at in wanted])
 
     def _run_many(self, name: str, signature: RecordSignature | StepSignature, given: _Given) -> None:
-        """At once; but without what cannot be decoded."""
+        """Run all of these at once, except those that cannot be decoded, which fail."""
         undecoded: list[tuple[int, UsageError]] = []
         try:
             values = list(map(signature.decode_fast, given.data))
@@ -370,7 +372,7 @@ class _Batch:
     def _decoded(
         self, signature: RecordSignature | StepSignature, given: _Given
     ) -> tuple[_Given, list[Any], list[tuple[int, UsageError]]]:
-        """What can be, and why the rest cannot."""
+        """Return what can be decoded, and why the rest cannot."""
         indexes, data, values = [], [], []
         undecoded = []
         for index, each in zip(given.indexes, given.data, strict=True):
@@ -421,7 +423,7 @@ def _call_many(bound: Module, signature: StepSignature | None, many: list[tuple[
 
 
 def _size(outcome: Outcome) -> int:
-    """About what its changes and its hops take."""
+    """Return about how many bytes the changes and hops of an outcome take."""
     size = 0
     for changes in outcome.changes.values():
         size += sum(map(len, changes.deletes)) + sum(len(low) + len(high) for low, high in changes.ranges)
@@ -441,7 +443,7 @@ def _results(returned: Any, indexes: Sequence[int]) -> list[tuple[int, bytes]]:
 
 
 def failure_of(index: int, error: BaseException) -> Failure:
-    """What a person's function raised, as they are told of it."""
+    """Return what a person's function raised as a failure that can be shown to them."""
     try:
         sentence = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - theirs as well

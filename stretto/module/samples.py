@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 TEXT = "..."
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SIZE_MAX = 100
-"""Of a text or a list that is shown to a person."""
+"""Largest length of a text or list in a record: it is shown to a person."""
 _TASKS = 1_024
-"""Any number will do to see whether a record has a task."""
+"""Number of tasks for a trial whether a record has one; any number will do."""
 _TEXTS = (TEXT, "a", "A", "1", "0", "ann", "Ann", "ann@example.org", "https://example.org", "2026-01-31")
-"""What a pattern may ask for."""
+"""Texts to try where a pattern restricts a field."""
 
 _Path: TypeAlias = tuple[type, ...]
-"""The classes that a value is inside of: one that contains itself needs an end."""
+"""The classes that a value is inside of, to stop at a class that contains itself."""
 
 
 def sample_records(
@@ -53,7 +53,7 @@ def sample_records(
 
 
 class _NoSample(Exception):
-    """No value of a type is known."""
+    """Raised where no value of a type is known."""
 
 
 def _sample_of(depot: Depot[Any], takers: Sequence[CheckedTopology]) -> str:
@@ -63,7 +63,7 @@ def _sample_of(depot: Depot[Any], takers: Sequence[CheckedTopology]) -> str:
     if depot.annotation is not Any:
         annotations.insert(0, depot.annotation)
     values = [_root(each, keys) for each in annotations if each is not Any and each is not bytes]
-    # Only who has the module's class can append where a function chooses; such a record is shown to nobody.
+    # Where a function chooses tasks, only people with the module's class can append; no sample is shown.
     record, _ = Partitioner(depot.spec, _TASKS).place(_merged(values, keys))
     for each in takers:
         each.signature.decode(record)
@@ -71,7 +71,7 @@ def _sample_of(depot: Depot[Any], takers: Sequence[CheckedTopology]) -> str:
 
 
 def _merged(values: Sequence[Any], keys: Sequence[str]) -> Any:
-    """One value that has what all of them have, and what the depot is partitioned by."""
+    """Return one value that has the fields of all values, and those that the depot is partitioned by."""
     objects = [each for each in values if isinstance(each, dict)]
     if not objects and not keys:
         return values[0] if values else "any JSON"
@@ -116,7 +116,7 @@ def _sample(info: inspect.Type, inside: _Path = ()) -> Any:
 
 
 def _choice(info: inspect.UnionType, inside: _Path, keys: Sequence[str] = ()) -> Any:
-    """Of the first option that has these fields; none at all only if there is nothing else."""
+    """Return a value of the first option that has these fields; None only if there is no other option."""
     options = sorted(info.types, key=lambda each: isinstance(each, inspect.NoneType))
     fitting = [each for each in options if (fields := fields_in(each)) is None or fields.issuperset(keys)]
     for each in fitting or options:
@@ -214,7 +214,7 @@ def _other(info: inspect.Type) -> Any:
 
 
 def _number(info: inspect.IntType | inspect.FloatType) -> Any:
-    """1, or what comes next to it within the limits."""
+    """Return 1, or the number nearest to it within the limits."""
     step = info.multiple_of or 1
     low = [each for each in (info.ge, None if info.gt is None else info.gt + 1) if each is not None]
     high = [each for each in (info.le, None if info.lt is None else info.lt - 1) if each is not None]

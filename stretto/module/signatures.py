@@ -29,19 +29,19 @@ _PLAIN = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class RecordSignature:
-    """Of a topology's function."""
+    """What a topology's function takes: a record or a list of them, and how that is decoded."""
 
     function: FunctionType
     batch: bool
     decode_fast: Callable[[Buffer], Any]
-    """Raises what msgspec does, or a ValueError."""
+    """Decodes a record; raises what msgspec does, or a ValueError."""
     of: str
-    """What a record is, for a sentence."""
+    """What a record is called in an error message."""
     annotation: Any
-    """What a record is, as the function's author says it."""
+    """Type of a record, as the function's author annotated it."""
 
     def decode(self, record: Buffer) -> Any:
-        """Raises UsageError for what is no such record."""
+        """Decode a record; raises UsageError if it is none that the function takes."""
         try:
             return self.decode_fast(record)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -49,25 +49,25 @@ class RecordSignature:
 
 
 class StepSignature:
-    """Of a step, or of a query."""
+    """What the function of a step or a query takes, and how that is decoded."""
 
     def __init__(
         self, function: FunctionType, signature: Signature, annotations: Any, *, batch: bool
     ) -> None:
         self.function = function
         self.batch = batch
-        #: Their names, without ``self``.
+        #: Names of the parameters, without ``self``.
         self.parameters = tuple(signature.parameters)
-        #: None for a batch, which takes as many arguments as its tuples have.
+        #: The signature; None for a batch, which takes as many arguments as its tuples have.
         self._signature = None if batch else signature
         self.count = -1 if batch else len(signature.parameters)
-        #: Of all arguments; ``plain`` if they are such that a value is the same after encoding and decoding.
+        #: Types of all arguments; also in ``plain`` if values are the same after encoding and decoding.
         self.types: tuple[Any, ...] = () if batch else get_args(annotations)
         self.plain = self.types if all(each in _SAME for each in self.types) else None
         self.decode_fast: Callable[[bytes], tuple[Any, ...]] = msgspec.msgpack.Decoder(annotations).decode
 
     def arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """As one tuple, with those that have defaults. Raises TypeError as a call would."""
+        """Return the arguments as one tuple, defaults included. Raises TypeError as a call would."""
         if not named and (len(args) == self.count or self._signature is None):
             return args
         if self._signature is None:
@@ -82,7 +82,7 @@ class StepSignature:
         return bound.args
 
     def decode(self, args: bytes) -> tuple[Any, ...]:
-        """Raises UsageError for arguments that it does not take."""
+        """Decode arguments; raises UsageError for those that the function does not take."""
         try:
             return self.decode_fast(args)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -91,7 +91,7 @@ class StepSignature:
 
 
 def of_records(function: FunctionType, names: Mapping[str, Any], *, batch: bool) -> RecordSignature:
-    """Raises UsageError for what takes no record."""
+    """Return the signature of a topology's function; raises UsageError if it cannot take records."""
     signature = _signature(function)
     if len(signature.parameters) != 1:
         what = "a list of records" if batch else "a record"
@@ -104,6 +104,7 @@ def of_records(function: FunctionType, names: Mapping[str, Any], *, batch: bool)
 
 
 def of_calls(function: FunctionType, names: Mapping[str, Any], *, batch: bool) -> StepSignature:
+    """Return the signature of a step or query; raises UsageError if its arguments cannot be decoded."""
     signature = _signature(function)
     annotations = _annotations(function, signature, names)
     if batch:
@@ -129,7 +130,7 @@ def of_calls(function: FunctionType, names: Mapping[str, Any], *, batch: bool) -
 def of_parts(
     function: FunctionType, names: Mapping[str, Any], query: StepSignature
 ) -> msgspec.msgpack.Decoder[Any]:
-    """The decoder of a part that a query's combining function takes. Raises UsageError."""
+    """Return the decoder of the parts that a query's combining function takes. Raises UsageError."""
     signature = _signature(function)
     wanted = query.parameters
     given = tuple(signature.parameters)
@@ -144,7 +145,7 @@ def of_parts(
 
 
 def _signature(function: FunctionType) -> Signature:
-    """Without ``self``."""
+    """Return the signature of a function without ``self``; raises UsageError for what cannot be run."""
     for is_one, what in (
         (inspect.iscoroutinefunction, "a coroutine"),
         (inspect.isasyncgenfunction, "a generator"),
@@ -167,7 +168,7 @@ def _signature(function: FunctionType) -> Signature:
 
 
 def _annotations(function: FunctionType, signature: Signature, names: Mapping[str, Any]) -> list[Any]:
-    """Of the parameters, as types."""
+    """Return the annotations of the parameters as types."""
     written = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
@@ -222,7 +223,7 @@ def check_decodable(annotations: Iterable[Any]) -> None:
 
 
 def _unknown_to_msgspec(info: inspect_types.Type, seen: set[Any]) -> str | None:
-    """A class in it that msgspec does not know, and would refuse every value of."""
+    """Return a class in the type that msgspec does not know, and whose every value it would refuse."""
     if isinstance(info, inspect_types.CustomType):
         return named(info.cls)
     cls = getattr(info, "cls", None)

@@ -1,4 +1,4 @@
-"""The traceback of a person's function, without frames of what called it and of what it called in here."""
+"""The traceback of a person's function, without the engine's frames that called it or that it called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FRAMES_MAX = 50
 
 
 def trimmed(error: BaseException) -> str:
-    """Empty if none of its frames are the person's."""
+    """Return the traceback of an error with the person's own frames only; empty if there are none."""
     told = TracebackException.from_exception(error, limit=-_FRAMES_MAX)
     _trim(told, set())
     if not told.stack:

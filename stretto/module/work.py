@@ -14,7 +14,7 @@ from stretto.vocabulary.types import Buffer, TaskId
 
 
 class RowsFailed(BaseException):
-    """Rows could not be read, and the run is void.
+    """Raised when rows could not be read, which makes the run void.
 
     Raised by the Rows that a run was given. It passes through the person's function, also through one that
     catches every Exception, and out of :meth:`~stretto.module.runner.TaskRunner.run`.
@@ -22,19 +22,19 @@ class RowsFailed(BaseException):
 
 
 class StepCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A step that is to run on some task."""
+    """A call of a step that is to run on some task."""
 
     step: str
     args: bytes
     """MessagePack of the arguments, as a tuple."""
     origin: int
-    """Index of what caused it, in the work that was run: of a record, or of a call. A function that takes
-    many at once is not asked which; it is the first of those it was given."""
+    """Index of the record or call that caused this, in the work that was run. A function that takes many at
+    once does not say which; it is the first of those it was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Of one depot, one after the other."""
+    """Consecutive records of one depot for a topology to run."""
 
     topology: str
     depot: str
@@ -44,7 +44,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Of steps, in the order in which they were made."""
+    """Calls of a topology's steps to run, in the order in which they were made."""
 
     topology: str
     calls: Sequence[StepCall]
@@ -54,41 +54,41 @@ Work: TypeAlias = Records | Calls
 
 
 def first(work: Work, count: int) -> Work:
-    """The beginning of it."""
+    """Return the first ``count`` records or calls of the work."""
     if isinstance(work, Records):
         return replace(work, records=work.records[:count])
     return replace(work, calls=work.calls[:count])
 
 
 def rest(work: Work, done: int) -> Work:
-    """What is left of it."""
+    """Return the work without its first ``done`` records or calls."""
     if isinstance(work, Records):
         return replace(work, first=DepotOffset(work.first + done), records=work.records[done:])
     return replace(work, calls=work.calls[done:])
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a person's function did not manage."""
+    """The failure of a person's function on one record or call."""
 
     index: int
-    """Of the record or call, in the work that was run."""
+    """Index of the record or call in the work that was run."""
     error: str
-    """One line."""
+    """The error in one line."""
     traceback: str = ""
-    """Its author's frames only."""
+    """The traceback with the author's own frames only."""
 
 
 class Timed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How long a person's function took, with all steps that it led to on its task, over a run.
 
-    Calls that took long are told one by one, the others together: a run may have a thousand of them.
+    Calls that took long are listed one by one, the others summed up: a run may have a thousand of them.
     """
 
     function: str
     quick: int
-    """Calls that did not take long."""
+    """Number of calls that did not take long."""
     quick_ns: int
-    """All of these together."""
+    """Time of all quick calls together."""
     slow_ns: tuple[int, ...] = ()
 
     def merged(self, other: Timed) -> Timed:
@@ -98,25 +98,25 @@ class Timed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run did: that of all that did not fail, and nothing of what did."""
+    """What a run did: the effects of all records or calls that did not fail, and none of those that did."""
 
     changes: dict[str, Changes] = field(default_factory=dict)
-    """Of PStates that changed, by name."""
+    """Changes of the PStates that changed, by name."""
     hops: dict[TaskId, list[StepCall]] = field(default_factory=dict)
-    """For other tasks, in order."""
+    """Calls of steps on other tasks, in order."""
     results: list[tuple[int, bytes]] = field(default_factory=list)
-    """What functions returned, by index, as JSON. None is no result."""
+    """What functions returned, as JSON, each with its index. None is no result."""
     failures: list[Failure] = field(default_factory=list)
-    """Ascending by index."""
+    """Records or calls that failed, ascending by index."""
     done: int = 0
-    """All below this index were run, and either succeeded or failed."""
+    """Index below which all records or calls were run, and either succeeded or failed."""
     times: tuple[Timed, ...] = field(default=(), compare=False)
-    """Of each function once."""
+    """How long functions took, once for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a query gave: MessagePack, or why there is none."""
+    """The answer of a query as MessagePack, or the failure why there is none."""
 
     result: bytes = b""
     failure: Failure | None = None

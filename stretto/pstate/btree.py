@@ -1,10 +1,10 @@
-"""LMDB's B+tree as its file has it, for who wants many rows, or keys that divide them, at once.
+"""LMDB's B+tree as it is in its file, for reading many rows, or keys that divide them, at once.
 
 LMDB hands out one row at a time, and an interpreter spends more on the handing out than on the row. It also
 tells how many rows a database has, but not where the middle one is. Both are written in its pages: the keys
 of branch pages divide what is below them into pages of about the same fill, and a leaf page is a table of its
 rows, which numpy reads for hundreds of pages in one go. A page that a transaction can reach is not written
-again as long as that is open; so whoever holds one may read the file beside LMDB.
+again as long as that is open; so the process that has one may read the file beside LMDB.
 
 Layout of LMDB 0.9, little-endian. The main database holds, under the name of a database: pad u32, flags u16,
 depth u16, branch pages u64, leaf pages u64, overflow pages u64, entries u64, root u64. A page begins with its
@@ -33,7 +33,7 @@ from stretto.pstate.ordered import EVERYTHING
 from stretto.pstate.pages import NO_ROWS, PAGE_BYTES, Page
 
 IS_KNOWN = lmdb.version()[:2] == (0, 9)
-"""Another LMDB may lay its pages out differently: then it reads them itself."""
+"""Whether the layout of this LMDB is known; another may differ, and is then left to read its own pages."""
 
 _DATABASE = struct.Struct("<IHHQQQQQ")
 _PAGE = struct.Struct("<QHHHH")
@@ -42,17 +42,17 @@ _BRANCH = 0x01
 _LEAF = 0x02
 _LONG_VALUE = 0x01
 _CHOICES = 16
-"""Pages for each part: what one holds more than another matters little then."""
+"""Pages to choose from for each part, so many that it matters little if some hold more than others."""
 
 _Below: TypeAlias = tuple[bytes, int]
 """The least key below a page, and its number."""
 Pages: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
-"""Of a file, each a row."""
+"""The pages of a file, each a row of the array."""
 _Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 
 def map_pages(file: Path, page_bytes: int) -> Pages:
-    """Those that a ``data.mdb`` has now; ``page_bytes`` is what the environment's ``stat`` tells."""
+    """Map the pages that a ``data.mdb`` has now; ``page_bytes`` is from the environment's ``stat``."""
     fd = os.open(file, os.O_RDONLY)
     try:
         mapped = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
@@ -63,10 +63,10 @@ def map_pages(file: Path, page_bytes: int) -> Pages:
 
 
 class Tree:
-    """A database of a file, as of a transaction, which must outlive it."""
+    """The B+tree of one database, as of a transaction, which must outlive it."""
 
     def __init__(self, txn: lmdb.Transaction[bytes], name: str, pages: Pages) -> None:
-        """``pages`` are those of the file that the transaction is on, mapped after it began."""
+        """Find the root; ``pages`` are those of the transaction's file, mapped after it began."""
         stored = txn.get(name.encode())
         self._depth = self._root = 0
         if stored is not None:
@@ -75,8 +75,10 @@ class Tree:
         self._page_bytes = pages.shape[1]
 
     def splits(self, parts: int, start: bytes = EVERYTHING[0], end: bytes = EVERYTHING[1]) -> list[bytes]:
-        """Ascending keys strictly within ``[start, end)`` that cut its rows into parts of about the same
-        size: ``parts - 1``, or fewer if there are few rows."""
+        """Return keys strictly within ``[start, end)`` that cut its rows into parts of about the same size.
+
+        They ascend; there are ``parts - 1`` of them, or fewer if there are few rows.
+        """
         if not self._depth or parts < 2 or not IS_KNOWN:
             return []
         level: list[_Below] = [(b"", self._root)]
@@ -90,8 +92,10 @@ class Tree:
     def read_page(
         self, start: bytes, end: bytes, *, after: bool = False, max_bytes: int = PAGE_BYTES
     ) -> tuple[Page, bool] | None:
-        """As :func:`stretto.pstate.pages.read_page`; None for what only LMDB reads: a value that is not on a
-        leaf page, the layout of another version."""
+        """Return a page of rows, as :func:`stretto.pstate.pages.read_page` does, read from the file itself.
+
+        None for what only LMDB reads: a value that is not on a leaf page, the layout of another version.
+        """
         if not self._depth:
             return NO_ROWS, False
         if not IS_KNOWN:
@@ -113,7 +117,7 @@ class Tree:
             yield from self._leaves(child, depth - 1, start, end)
 
     def _children(self, page: _Below, start: bytes, end: bytes) -> list[_Below]:
-        """Those that may hold rows of the range."""
+        """Return the children of a branch page that may hold rows of the range."""
         least, number = page
         data = self._pages[number].tobytes() if number < len(self._pages) else b""
         own, _, flags, lower, _ = _PAGE.unpack_from(data) if data else (0, 0, 0, 0, 0)
@@ -155,7 +159,7 @@ class _Leaves:
         self._value_sizes: _Numbers = flat[at] + (flat[at + 1].astype(np.int64) << 16)
 
     def find(self, key: bytes, *, after: bool = False) -> int:
-        """The first row that is not below the key, or ``after`` it."""
+        """Return the first row that is not below the key; with ``after``, the first behind it."""
         find = bisect_right if after else bisect_left
         return find(range(self.count), key, key=self._key)
 

@@ -2,13 +2,13 @@
 
 There are three kinds of changes, carried out in this order: ranges of rows are deleted, rows are deleted,
 rows are put. Whatever a person means by a change (a counter goes up, a list gets longer, a subtree goes) is
-made of these by the time it is written. Who writes knows the state that its entry will meet, because one
+made of these by the time it is written. The writer knows the state that its entry will meet, because one
 topology writes a PState and sees what it wrote before, applied or not; so a change is resolved once, there,
 and refused there if it cannot be, instead of on every replica when it is too late to refuse. It also makes an
 entry harmless to apply twice, and lets LMDB take all rows in one call.
 
 Layout: MessagePack of ``[version, {name of the PState: [ranges, deletes, puts]}]``. Names that begin with
-``$`` are the engine's own: rows that nobody declares, and that change together with those that somebody does.
+``$`` are the engine's own: rows that no module declares, and that change together with those that one does.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from stretto.vocabulary.types import Buffer
 
 CHANGES_VERSION = 1
 CHANGES_BYTES_MAX = 32 * 1024 * 1024
-"""Of a whole payload. It is held in memory, as a batch of records is."""
+"""Largest size of a whole payload, which is held in memory, as a batch of records is."""
 PART_BYTES_MAX = CHANGES_BYTES_MAX // 2
-"""Of what one run changes and sends; the rest of a payload is for what its driver adds."""
+"""Largest size of what one run changes and sends; the rest of a payload is for what its driver adds."""
 
 
 class Changes(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Of one PState."""
+    """The changes of one PState: ranges to delete, rows to delete, rows to put, in this order."""
 
     ranges: tuple[Range, ...] = ()
     deletes: tuple[bytes, ...] = ()
@@ -55,7 +55,7 @@ _HEAD = bytes([0x92, CHANGES_VERSION])
 
 
 def pack(changes: Mapping[str, Changes]) -> bytes:
-    """Raises UsageError beyond a limit."""
+    """Return the payload of these changes; raises UsageError if it is too large."""
     payload = _encode(_Payload(CHANGES_VERSION, dict(changes)))
     if len(payload) > CHANGES_BYTES_MAX:
         raise UsageError(
@@ -66,7 +66,7 @@ def pack(changes: Mapping[str, Changes]) -> bytes:
 
 
 class Packed(NamedTuple):
-    """A part of a payload: the changes of so many PStates, each behind its name."""
+    """A part of a payload: the changes of a number of PStates, each behind its name."""
 
     pstates: int
     body: Buffer
@@ -76,11 +76,11 @@ NO_CHANGES = Packed(0, b"")
 
 
 class TooMuch(UsageError):
-    """What a batch does is more than one entry holds."""
+    """Raised when the changes of a batch are larger than one entry may be."""
 
 
 def pack_part(changes: Mapping[str, Changes], bytes_max: int = PART_BYTES_MAX) -> Packed:
-    """For who adds others' before it is a payload. Raises TooMuch beyond a limit."""
+    """Return a part of a payload, to which :func:`joined` adds others; raises TooMuch if it is too large."""
     body = b"".join(_encode(name) + _encode(each) for name, each in changes.items())
     if len(body) > bytes_max:
         raise TooMuch(
@@ -91,14 +91,14 @@ def pack_part(changes: Mapping[str, Changes], bytes_max: int = PART_BYTES_MAX) -
 
 
 def joined(*parts: Packed) -> bytes:
-    """The payload of these parts, none of which names a PState that another does."""
+    """Return the payload of these parts, none of which names a PState that another does."""
     count = sum(part.pstates for part in parts)
     size = bytes([0x80 | count]) if count < 16 else b"\xdf" + count.to_bytes(4, "big")
     return b"".join((_HEAD, size, *(part.body for part in parts)))
 
 
 def parse(payload: Buffer) -> dict[str, Changes]:
-    """Of a payload that was checked before, or is about to be. Raises PeerError."""
+    """Return the changes in a payload that was checked before, or is about to be. Raises PeerError."""
     try:
         parsed = _decode(payload)
     except MALFORMED as error:
@@ -109,7 +109,7 @@ def parse(payload: Buffer) -> dict[str, Changes]:
 
 
 def check_payload(payload: Buffer, declared: Collection[str]) -> None:
-    """All that could keep it from being applied. Raises PeerError."""
+    """Check a payload for all that could keep it from being applied. Raises PeerError."""
     if len(payload) > CHANGES_BYTES_MAX:
         raise PeerError(
             f"changes of {len(payload)} bytes are beyond the limit of {CHANGES_BYTES_MAX}; send smaller ones"

@@ -1,4 +1,4 @@
-"""Reading and changing a PState by paths, as Python values, for who runs the module's code.
+"""Reading and changing a PState by paths, as Python values, for the code of a module.
 
 A path is the keys that lead to something: ``("ann", "2026-01-31")``. What it leads to is a value, or a whole
 dict, set or list. A change is checked whole before any of it is made, and shows in what is read after it;
@@ -36,12 +36,12 @@ from stretto.pstate.types import Type
 
 
 class ReadByMethods:
-    """Tells who treats a PState as the dict or set that it is declared as what to write instead.
+    """Refuses ``[]``, ``in``, ``len()`` and the like on a PState, with a message that says what to write.
 
     A change is one of its methods, because keys are paths and each is checked, and so is a read.
     """
 
-    #: What it is called in the code that uses it.
+    #: Name of the PState in the code that uses it.
     _called = "the_pstate"
     _is_changed = False
 
@@ -79,14 +79,17 @@ class ReadByMethods:
 
 
 class View(ReadByMethods):
-    """What a PState holds on one task."""
+    """Reads what a PState holds on one task."""
 
     def __init__(self, root: Entries | Members, rows: Rows) -> None:
         self._root = root
         self._rows = rows
 
     def get(self, *path: Any, default: Any = None) -> Any:
-        """The value, dict, set or list under these keys; a list's elements have their positions as keys."""
+        """Return the value, dict, set or list under these keys, or ``default`` if there is nothing.
+
+        A list's elements have their positions as keys.
+        """
         place = self._locate(path)
         if place.node is None:
             raise UsageError(f"{shown(path[-1])} is a member of a set; ask whether it is there")
@@ -106,8 +109,10 @@ class View(ReadByMethods):
     def keys(
         self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None, after: Any = None
     ) -> Iterator[Any]:
-        """Of a dict, or the members of a set, ascending: from ``start`` on or after a key, below ``end``, so
-        beginning."""
+        """Iterate over the keys of a dict, or the members of a set, under this path, ascending.
+
+        Only keys from ``start`` on or behind ``after``, below ``end``, that begin with ``prefix``.
+        """
         place = self._locate(path)
         low, high = key_range(place, start=start, end=end, prefix=prefix, after=after)
         for beginning in beginnings(self._rows, low, high, len(place.path)):
@@ -116,7 +121,7 @@ class View(ReadByMethods):
     def items(
         self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None, after: Any = None
     ) -> Iterator[tuple[Any, Any]]:
-        """The same keys of a dict, each with what is under it."""
+        """Iterate over entries of a dict: the keys that :meth:`keys` returns, each with what is under it."""
         place = self._locate(path)
         if not isinstance(place.node, Entries):
             raise UsageError("only a dict has items; a set has keys, and a list is read whole or by position")
@@ -126,7 +131,7 @@ class View(ReadByMethods):
     def count(
         self, *path: Any, start: Any = None, end: Any = None, prefix: Any = None, after: Any = None
     ) -> int:
-        """How many entries, members or elements; of a dict or a set, also with the same keys only."""
+        """Count the entries, members or elements under this path; of a dict or a set, also in a key range."""
         place = self._locate(path)
         if isinstance(place.node, Elements) and start is end is prefix is after is None:
             return self._length(place.path)
@@ -144,7 +149,10 @@ class View(ReadByMethods):
 
 
 class Editor(View):
-    """The same, to be changed. Others see what it did once an entry with its :meth:`changes` is applied."""
+    """Reads and changes what a PState holds on one task.
+
+    Others see the changes once an entry with :meth:`changes` is applied.
+    """
 
     _is_changed = True
 
@@ -153,10 +161,11 @@ class Editor(View):
         super().__init__(root, self._overlay)
 
     def changes(self) -> Changes:
+        """Return all changes that were made here, for an entry."""
         return self._overlay.changes()
 
     def set(self, *path: Any, value: Any) -> None:
-        """Put a value, or a whole dict, set or list in the place of what is there."""
+        """Put a value, or a whole dict, set or list, in the place of what is under these keys."""
         place = self._below_the_root(path)
         if place.node is None:
             raise UsageError(f"{shown(path[-1])} is a member of a set, which has no value; add or discard it")
@@ -169,7 +178,7 @@ class Editor(View):
             self._overlay.put(key, data)
 
     def delete(self, *path: Any) -> None:
-        """What is under these keys, if there is anything; without any, all that the task has."""
+        """Delete what is under these keys, if there is anything; without any keys, all that the task has."""
         place = self._target(path)
         if isinstance(place.parent, Elements):
             raise UsageError(
@@ -181,7 +190,7 @@ class Editor(View):
             self._overlay.delete_range(*_whole(place.path))
 
     def increment(self, *path: Any, by: float = 1) -> Any:
-        """Add to a number, which is 0 before its first time. Returns what it is now."""
+        """Add to a number, which is 0 if it does not exist, and return the new one."""
         place = self._below_the_root(path)
         if not isinstance(place.node, Leaf):
             raise UsageError("only a number goes up; the path ends at a collection")
@@ -202,7 +211,7 @@ class Editor(View):
         return after
 
     def append(self, *path: Any, value: Any) -> int:
-        """To the list there, which may be none yet. Returns the element's position."""
+        """Append to the list under these keys, which need not exist, and return the element's position."""
         place = self._target(path)
         if not isinstance(place.node, Elements):
             raise UsageError("only a list can be appended to")
@@ -211,7 +220,7 @@ class Editor(View):
         return index
 
     def truncate(self, *path: Any, length: int) -> None:
-        """Keep the first elements of a list."""
+        """Keep only the first ``length`` elements of a list."""
         place = self._target(path)
         if not isinstance(place.node, Elements):
             raise UsageError("only a list can be truncated")
@@ -222,11 +231,11 @@ class Editor(View):
             self._overlay.delete_range(start, _whole(place.path)[1])
 
     def add(self, *path: Any) -> None:
-        """The last of these keys to the set that the others lead to."""
+        """Add the last of these keys to the set that the others lead to."""
         self._overlay.put(self._member(path), b"")
 
     def discard(self, *path: Any) -> None:
-        """The last of these keys from the set that the others lead to."""
+        """Remove the last of these keys from the set that the others lead to, if it is there."""
         self._overlay.delete(self._member(path))
 
     def _member(self, path: tuple[Any, ...]) -> bytes:
@@ -236,7 +245,7 @@ class Editor(View):
         return place.path
 
     def _target(self, path: tuple[Any, ...]) -> Place:
-        """Of a change."""
+        """Return the place that a change is made at."""
         return self._locate(path)
 
     def _below_the_root(self, path: tuple[Any, ...]) -> Place:
@@ -252,8 +261,10 @@ class Editor(View):
 def key_range(
     place: Place, *, start: Any = None, end: Any = None, prefix: Any = None, after: Any = None
 ) -> Range:
-    """The rows under keys of a dict or a set: from ``start`` on, after ``after``, below ``end``, beginning
-    with ``prefix``."""
+    """Return the range of rows under some keys of a dict or a set.
+
+    Those are from ``start`` on, behind ``after``, below ``end``, and begin with ``prefix``.
+    """
     node: Node | None = place.node
     if not isinstance(node, Entries | Members):
         raise UsageError("only dicts and sets have keys; the path ends elsewhere")
@@ -271,7 +282,7 @@ def key_range(
 
 
 def _checked_prefix(type_: Type, prefix: Any) -> Any:
-    """As keys of this type begin; what none can begin with would find nothing, without a word."""
+    """Return the prefix if keys of this type can begin with it; raise UsageError otherwise."""
     match type_:
         case types.Plain(name="str" | "bytes"):
             return checked_key(type_, prefix)

@@ -10,7 +10,10 @@ from stretto.pstate.tree import Row
 
 
 class MemoryRows:
-    """As :class:`~stretto.pstate.overlay.Rows` has it. Nothing is applied while somebody scans."""
+    """The rows of a PState in memory, with the methods of :class:`~stretto.pstate.overlay.Rows`.
+
+    Nothing may be applied during a scan.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}

@@ -37,9 +37,10 @@ INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
 
 Range: TypeAlias = tuple[bytes, bytes]
-"""``[start, end)`` of encoded keys."""
+"""A range ``[start, end)`` of encoded keys."""
 
 EVERYTHING: Final[Range] = (b"", b"\xff")
+"""The range of all keys."""
 
 _END = 0x00
 TAG_NONE = 0x02
@@ -70,7 +71,7 @@ _SHOWN_CHARACTERS_MAX = 60
 
 
 def encode(key: Any) -> bytes:
-    """Raises UsageError for what is no key. The length is the caller's to check: see KEY_BYTES_MAX."""
+    """Encode a key; raises UsageError for what is none. The caller checks the length: see KEY_BYTES_MAX."""
     if type(key) is str:
         return encode_text(key)
     match key:
@@ -100,7 +101,7 @@ def encode(key: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The key that these bytes are. Raises PeerError if they are anything but one whole key."""
+    """Decode a key. Raises PeerError if the bytes are anything but one whole key."""
     key, end = decode_at(data, 0)
     if end != len(data):
         raise PeerError(f"{len(data) - end} bytes follow a key")
@@ -108,7 +109,7 @@ def decode(data: bytes) -> Any:
 
 
 def decode_at(data: bytes, at: int) -> tuple[Any, int]:
-    """The key that begins at ``at``, and where it ends."""
+    """Return the key that begins at ``at``, and where it ends."""
     end = end_of(data, at)
     tag = data[at]
     body = data[at + 1 : end]
@@ -144,7 +145,7 @@ def decode_at(data: bytes, at: int) -> tuple[Any, int]:
 
 
 def end_of(data: bytes, at: int) -> int:
-    """Where the key that begins at ``at`` ends; nothing is decoded."""
+    """Return where the key that begins at ``at`` ends; nothing is decoded."""
     if at >= len(data):
         raise PeerError("a key is cut short")
     tag = data[at]
@@ -173,12 +174,12 @@ def end_of(data: bytes, at: int) -> int:
 
 
 def subtree(path: bytes) -> Range:
-    """A path and all that continue it."""
+    """Return the range of a path and all paths that continue it."""
     return path, path + b"\xff"
 
 
 def beginning_with(prefix: Any) -> Range:
-    """Texts or bytes that begin with this one; or tuples that begin with the members of this one."""
+    """Return the range of texts or bytes that begin so, or of tuples that begin with these members."""
     match prefix:
         case str() | bytes():
             start = encode(prefix)[:-1]
@@ -191,19 +192,22 @@ def beginning_with(prefix: Any) -> Range:
 
 
 def behind(path: bytes) -> bytes:
-    """The least key of a row behind a path and all that continue it."""
+    """Return the least key of a row behind a path and all that continue it."""
     # Nothing continues a path that is as long as a key may be, and one byte more would be no key.
     return path + b"\xff" if len(path) < KEY_BYTES_MAX else successor(path)
 
 
 def successor(start: bytes) -> bytes:
-    """The least that is greater than all that begin with ``start``, whose first byte is a tag, so not ff."""
+    """Return the least bytes that are greater than all that begin with ``start``.
+
+    The first byte of that is a tag, so it is not ff.
+    """
     stripped = start.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1])
 
 
 def shown(value: object) -> str:
-    """For a sentence."""
+    """Return a value as text for an error message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else text[: _SHOWN_CHARACTERS_MAX - 3] + "..."
 
@@ -223,7 +227,7 @@ _SIZES = {
 
 
 def encode_text(key: str) -> bytes:
-    """What :func:`encode` makes of it."""
+    """Encode a key that is text, as :func:`encode` does."""
     try:
         data = key.encode()
     except UnicodeEncodeError:

@@ -8,8 +8,8 @@ it can lie on another one.
 Ranges that an overlay deletes hide what is below it. What is put afterwards lies above them.
 
 Overlays may share a list in which each notes what it changed, so that :func:`take_back` can undo all of it.
-Who clears the list makes a savepoint. A number that goes up again and again stays a number in an overlay, and
-is encoded once, when somebody asks for its bytes.
+Clearing the list makes a savepoint. A number that goes up again and again stays a number in an overlay, and
+is encoded once, when its bytes are needed.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from stretto.vocabulary.invariants import check, present
 
 
 class Rows(Protocol):
-    """Of one PState on one task."""
+    """The rows of one PState on one task, to be read."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
     def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
-        """Those in ``[start, end)``, ascending."""
+        """Iterate over the rows in ``[start, end)``, ascending."""
         ...
 
     def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Theirs alone, which is cheaper."""
+        """Iterate over the keys in ``[start, end)`` alone, which is cheaper."""
         ...
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        """The greatest key in ``[start, end)``."""
+        """Return the greatest key in ``[start, end)``; None if there is none."""
         ...
 
 
 def beginnings(rows: Rows, start: bytes, end: bytes, depth: int) -> Iterator[bytes]:
-    """What keys in ``[start, end)`` begin with, up to one key of a path after ``depth`` bytes: each once.
+    """Iterate over the beginnings of keys in ``[start, end)``, each once.
 
-    Of those with the same beginning one or two are looked at, however many there are.
+    A beginning goes up to the end of the one key of a path that follows ``depth`` bytes. Of those with the
+    same beginning one or two are looked at, however many there are.
     """
     told = b""
     while start < end:
@@ -65,11 +66,11 @@ def beginnings(rows: Rows, start: bytes, end: bytes, depth: int) -> Iterator[byt
 
 
 Undo: TypeAlias = "list[tuple[Overlay, bytes | None, object]]"
-"""What was where before it was changed: of a key, or of a range as None."""
+"""Changes to undo: the overlay, the key or None for a range, and what was there before."""
 
 _NOTHING: Final = object()
 _BEYOND: Final = b"\xff\xff"
-"""After the end of every range."""
+"""Bytes that are greater than the end of every range."""
 _FEW: Final = 16
 _SOME: Final = 16
 
@@ -77,24 +78,24 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def take_back(undo: Undo) -> None:
-    """All changes that are noted, the latest first."""
+    """Undo all changes that are noted, the latest first."""
     while undo:
         overlay, key, before = undo.pop()
         overlay.restore(key, before)
 
 
 class Overlay:
-    """Changes, and what the rows below are with them. Iterations in progress may or may not see new ones."""
+    """Rows with changes on top of them. Iterations in progress may or may not see new changes."""
 
     def __init__(self, below: Rows, undo: Undo | None = None) -> None:
         self._below = below
         self._undo = undo
-        #: What is put and, as None, deleted here; numbers as they are.
+        #: Rows that are put or, as None, deleted here; numbers are not encoded yet.
         self._rows: dict[bytes, bytes | int | float | None] = {}
         #: The keys of ``_rows`` in order, but for those in ``_fresh``, which join them when they are needed.
         self._keys: list[bytes] = []
         self._fresh: list[bytes] = []
-        #: Disjoint and ascending: nothing of below is seen in these.
+        #: Ranges in which the rows below are not seen, disjoint and ascending.
         self._hidden: list[Range] = []
 
     # Changing.
@@ -103,20 +104,21 @@ class Overlay:
         self._set(key, value)
 
     def put_number(self, key: bytes, number: float) -> None:
-        """The MessagePack of an int or a float, which is not made before it is needed."""
+        """Put an int or a float, which is encoded as MessagePack only when its bytes are needed."""
         self._set(key, number)
 
     def number(self, key: bytes) -> float | None:
-        """One that was put as such."""
+        """Return the number under a key if it was put by :meth:`put_number`; None otherwise."""
         found = self._rows.get(key)
         return found if type(found) in (int, float) else None  # type: ignore[return-value]
 
     def counting(
         self, rows_of_paths: Mapping[tuple[Any, ...], bytes], otherwise: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """What adds to a number, for who does that all the time: one call, where an Editor needs six.
+        """Return a fast function that increments numbers: it takes one call, where an Editor needs six.
 
-        Of a path that is known, an int that was put as such goes up right here; all else goes ``otherwise``.
+        An int that was put as such, under a known path, is incremented right here; all else goes
+        ``otherwise``.
         """
         rows, undo = self._rows, self._undo
         smallest, largest = INT_MIN, INT_MAX
@@ -125,7 +127,7 @@ class Overlay:
             try:
                 row = rows_of_paths.get(path)
             except TypeError:
-                # A list, which is no key; there it is told.
+                # A list, which is no key; ``otherwise`` refuses it.
                 row = None
             if row is not None:
                 before = rows.get(row)
@@ -166,14 +168,14 @@ class Overlay:
         self._hidden[first:last] = [(start, end)]
 
     def _touching(self, start: bytes, end: bytes) -> tuple[int, int]:
-        """Which hidden ranges overlap this one or lie next to it."""
+        """Return which hidden ranges overlap this one or lie next to it."""
         first = bisect_left(self._hidden, (start, b""))
         if first and self._hidden[first - 1][1] >= start:
             first -= 1
         return first, bisect_right(self._hidden, (end, _BEYOND))
 
     def restore(self, key: bytes | None, before: object) -> None:
-        """The state before the latest change that is noted."""
+        """Restore what was there before the latest change that is noted."""
         if isinstance(before, _Range):
             self._rows.update(before.rows)
             self._keys = sorted([*self._in_order(), *before.rows])
@@ -194,7 +196,7 @@ class Overlay:
             del keys[at]
 
     def add(self, changes: Changes) -> None:
-        """Of an entry that comes after all that is here."""
+        """Add the changes of an entry that comes after all that is here."""
         for start, end in changes.ranges:
             self.delete_range(start, end)
         for key in changes.deletes:
@@ -203,7 +205,7 @@ class Overlay:
             self._set(key, value)
 
     def changes(self) -> Changes:
-        """All that was done here, as one."""
+        """Return all changes that were made here as one."""
         keys = self._in_order()
         return Changes(
             tuple(self._hidden),
@@ -237,7 +239,7 @@ class Overlay:
         return (key for key, _ in self._merged(start, end, below))
 
     def _merged(self, start: bytes, end: bytes, below: Iterator[Row]) -> Iterator[Row]:
-        """With those of here, which come in the place of those below."""
+        """Merge rows from below with those of this overlay, which replace them."""
         mine = self._keys_in(start, end)
         key = next(mine, None)
         for row in below:
@@ -267,7 +269,7 @@ class Overlay:
         return max((key for key in (mine, below) if key is not None), default=None)
 
     def _last(self, start: bytes, end: bytes) -> bytes | None:
-        """Of those that are put here."""
+        """Return the greatest key in the range that is put here; None if there is none."""
         keys = self._in_order()
         for at in range(bisect_left(keys, end) - 1, -1, -1):
             if keys[at] < start:
@@ -277,7 +279,7 @@ class Overlay:
         return None
 
     def _visible(self, start: bytes, end: bytes) -> Iterator[Range]:
-        """What of a range is not hidden."""
+        """Iterate over the parts of a range that are not hidden."""
         at = start
         first, last = self._touching(start, end)
         for low, high in self._hidden[first:last]:
@@ -298,7 +300,7 @@ class Overlay:
         return self._hidden[at] if at >= 0 and key < self._hidden[at][1] else None
 
     def _keys_in(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Some at a time: who looks at the first of many does not pay for all."""
+        """Iterate over keys of this overlay, some at a time: the first of many cost little."""
         size = _SOME
         while True:
             keys = self._in_order()
@@ -327,17 +329,17 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """What a deletion of a range found."""
+    """What a deletion of a range replaced, to undo it."""
 
     rows: dict[bytes, bytes | int | float | None]
     at: int
-    """Where the range is in those that are hidden."""
+    """Index of the range among the hidden ones."""
     merged: list[Range]
-    """Those that it took in."""
+    """Hidden ranges that were merged into it."""
 
 
 class NoRows:
-    """Of a PState that nobody wrote to."""
+    """The rows of a PState that was never written to."""
 
     def get(self, key: bytes) -> bytes | None:  # noqa: ARG002
         return None

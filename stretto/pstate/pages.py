@@ -1,9 +1,9 @@
-"""Rows of a PState in bulk: many keys and values in a few buffers, for who turns them into columns.
+"""Rows of a PState in bulk: many keys and values in a few buffers, for code that makes columns of them.
 
 A page is made with as few operations of the interpreter per row as there can be: rows leave LMDB in runs,
 are taken apart by ``zip`` and put together by ``join``, and their lengths are summed by numpy. It holds whole
-rows only. :func:`read_pages` serves a transaction of whoever has one: the scan process of a worker, or who
-reads a snapshot's files.
+rows only. :func:`read_pages` serves any transaction: that of a worker's scan process, or of a reader of a
+snapshot's files.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from lmdb import _Database
 
 PAGE_BYTES = 1024 * 1024
-"""Of keys and values; a page is larger only if its last row is."""
+"""Bytes of keys and values that a page has at most, not counting its last row."""
 _RUN_ROWS = 64
 _RUN_ROWS_MAX = 1_024
-"""What a run takes stays in the processor's cache."""
+"""Most rows that are taken from LMDB at once, so few that they stay in the processor's cache."""
 
 _Sizes: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
@@ -35,18 +35,22 @@ _first = itemgetter(0)
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):
-    """Rows, ascending by key. ``key_ends`` and ``value_ends`` are u32, little-endian: row ``n`` has the bytes
-    from the end of row ``n - 1`` to its own."""
+    """Rows of a PState, ascending by key, in four buffers.
+
+    ``key_ends`` and ``value_ends`` are u32, little-endian: row ``n`` has the bytes from the end of row
+    ``n - 1`` to its own.
+    """
 
     count: int
     keys: bytes
-    """As :mod:`stretto.pstate.ordered` writes paths, one after the other."""
+    """Keys of the rows, one after the other, as :mod:`stretto.pstate.ordered` writes paths."""
     key_ends: bytes
     values: bytes
     value_ends: bytes
 
     @property
     def last_key(self) -> bytes:
+        """The key of the last row, at which to read on."""
         ends = memoryview(self.key_ends).cast("I")
         return self.keys[ends[-2] if self.count > 1 else 0 :]
 
@@ -61,7 +65,7 @@ def read_pages(
     end: bytes = EVERYTHING[1],
     max_bytes: int = PAGE_BYTES,
 ) -> Iterator[Page]:
-    """All rows in ``[start, end)``."""
+    """Iterate over pages with all rows in ``[start, end)``."""
     cursor = txn.cursor(database)
     after, more = False, True
     while more:
@@ -74,9 +78,10 @@ def read_pages(
 def read_page(
     cursor: lmdb.Cursor[bytes], start: bytes, end: bytes, *, after: bool = False, max_bytes: int = PAGE_BYTES
 ) -> tuple[Page, bool]:
-    """The first rows in ``[start, end)``, and whether there may be more; ``after``: without ``start`` itself.
+    """Return a page of the first rows in ``[start, end)``, and whether there may be more.
 
-    To go on: the page's last key as ``start``, and ``after``.
+    With ``after``, the row of ``start`` itself is left out. To go on, give the page's last key as ``start``,
+    and ``after``.
     """
     found = cursor.set_range(start) if start else cursor.first()
     if found and after and cursor.key() == start:
@@ -115,7 +120,7 @@ def read_page(
 
 
 class _Gathered:
-    """Runs that become a page."""
+    """Runs of rows that become a page."""
 
     def __init__(self) -> None:
         self._keys: list[bytes] = []

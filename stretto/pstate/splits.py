@@ -22,5 +22,8 @@ def splits(
     start: bytes = EVERYTHING[0],
     end: bytes = EVERYTHING[1],
 ) -> list[bytes]:
-    """See :meth:`Tree.splits`; ``file`` is the ``data.mdb`` that the transaction is on."""
+    """Return keys that cut a database into parts of about the same size, as :meth:`Tree.splits` does.
+
+    ``file`` is the ``data.mdb`` that the transaction is on.
+    """
     return Tree(txn, name, map_pages(file, page_bytes)).splits(parts, start, end)

@@ -1,4 +1,4 @@
-"""What of a PState's type becomes keys of rows, and what their values.
+"""How a PState's type is laid out as rows: what becomes keys, and what becomes values.
 
 A PState is a dict or a set, because its keys choose the task. From there down, a dict, a set or a list in a
 dict is *indexed*: each entry, member or element is a row of its own, under a key that is the path to it, one
@@ -34,13 +34,16 @@ from stretto.pstate.types import Type, not_a_key, python_type
 from stretto.vocabulary.decoding import MALFORMED
 
 VALUE_BYTES_MAX = 8 * 1024 * 1024
+"""Largest size of a value, encoded."""
 
 Row: TypeAlias = tuple[bytes, bytes]
+"""A key, which is a whole path, and a value."""
 
 ABSENT: Final = object()
+"""Returned where there are no rows, since None may be a value."""
 
 _encode = msgspec.msgpack.Encoder().encode
-#: By name of the type, those of which a value needs no more than a look at its class.
+#: Types, by name, whose values are checked by their class alone.
 _EXACT = {"bool": bool, "str": str, "bytes": bytes}
 _INT = types.Plain("int")
 _KEY_CLASSES: dict[str, type] = {
@@ -56,12 +59,13 @@ _KEY_CLASSES: dict[str, type] = {
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value."""
+    """A value, which is one row, read and written whole."""
 
     type: Type
     decoder: msgspec.msgpack.Decoder[Any]
 
     def encode(self, value: Any) -> bytes:
+        """Encode a value of the declared type; raises UsageError for another, or one that is too large."""
         data = None
         if isinstance(self.type, types.Plain) and not self.type.limits:
             data = _encode_plain(self.type.name, value)
@@ -79,15 +83,18 @@ class Leaf:
 
     @property
     def is_int(self) -> bool:
+        """Whether values are ints without limits."""
         return self.type == _INT
 
     def decode(self, data: bytes) -> Any:
+        """Decode a stored value; raises PeerError if it is not of the declared type."""
         try:
             return self.decoder.decode(data)
         except MALFORMED as error:
             raise self._unlike(error) from None
 
     def decode_all(self, data: Iterable[bytes]) -> list[Any]:
+        """Decode stored values, without a call of :meth:`decode` for each."""
         try:
             return list(map(self.decoder.decode, data))
         except MALFORMED as error:
@@ -99,21 +106,21 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """A set."""
+    """A set, with one row for each member."""
 
     key: Type
 
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """A list."""
+    """A list, with one row for each element, numbered from 0."""
 
     item: Leaf
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A dict."""
+    """A dict, whose entries are rows of their own or collections of rows."""
 
     key: Type
     child: Node
@@ -123,17 +130,17 @@ Node: TypeAlias = Leaf | Members | Elements | Entries
 
 
 class Place(NamedTuple):
-    """What a path leads to."""
+    """What a path of keys leads to in a PState."""
 
     node: Node | None
-    """None for a member of a set, which has nothing below."""
+    """What is there; None for a member of a set, which has nothing below."""
     path: bytes
-    """Of the row, or what those of a collection begin with."""
+    """Key of the row, or the beginning of the keys of a collection's rows."""
     parent: Node | None
 
 
 def compile_type(type_: Type, annotation: Any = None) -> Members | Entries:
-    """The tree of a PState of this type; values become the annotation's classes, if there is one.
+    """Return the tree of a PState of this type; values become the annotation's classes, if there is one.
 
     Raises UsageError with why no PState can have it.
     """
@@ -183,7 +190,7 @@ def _argument(annotation: Any, index: int) -> Any:
 
 
 def locate(root: Node, path: Sequence[Any]) -> Place:
-    """What is under these keys. Raises UsageError."""
+    """Return the place that these keys lead to. Raises UsageError."""
     if len(path) == 1 and type(root) is Entries:
         return Place(root.child, row_of(root, path[0]), root)
     place = Place(root, b"", None)
@@ -193,12 +200,12 @@ def locate(root: Node, path: Sequence[Any]) -> Place:
 
 
 def row_of(root: Entries, key: Any) -> bytes:
-    """The path of what is under one key of a PState."""
+    """Return the path of what is under one key of a PState."""
     return joined(b"", encode_key(root.key, key))
 
 
 def paths_of(root: Entries, keys: Iterable[Any]) -> list[bytes]:
-    """Of many; plain text, which most keys are, without a call for each."""
+    """Return the paths of many keys of a PState; text, which most keys are, takes no call for each."""
     is_text = type(root.key) is types.Plain and root.key.name == "str"
     rows = [
         ordered.TEXT_BEGINS + key.encode() + ordered.TEXT_ENDS
@@ -212,6 +219,7 @@ def paths_of(root: Entries, keys: Iterable[Any]) -> list[bytes]:
 
 
 def step(place: Place, key: Any) -> Place:
+    """Return the place that one more key leads to. Raises UsageError."""
     match place.node:
         case Entries(key=type_, child=child):
             return Place(child, joined(place.path, encode_key(type_, key)), place.node)
@@ -226,18 +234,21 @@ def step(place: Place, key: Any) -> Place:
 
 
 def encode_key(type_: Type, key: Any) -> bytes:
+    """Encode a key of the declared type. Raises UsageError if it is none."""
     if type(key) is str and type(type_) is types.Plain and type_.name == "str":
         return ordered.encode(key)
     return ordered.encode(checked_key(type_, key))
 
 
 def encode_index(index: Any) -> bytes:
+    """Encode a position in a list. Raises UsageError if it is none."""
     if type(index) is not int or index < 0:
         raise UsageError(f"{shown(index)} is no position in a list; they are ints from 0 on")
     return ordered.encode(index)
 
 
 def joined(path: bytes, key: bytes) -> bytes:
+    """Append an encoded key to a path. Raises UsageError if that is too long."""
     row = path + key
     if len(row) > KEY_BYTES_MAX:
         raise UsageError(
@@ -248,7 +259,7 @@ def joined(path: bytes, key: bytes) -> bytes:
 
 
 def checked_key(type_: Type, key: Any) -> Any:
-    """The key as it is stored. Raises UsageError if it is none of this type."""
+    """Return a key as it is stored. Raises UsageError if it is none of this type."""
     match type_:
         case types.Plain(name="float") if type(key) is int and float(key) == key:
             return float(key)
@@ -283,7 +294,7 @@ def _article(type_: Type) -> str:
 
 
 def rows_of(node: Node, path: bytes, value: Any) -> list[Row]:
-    """The rows that a whole value is. Raises UsageError."""
+    """Return the rows that store a whole value. Raises UsageError."""
     match node:
         case Leaf():
             return [(path, node.encode(value))]
@@ -308,7 +319,10 @@ def rows_of(node: Node, path: bytes, value: Any) -> list[Row]:
 
 
 def build(node: Node, rows: Sequence[Row], at: int) -> Any:
-    """The value that rows are; ABSENT if there are none. ``at`` is how much of their keys leads to it."""
+    """Return the value that these rows store; ABSENT if there are none.
+
+    ``at`` is how many bytes of their keys lead to it.
+    """
     if not rows:
         return ABSENT
     match node:
@@ -323,7 +337,7 @@ def build(node: Node, rows: Sequence[Row], at: int) -> Any:
 
 
 def items_of(node: Entries, rows: Iterable[Row], at: int) -> Iterator[tuple[Any, Any]]:
-    """The entries of a dict, one by one, from its rows as they come."""
+    """Iterate over the entries of a dict, made from its rows as they come."""
     group: list[Row] = []
     beginning = b""
     for row in rows:
@@ -338,7 +352,7 @@ def items_of(node: Entries, rows: Iterable[Row], at: int) -> Iterator[tuple[Any,
 
 
 def _encode_plain(name: str, value: Any) -> bytes | None:
-    """For the common types; None where it takes more than a look. Raises UsageError."""
+    """Encode a value of a common type; None where the decoder has to check it. Raises UsageError."""
     exact = _EXACT.get(name)
     if exact is not None and type(value) is exact:
         try:

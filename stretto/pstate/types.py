@@ -1,4 +1,4 @@
-"""The type of a PState as data: what the metastore keeps of it, and what readers go by.
+"""The type of a PState as data: what the metastore keeps of it, and what readers use.
 
 :func:`describe` turns an annotation into a description, :func:`python_type` turns a description into an
 annotation that decodes the same bytes, where the author's own classes are not at hand: records then become
@@ -64,7 +64,7 @@ class Plain(msgspec.Struct, frozen=True, array_like=True, tag="plain"):
 
     name: str
     limits: tuple[str, ...] = ()
-    """What ``msgspec.Meta`` demands of its values, such as ``ge=0``; of a collection, of its length."""
+    """What ``msgspec.Meta`` demands of values, such as ``ge=0``, or of a collection's length."""
 
     def __post_init__(self) -> None:
         if self.name not in _PLAIN:
@@ -139,7 +139,7 @@ class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant"):
 class Field(msgspec.Struct, frozen=True, array_like=True):
     name: str
     written: str
-    """Its name in what is stored."""
+    """Name of the field in what is stored."""
     type: Type
     required: bool
 
@@ -162,7 +162,7 @@ Type: TypeAlias = Plain | Dict | Set | List | Tuple | Run | Choice | Constant | 
 
 
 def describe(annotation: Any) -> Type:
-    """Raises UsageError for what cannot be stored."""
+    """Return the type that an annotation means, as data. Raises UsageError for what cannot be stored."""
     try:
         found = _described(inspect.type_info(annotation), ())
         msgspec.msgpack.Decoder(annotation)
@@ -248,7 +248,7 @@ def _named(annotation: Any) -> str:
 
 
 def python_type(type_: Type) -> Any:
-    """An annotation for msgspec that reads what was written under ``type_``."""
+    """Return an annotation for msgspec that reads what was written under ``type_``."""
     match type_:
         case Plain(name=name):
             return _PLAIN[name]
@@ -271,7 +271,10 @@ def python_type(type_: Type) -> Any:
 
 
 def _struct(record: Record) -> Any:
-    """What was not written is UNSET, or None in an array: only the author's class knows the default."""
+    """Make a struct class for a record without its author's class.
+
+    A field that was not written is UNSET, or None in an array: only the author's class knows the default.
+    """
     absent = None if record.as_array else msgspec.UNSET
     fields = [
         (
@@ -298,7 +301,7 @@ def _struct(record: Record) -> Any:
 
 
 def not_a_key(type_: Type) -> str | None:
-    """Why values of this type cannot be keys, or None if they can."""
+    """Return why values of this type cannot be keys, or None if they can."""
     match type_:
         case Plain(name=name) if name in _KEYS:
             return None
@@ -315,7 +318,7 @@ def not_a_key(type_: Type) -> str | None:
 
 
 def incompatible(old: Type, new: Type) -> str | None:
-    """Why what was written as ``old`` cannot be read as ``new``, or None if it can.
+    """Return why what was written as ``old`` cannot be read as ``new``, or None if it can.
 
     A record may have another name, and more fields that have defaults; in an array, at its end. A field keeps
     its default, as rows that were written without it may be there. Limits may only go.

@@ -1,4 +1,4 @@
-"""For tests of modules: run one in the process of the test, or on a real cluster with faults on demand.
+"""Testing modules: run one in the process of the test, or on a real cluster with faults on demand.
 
 ::
 

@@ -45,9 +45,13 @@ from stretto.worker.microbatch.machines.coordinator import Phase
 T = TypeVar("T")
 
 READY_SECONDS = 120.0
+"""How long a cluster or a module may take to start or to be in sync."""
 SETTLE_SECONDS = 120.0
+"""How long topologies may take to catch up, and replicas to be compared."""
 LOOK_SECONDS = 0.1
+"""Pause between two looks at a condition that is waited for."""
 SESSION_TIMEOUT_SECONDS = 4.0
+"""How long a worker that is frozen or cut off stays a member, if the test does not say."""
 
 
 @contextmanager
@@ -58,7 +62,7 @@ def cluster(
     session_timeout: float = SESSION_TIMEOUT_SECONDS,
     folder: Path | None = None,
 ) -> Iterator[ClusterUnderTest]:
-    """A cluster with nothing on it.
+    """Start a cluster on this machine, with nothing on it, and stop it at the end.
 
     It has as many nodes as a module has replicas, or ``nodes``. ``session_timeout`` is how many seconds a
     worker that is frozen or cut off stays a member; one that is killed is noticed at once. Its files are in
@@ -86,7 +90,10 @@ def cluster(
 
 
 class ClusterUnderTest:
-    """Faults are done to workers (``kill``, ``pause``) and to nodes (``kill_node``, ``partition``)."""
+    """A cluster on this machine to launch modules on, and to break.
+
+    Faults are done to workers (``kill``, ``pause``) and to nodes (``kill_node``, ``partition``).
+    """
 
     def __init__(self, folder: Path, nodes: int, *, replication_factor: int, session_timeout: float) -> None:
         self.folder = folder
@@ -120,11 +127,11 @@ class ClusterUnderTest:
 
     @property
     def bootstrap(self) -> list[str]:
-        """For :func:`stretto.connect`, ``--bootstrap`` and Spark."""
+        """Addresses of the cluster, for :func:`stretto.connect`, ``--bootstrap`` and Spark."""
         return list(self._local.bootstrap)
 
     def start(self) -> None:
-        """Returns when all nodes are registered."""
+        """Start the cluster, and return when all nodes are registered."""
         self._thread.start()
         try:
             self._local.await_ready(self._network, threading.Event(), READY_SECONDS)
@@ -140,7 +147,7 @@ class ClusterUnderTest:
             self._failure = error
 
     def close(self) -> None:
-        """By force; nothing is left but the folder."""
+        """Stop the cluster by force; nothing is left but the folder."""
         for client in self._clients:
             # Not by its own close(), which waits for what it has under way.
             client._network.close()  # noqa: SLF001
@@ -155,7 +162,7 @@ class ClusterUnderTest:
         self._network_faults.close()
 
     def connect(self) -> Client:
-        """As :func:`stretto.connect`; closed with the cluster at the latest."""
+        """Return a new client, as :func:`stretto.connect` does, closed with the cluster at the latest."""
         client = Client(Network(self._local.bootstrap, None))
         self._clients.append(client)
         client.refresh(READY_SECONDS)
@@ -172,7 +179,7 @@ class ClusterUnderTest:
         name: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> LaunchedModule:
-        """Returns when every task group is led, and all replicas are in sync.
+        """Launch a module, and return when every task group is led and all replicas are in sync.
 
         The module's file, or the whole package that it is in, goes to the nodes, as with ``stretto deploy
         launch``. Options are those of the module, by name.
@@ -187,7 +194,7 @@ class ClusterUnderTest:
             supervisors = [
                 node.address for node in self._asked.ask(control.Nodes()) if node.address is not None
             ]
-            # Where they are is told by the conductor, which no fault cuts off.
+            # The conductor, which no fault cuts off, says where they are.
             self._network_faults.follow()
             upload(self._network, supervisors, packed, copies=factor)
         self._asked.ask(
@@ -209,7 +216,7 @@ class ClusterUnderTest:
         return launched
 
     def destroy(self, module: str) -> None:
-        """Returns when it is gone."""
+        """Destroy a module with all its data, and return when it is gone."""
         self._modules.pop(module, None)
         self._asked.ask(control.Destroy(module=module))
         eventually(
@@ -220,12 +227,18 @@ class ClusterUnderTest:
     # Faults.
 
     def kill(self, worker: str) -> None:
-        """SIGKILL. Its supervisor starts it again at once; :meth:`kill_node` keeps it down."""
+        """Kill a worker with SIGKILL.
+
+        Its supervisor starts it again at once; :meth:`kill_node` keeps it down.
+        """
         signal_process(self._process(worker), signal.SIGKILL)
         self._paused.discard(worker)
 
     def restart(self, worker: str) -> None:
-        """SIGTERM: its leaders hand over first. Returns when another process has its place."""
+        """Restart a worker with SIGTERM, so that its leaders hand over first.
+
+        Returns when another process has its place.
+        """
         before = self._process(worker)
         signal_process(before, signal.SIGTERM)
         eventually(lambda: self._has_followed(worker, before), what=f"{worker} is started again")
@@ -235,16 +248,17 @@ class ClusterUnderTest:
         return now is not None and now.pid not in (0, before.pid)
 
     def pause(self, worker: str) -> None:
-        """SIGSTOP: it lives, and does nothing until :meth:`resume`."""
+        """Freeze a worker with SIGSTOP: it lives, and does nothing until :meth:`resume`."""
         signal_process(self._process(worker), signal.SIGSTOP)
         self._paused.add(worker)
 
     def resume(self, worker: str) -> None:
+        """Let a worker go on that :meth:`pause` froze."""
         signal_process(self._process(worker), signal.SIGCONT)
         self._paused.discard(worker)
 
     def partition(self, node: str, *others: str) -> None:
-        """Nothing passes between this node and those, in either direction, and nobody is told.
+        """Cut a node off from others: nothing passes in either direction, and neither end is told.
 
         Without ``others`` it is alone: cut off from all nodes, from ZooKeeper and from clients.
         """
@@ -256,7 +270,7 @@ class ClusterUnderTest:
             self._network_faults.separate(node, other)
 
     def kill_node(self, node: str) -> None:
-        """Its supervisor and all its workers, as if the machine had lost power; down until :meth:`heal`."""
+        """Kill a node's supervisor and workers, as if it had lost power; it stays down until :meth:`heal`."""
         self._check_node(node)
         self._local.hold(node)
         self._down.add(node)
@@ -269,7 +283,7 @@ class ClusterUnderTest:
             signal_process(worker, signal.SIGKILL)
 
     def heal(self) -> None:
-        """Undo all of it, and wait until every group is led and has all its replicas in sync."""
+        """Undo all faults, and wait until every group is led and has all its replicas in sync."""
         self._network_faults.heal()
         for worker in list(self._paused):
             self.resume(worker)
@@ -280,7 +294,7 @@ class ClusterUnderTest:
             module.wait_in_sync()
 
     def reset(self) -> None:
-        """Heal it, and destroy what was launched."""
+        """Heal the cluster, and destroy all modules that were launched."""
         self.heal()
         for module in list(self._modules):
             self.destroy(module)
@@ -289,12 +303,13 @@ class ClusterUnderTest:
 
     @property
     def workers(self) -> dict[str, str]:
-        """The node of each."""
+        """All workers, each with its node."""
         return {
             str(worker): node for node in self.nodes for worker in read_run_files(self.folder / node / "run")
         }
 
     def log_of(self, worker_or_node: str) -> Path:
+        """Return the log file of a worker, or of a node's supervisor."""
         node = self.workers.get(worker_or_node)
         if node is not None:
             return self.folder / node / "logs" / f"{worker_or_node}.log"
@@ -318,7 +333,7 @@ class ClusterUnderTest:
             raise UsageError(f"there is no node {node}; {did_you_mean(node, self.nodes)}")
 
     def _pids(self) -> dict[str, set[int]]:
-        """Of supervisors and workers, by node."""
+        """Return the process ids of supervisors and workers, by node."""
         supervisors = read_run_files(self.folder / "run")
         return {
             node: {
@@ -334,7 +349,10 @@ class ClusterUnderTest:
 
 
 class LaunchedModule:
-    """A module that runs. Its PStates are attributes, as in :class:`stretto.testing.ModuleUnderTest`."""
+    """A module that runs on a cluster under test.
+
+    Its PStates are attributes, as in :class:`stretto.testing.ModuleUnderTest`.
+    """
 
     def __init__(self, on: ClusterUnderTest, of: type[Module], name: str, tasks: int) -> None:
         self.cluster = on
@@ -349,7 +367,7 @@ class LaunchedModule:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Destroyed, with all its data."""
+        """Destroy the module with all its data."""
         self.cluster.destroy(self.name)
 
     # What a client does.
@@ -362,8 +380,9 @@ class LaunchedModule:
         ack: AckLevel = "all",
         timeout: float = 60.0,
     ) -> list[dict[str, Any]]:
-        """Returns when all are appended and every topology has taken them, microbatches included; raises what
-        failed. What it returns is, for each value, what topologies returned for it, by their names.
+        """Append values, and wait until every topology has taken them, microbatches included.
+
+        Returns, for each value, what topologies returned for it, by their names; raises what failed.
 
         Each goes to the task that its depot's partitioning chooses, or to ``task``. A value is what JSON can
         say, or a dataclass or struct; ``bytes`` are a record as it is. With another ``ack`` less is waited
@@ -383,6 +402,7 @@ class LaunchedModule:
         return [each.result(max(0.0, deadline - time.monotonic())) for each in acks]
 
     def pstate(self, name: str) -> PStateReader:
+        """Return a reader of a PState of the module."""
         if name not in self._declared.pstates:
             raise UsageError(
                 f"{self.name} has no PState {name}; {did_you_mean(name, self._declared.pstates)}"
@@ -402,6 +422,7 @@ class LaunchedModule:
             raise AttributeError(str(error)) from None
 
     def query(self, name: str, /, *args: Any, **named: Any) -> Any:
+        """Ask a query of the module, and return its answer as plain values."""
         return self.client.query(self.name, name, *args, **named)
 
     # Waiting.
@@ -445,16 +466,16 @@ class LaunchedModule:
     # Looking.
 
     def groups(self) -> list[GroupStatus]:
-        """By their replicas' own word."""
+        """Return the status of all task groups, as their replicas report it."""
         return self.cluster._groups(self.name)  # noqa: SLF001
 
     def group_of(self, key: Any) -> int:
-        """The task group that has what is under this key of a PState, or the records that name it."""
+        """Return the task group that has this key of a PState, or the records that name it."""
         task = owner_of(key, self._tasks)
         return next(each.group.group for each in self.groups() if task in each.tasks)
 
     def leader(self, group: int = 0) -> str:
-        """The worker that leads a group, once there is one."""
+        """Return the worker that leads a group, once there is one."""
         return eventually(lambda: self._leader(group), what=f"group {group} of {self.name} is led")
 
     def _leader(self, group: int) -> str | None:
@@ -462,6 +483,7 @@ class LaunchedModule:
         return status.leader if status.state in _SERVING else None
 
     def followers(self, group: int = 0) -> list[str]:
+        """Return the workers with replicas of a group that do not lead it."""
         status = self._group(group)
         return [each.worker for each in status.replicas if each.worker != status.leader]
 
@@ -472,14 +494,16 @@ class LaunchedModule:
         return groups[group]
 
     def kill_leader(self, group: int = 0) -> str:
-        """Kill the worker that leads a group; returns which it was."""
+        """Kill the worker that leads a group, and return which it was."""
         worker = self.leader(group)
         self.cluster.kill(worker)
         return worker
 
     def hand_over(self, group: int = 0, to: str | None = None) -> str:
-        """Make the leader of a group hand over to another worker, or to the next one in the ISR; returns who
-        leads then."""
+        """Make the leader of a group hand over to another worker, or to the next one in the ISR.
+
+        Returns the worker that leads then.
+        """
         status = self._group(group)
         epoch, target = status.epoch, to
 
@@ -508,7 +532,7 @@ class LaunchedModule:
         return self.leader(group)
 
     def check_replicas_agree(self, timeout: float = SETTLE_SECONDS) -> None:
-        """That all replicas of every task hold the same."""
+        """Raise AssertionError unless all replicas of every task hold the same."""
         metadata = self.cluster._asked.metadata()  # noqa: SLF001
         self.client.refresh()
         verdicts = verify(self.client._network, metadata, self.name, timeout=timeout)  # noqa: SLF001
@@ -520,7 +544,7 @@ _SERVING = (GroupState.RUNNING, GroupState.CATCHING_UP, GroupState.PAUSED)
 
 
 def eventually(condition: Callable[[], T | None], *, timeout: float = 60.0, what: str = "the condition") -> T:
-    """The first true value of ``condition``, through moments in which nobody answers."""
+    """Wait for the first true value of ``condition``, and return it; a RetriableError counts as false."""
     deadline = time.monotonic() + timeout
     while True:
         trouble = ""
@@ -536,7 +560,10 @@ def eventually(condition: Callable[[], T | None], *, timeout: float = 60.0, what
 
 
 def _has_taken(view: control.MicrobatchView, ends: Mapping[str, Mapping[int, int]]) -> bool:
-    """What it has is visible on all tasks; what has not been heard of where it is coordinated, it has not."""
+    """Whether a microbatch topology has taken all records below these ends, visibly on all tasks.
+
+    Records that its coordinator has not heard of are not taken.
+    """
     heard = all(
         known.get(TaskId(task), 0) >= end
         for depot, known in view.ends.items()

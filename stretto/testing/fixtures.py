@@ -15,7 +15,7 @@ from stretto.testing.clusters import ClusterUnderTest, cluster
 
 @pytest.fixture(scope="session")
 def stretto_session_cluster() -> Iterator[ClusterUnderTest]:
-    """Three nodes. Override it to have more, or to keep their files."""
+    """A cluster of three nodes for the whole session. Override it to have more, or to keep their files."""
     with cluster(replication_factor=3) as made:
         yield made
 

@@ -20,13 +20,13 @@ from stretto.vocabulary.records import DepotOffset
 from stretto.vocabulary.types import TaskId
 
 ROUNDS_MAX = 1_000
-"""As on a cluster: calls that hop in more rounds are taken to hop for ever."""
+"""How many rounds of hops a microbatch may have, as on a cluster: more are taken to go on for ever."""
 
 T = TypeVar("T")
 
 
 class Source(NamedTuple):
-    """A record."""
+    """A record, by its depot, task and offset."""
 
     depot: str
     task: TaskId
@@ -34,7 +34,7 @@ class Source(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Work for one task, and which record each part of it is due to."""
+    """Work for one task, and the record that each part of it is due to."""
 
     task: TaskId
     work: Work
@@ -42,6 +42,8 @@ class _Unit(NamedTuple):
 
 
 class Microbatch:
+    """One microbatch of a topology over all tasks, in memory."""
+
     def __init__(
         self,
         topology: str,
@@ -59,14 +61,14 @@ class Microbatch:
         self._chance = chance
         self._raising = raising
         self._singly = False
-        #: Of each task, by PState: what the batch has done so far.
+        #: What the batch has done so far on each task, by name of the PState.
         self.overlays: list[dict[str, Overlay]] = []
         self.failures: dict[Source, Failure] = {}
-        #: What functions returned, as JSON.
+        #: What functions returned for each record, as JSON.
         self.results: dict[Source, bytes] = {}
 
     def run(self) -> Microbatch:
-        """All of it, without what fails."""
+        """Run all records, without those that fail."""
         while failed := self._attempt():
             if self._singly:
                 self.failures |= failed
@@ -74,13 +76,13 @@ class Microbatch:
         return self
 
     def fail(self, source: Source, failure: Failure) -> None:
-        """This record is all it has, and nothing comes of it."""
+        """Make a microbatch of this one record fail, without any effect."""
         self.overlays = []
         self.results = {}
         self.failures = {source: failure}
 
     def _attempt(self) -> dict[Source, Failure]:
-        """What failed in the round that is not passed."""
+        """Run rounds until there are no hops, or until one fails; return what failed in that."""
         self.overlays = [{} for _ in self._runners]
         self.results = {}
         failed: dict[Source, Failure] = {}

@@ -1,9 +1,9 @@
 """The network between the nodes of a cluster on one machine, which can be cut.
 
 Every node listens on a loopback address of its own and advertises another one. At the latter stands a gate
-for each port that the node listens on: who wants to reach the node connects to the gate, which passes on what
-comes. To ZooKeeper, each node has a gate of its own too. A gate knows both ends: the target by itself, and
-whoever connects by the process that holds the other end of the connection.
+for each port that the node listens on: a process that wants to reach the node connects to the gate, which
+passes on what comes. To ZooKeeper, each node has a gate of its own too. A gate knows both ends: the target by
+itself, and the source by the process that holds the other end of the connection.
 
 Between two ends that are cut from each other nothing passes any more, not even that one of them has hung up:
 that is what a partition looks like. Connections that lost bytes in this way are broken when it is healed.
@@ -31,12 +31,14 @@ _TABLE = Path("/proc/net/tcp")
 
 @dataclass(eq=False, slots=True)
 class _Connection:
+    """A connection through a gate: two sockets, and the ends that they belong to."""
+
     source: str | None
-    """A node; None is a client."""
+    """Node that connected; None for a client."""
     target: str
     ends: list[socket.socket]
     lost: bool = False
-    """Something was said on it that did not arrive."""
+    """Whether bytes were sent on the connection that did not arrive."""
     open_ways: int = 2
 
     def hang_up(self) -> None:
@@ -47,6 +49,8 @@ class _Connection:
 
 @dataclass(eq=False, slots=True)
 class _Gate:
+    """A listening socket that passes connections on to a node or ZooKeeper, and its thread."""
+
     listener: socket.socket
     thread: threading.Thread | None = None
 
@@ -61,8 +65,10 @@ class _Gate:
 
 @dataclass(slots=True)
 class _Cuts:
+    """Which nodes cannot reach each other now."""
+
     alone: set[str] = field(default_factory=set)
-    """Nodes that reach nobody."""
+    """Nodes that are cut off from everything."""
     pairs: set[frozenset[str]] = field(default_factory=set)
 
     def separate(self, source: str | None, target: str) -> bool:
@@ -73,7 +79,10 @@ class _Cuts:
 
 
 class NetworkFaults:
-    """``pids_of`` tells the processes of each node, so that it is known who connects."""
+    """The network between the nodes of a cluster on one machine, whose connections can be cut.
+
+    ``pids_of`` returns the processes of each node, by which the source of a connection is known.
+    """
 
     def __init__(self, nodes: Sequence[str], pids_of: Callable[[], Mapping[str, set[int]]]) -> None:
         self._pids_of = pids_of
@@ -87,7 +96,7 @@ class NetworkFaults:
         self._looking = threading.Lock()
         self._connections: set[_Connection] = set()
         self._pumps: set[threading.Thread] = set()
-        #: By where nodes listen.
+        #: Gates, by the address that a node listens on.
         self._gates: dict[tuple[str, int], _Gate] = {}
         self._to_zookeeper: list[_Gate] = []
         self._closing = threading.Event()
@@ -95,7 +104,7 @@ class NetworkFaults:
         self._watcher.start()
 
     def zookeeper(self, node: str, port: int) -> str:
-        """Where this node reaches the ZooKeeper of that port."""
+        """Open a gate, and return the address at which this node reaches the ZooKeeper of that port."""
         listener = socket.create_server(("127.0.0.1", 0))
         self._to_zookeeper.append(self._open(listener, ("127.0.0.1", port), ZOOKEEPER, node))
         return f"127.0.0.1:{listener.getsockname()[1]}"
@@ -117,7 +126,7 @@ class NetworkFaults:
     # Cuts.
 
     def isolate(self, node: str) -> None:
-        """From other nodes, from clients and from ZooKeeper."""
+        """Cut a node off from other nodes, from clients and from ZooKeeper."""
         with self._lock:
             self._cuts.alone.add(node)
 
@@ -135,7 +144,7 @@ class NetworkFaults:
     # Gates follow where nodes listen.
 
     def follow(self) -> None:
-        """Whoever listens now has its gate when this returns."""
+        """Open gates for all nodes that listen now; each has its gate when this returns."""
         self._look()
 
     def _watch(self) -> None:
@@ -143,7 +152,10 @@ class NetworkFaults:
             self._look()
 
     def _look(self) -> None:
-        """A gate stays when nobody listens behind it: who comes is sent away, until somebody does again."""
+        """Open gates where nodes have begun to listen.
+
+        A gate stays when no process listens behind it: it closes connections at once until one does again.
+        """
         with self._looking:
             if self._closing.is_set():
                 return
@@ -154,7 +166,7 @@ class NetworkFaults:
             }
             for host, port in listening - self._gates.keys():
                 node = self._node_at[host]
-                # If somebody has the place now, the next look may find it free.
+                # If the address is in use now, the next look may find it free.
                 with contextlib.suppress(OSError):
                     listener = socket.create_server((self.advertised[node], port))
                     self._gates[host, port] = self._open(listener, (host, port), node, None)
@@ -190,7 +202,7 @@ class NetworkFaults:
                 pump.start()
 
     def _who(self, peer: tuple[str, int]) -> str | None:
-        """The node whose process has this end of a connection; None for a client's."""
+        """Return the node whose process has this end of a connection; None for a client's."""
         inodes = [each.inode for each in _sockets() if (each.host, each.port) == peer]
         if not inodes:
             return None
@@ -211,7 +223,7 @@ class NetworkFaults:
                     connection.lost = True
                     continue
                 if connection.source is None and sink is connection.ends[0]:
-                    # A client may be told an address that is new, and goes there at once.
+                    # A client may learn an address that is new, and connects there at once.
                     self._look()
                 sink.sendall(data)
         if self._is_cut(connection) and not self._closing.is_set():
@@ -235,7 +247,7 @@ class _Socket(NamedTuple):
 
 
 def _sockets() -> Iterator[_Socket]:
-    """All of TCP on this machine."""
+    """Iterate over all TCP sockets of this machine."""
     for line in _TABLE.read_text().splitlines()[1:]:
         fields = line.split()
         host, _, port = fields[1].partition(":")

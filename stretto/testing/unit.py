@@ -38,8 +38,9 @@ from stretto.vocabulary.suggest import did_you_mean
 from stretto.vocabulary.types import TaskId
 
 STREAM_RECORDS = 100
+"""How many records a stream with ``batch=True`` is given at once, if the test does not say."""
 CALLS_MAX = 1_000_000
-"""That one record may lead to. Beyond it, steps hop to each other without end."""
+"""How many calls one record may lead to: with more, steps are taken to hop to each other for ever."""
 
 _Ranges: TypeAlias = dict[tuple[str, TaskId], tuple[int, int]]
 """Records of a microbatch, ``[start, end)``, by depot and task."""
@@ -47,7 +48,7 @@ _Ranges: TypeAlias = dict[tuple[str, TaskId], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class FailedRecord:
-    """A record that a topology did not manage, and left out."""
+    """A record that a topology failed on, and left out."""
 
     topology: str
     depot: str
@@ -60,10 +61,10 @@ class FailedRecord:
 
 @dataclass(slots=True)
 class Ran:
-    """What a run did."""
+    """What a run of a module's topologies did."""
 
     records: int = 0
-    """How many were taken by topologies."""
+    """How many records were taken by topologies."""
     results: list[Any] = field(default_factory=list)
     """What functions of topologies returned, in order; None is no result."""
     failures: list[FailedRecord] = field(default_factory=list)
@@ -78,7 +79,7 @@ def module(
     stream_records: int = STREAM_RECORDS,
     microbatch_records: int | None = None,
 ) -> Iterator[ModuleUnderTest]:
-    """The module, with nothing in it.
+    """Run a module in memory, with nothing in it at first.
 
     ``tasks`` is a power of two. With ``seed`` the tasks take turns by chance, the same for the same seed: a
     module whose functions rely on an order that a cluster does not give then does not come out the same with
@@ -91,7 +92,10 @@ def module(
 
 
 class ModuleUnderTest:
-    """Its PStates are attributes: ``m.counts.get("the")``; one called like a method is ``m.pstate(name)``."""
+    """A module with all its tasks in memory, to append to, run, and read.
+
+    Its PStates are attributes: ``m.counts.get("the")``; one called like a method is ``m.pstate(name)``.
+    """
 
     def __init__(
         self,
@@ -129,7 +133,7 @@ class ModuleUnderTest:
     # What a client does.
 
     def append(self, depot: str | Depot[Any], *values: Any, task: int | None = None) -> None:
-        """Each to the task that its depot's partitioning chooses, or to ``task``.
+        """Append values, each to the task that its depot's partitioning chooses, or to ``task``.
 
         A value is what JSON can say, or a dataclass or struct; ``bytes`` are a record as it is.
         """
@@ -150,6 +154,7 @@ class ModuleUnderTest:
             partitions[chosen].append(record)
 
     def pstate(self, name: str) -> PStateUnderTest:
+        """Return a PState of the module, over all tasks, to be read."""
         if name not in self._rows:
             raise UsageError(f"{self._declared.name} has no PState {name}; {did_you_mean(name, self._rows)}")
         return PStateUnderTest(name, self._declared.pstates[name].root, list(self._rows[name]))
@@ -161,7 +166,7 @@ class ModuleUnderTest:
             raise AttributeError(str(error)) from None
 
     def query(self, name: str, /, *args: Any, **named: Any) -> Any:
-        """What the query answers, as a client gets it: plain values."""
+        """Ask a query, and return its answer as a client gets it: plain values."""
         queries = self._declared.functions.queries
         if name not in queries:
             raise UsageError(f"{self._declared.name} has no query {name}; {did_you_mean(name, queries)}")
@@ -187,10 +192,10 @@ class ModuleUnderTest:
     # What a cluster does.
 
     def run(self, *, failures: Literal["raise", "keep"] = "raise") -> Ran:
-        """Until every record that was appended has been taken by every topology of its depot.
+        """Run until every record that was appended has been taken by every topology of its depot.
 
         What a function raises ends the run, unless failures are to be kept: then the record is left out, as
-        one that was tried often enough, and told in what is returned.
+        one that was tried often enough, and listed in what is returned.
         """
         ran = Ran()
         topologies = self._declared.functions.topologies
@@ -226,13 +231,13 @@ class ModuleUnderTest:
     def _run_records(
         self, topology: CheckedTopology, task: TaskId, work: Records, ran: Ran, *, raising: bool
     ) -> int:
-        """How many of them were run."""
+        """Run records with all that they lead to; return how many were run."""
         outcome = self._outcome(task, work, raising=raising)
         # As on a cluster: what is done here does not wait for what is done elsewhere.
         self._apply(task, outcome)
         elsewhere = self._carry_out_hops(work.topology, outcome, raising=raising)
         if elsewhere and outcome.done > 1 and topology.declared.retry != "none":
-            # As on a cluster: nobody knows which of them hopped there, so each is run again by itself.
+            # As on a cluster: it is not known which of them hopped there, so each is run again by itself.
             for index in range(outcome.done):
                 alone = replace(
                     work, first=DepotOffset(work.first + index), records=work.records[index : index + 1]
@@ -251,7 +256,7 @@ class ModuleUnderTest:
         return outcome.done
 
     def _outcome(self, task: TaskId, work: Work, *, raising: bool) -> Outcome:
-        """Of the first of them at least: what is too large for an entry is run one by one."""
+        """Run the work, or only its first part if the whole is too large for an entry; return what it did."""
         outcome = self._runners[task].run(work, self._applied(task), raising=raising)
         try:
             pack_part(outcome.changes)
@@ -264,7 +269,10 @@ class ModuleUnderTest:
         return outcome
 
     def _carry_out_hops(self, name: str, outcome: Outcome, *, raising: bool) -> list[Failure]:
-        """And those that they lead to. What one does is applied at once; behind one that fails all go on."""
+        """Carry out hops and those that they lead to; return what failed.
+
+        What one does is applied at once; behind one that fails all go on.
+        """
         waiting = deque(_by_task(outcome))
         failures: list[Failure] = []
         count = 0
@@ -284,7 +292,7 @@ class ModuleUnderTest:
         return failures
 
     def _run_microbatch(self, name: str, topology: CheckedTopology, ran: Ran, *, raising: bool) -> bool:
-        """False if there is nothing to do."""
+        """Run one microbatch over the records that wait; return False if there are none."""
         ranges = {
             (depot, task): (start, min(end, start + (self._microbatch_records or end)))
             for depot in topology.depots
@@ -333,8 +341,10 @@ class ModuleUnderTest:
 
 
 class PStateUnderTest(ReadByMethods):
-    """A PState over all tasks: read as with :class:`stretto.client.PStateReader`, which takes and refuses the
-    same."""
+    """Reads a PState over all tasks, as :class:`stretto.client.PStateReader` does.
+
+    It takes and refuses the same.
+    """
 
     def __init__(self, name: str, root: Entries | Members, rows: list[MemoryRows]) -> None:
         self._name = self._called = name
@@ -342,11 +352,14 @@ class PStateUnderTest(ReadByMethods):
         self._views = [View(root, each) for each in rows]
 
     def get(self, *path: Any, default: Any = None) -> Any:
-        """The value, dict, set or list under these keys; a list's elements have their positions as keys."""
+        """Return the value, dict, set or list under these keys, or ``default`` if there is nothing.
+
+        A list's elements have their positions as keys.
+        """
         return self._at(path).get(*path, default=default)
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """What is under each of these keys of the PState; those that it does not have are left out."""
+        """Return what is under each of these keys of the PState; keys that it does not have are left out."""
         if not isinstance(self._root, Entries):
             raise UsageError(f"PState {self._name} is a set, which has no values; ask whether a key is there")
         return {key: self.get(key) for key in dict.fromkeys(keys) if self.contains(key)}
@@ -364,7 +377,7 @@ class PStateUnderTest(ReadByMethods):
         after: Any = None,
         limit: int | None = None,
     ) -> Iterator[Any]:
-        """Of a dict, or the members of a set, ascending; without a path, those of all tasks."""
+        """Iterate over keys of a dict or members of a set, ascending; without a path, those of all tasks."""
         span = {"prefix": prefix, "start": start, "end": end, "after": after}
         found = [
             [(ordered.encode(key), key) for key in view.keys(*path, **span)] for view in self._concerned(path)
@@ -380,7 +393,10 @@ class PStateUnderTest(ReadByMethods):
         after: Any = None,
         limit: int | None = None,
     ) -> Iterator[tuple[Any, Any]]:
-        """The same keys of a dict, each with what is under it. To go on later, give the last as ``after``."""
+        """Iterate over entries of a dict: the keys that :meth:`keys` returns, each with what is under it.
+
+        To go on later, give the last key as ``after``.
+        """
         span = {"prefix": prefix, "start": start, "end": end, "after": after}
         found = [
             [(ordered.encode(key), (key, value)) for key, value in view.items(*path, **span)]
@@ -391,12 +407,12 @@ class PStateUnderTest(ReadByMethods):
     def count(
         self, *path: Any, prefix: Any = None, start: Any = None, end: Any = None, after: Any = None
     ) -> int:
-        """How many entries, members or elements; of a dict or a set, also with the same keys only."""
+        """Count the entries, members or elements under this path; of a dict or a set, also in a key range."""
         span = {"prefix": prefix, "start": start, "end": end, "after": after}
         return sum(view.count(*path, **span) for view in self._concerned(path))
 
     def slice(self, *path: Any, start: int = 0, stop: int | None = None) -> list[Any]:
-        """Elements of a list, from a position on and below another."""
+        """Return the elements of a list from position ``start`` on and below ``stop``."""
         place = locate(self._root, path)
         if not isinstance(place.node, Elements):
             raise UsageError("only a list has slices; the path ends elsewhere")
@@ -415,7 +431,7 @@ class PStateUnderTest(ReadByMethods):
 
 
 def _too_much(done: Microbatch) -> TooMuch | None:
-    """If what it changes on a task is too large to be staged there."""
+    """Return the error if what a microbatch changes on a task is too large to be staged there."""
     for overlays in done.overlays:
         try:
             pack_part({pstate: overlay.changes() for pstate, overlay in overlays.items()})
@@ -429,7 +445,10 @@ def _is_one_record(ranges: _Ranges) -> bool:
 
 
 def _half(ranges: _Ranges) -> _Ranges:
-    """As on a cluster: of the records of each; or of all, if each has one record."""
+    """Halve the records of each depot and task; or the number of these, if each has one record.
+
+    A cluster does the same.
+    """
     if all(end - start == 1 for start, end in ranges.values()):
         return dict(islice(ranges.items(), len(ranges) // 2))
     return {key: (start, start + max(1, (end - start) // 2)) for key, (start, end) in ranges.items()}

@@ -14,7 +14,7 @@ from stretto.wire import messages as wire
 
 
 class Batch:
-    """Records of one task on their way, and who waits for them."""
+    """Records of one task that are sent together, their outcome, and the callers that wait for it."""
 
     __slots__ = (
         "body",
@@ -37,28 +37,29 @@ class Batch:
     def __init__(self) -> None:
         self.body = b""
         self.count = 0
-        #: Given when it is sent for the first time: what expires before leaves no gap.
+        #: Sequence number, given at the first send: a batch that expires before that leaves no gap.
         self.sequence: int | None = None
         self.request = 0
         self.sealed_at = 0
         self.times_sent = 0
-        #: How often it was sent without being refused: each of these may have been stored, for ever.
+        #: How many sends were not refused: each of these may have been stored, for ever.
         self.doubts = 0
-        #: Why it was refused the last time.
+        #: Reason of the last refusal.
         self.refusal: Refusal | None = None
         self.offset: int | None = None
         self.error: StrettoError | None = None
-        #: By position in the batch: what topologies returned, as JSON, and how they failed.
+        #: What topologies returned, as JSON, or how they failed, by position of the record in the batch.
         self.streams: dict[int, list[tuple[str, bytes | None, str]]] = {}
-        #: Topologies of which it is not known what they returned.
+        #: Topologies whose results for this batch were lost.
         self.lost: list[str] = []
         self.is_settled = False
-        #: For who waits: held until the outcome is known.
+        #: Lock that callers wait on, held until the outcome is known.
         self.latch: threading.Lock | None = None
-        #: Run when the outcome is known, on the client's thread.
+        #: Callbacks that run on the client's thread when the outcome is known.
         self.callbacks: list[Callable[[], object]] = []
 
     def processed(self, streams: tuple[wire.StreamResult, ...]) -> None:
+        """Note what topologies returned for the records of this batch."""
         for each in streams:
             if each.is_lost:
                 self.lost.append(each.topology)
@@ -68,6 +69,7 @@ class Batch:
                 self.streams.setdefault(index, []).append((each.topology, None, why))
 
     def settle(self, error: StrettoError | None) -> None:
+        """Note the outcome, an error or None, and release the callers that wait for it."""
         self.error = error
         self.is_settled = True
         if self.latch is not None:
@@ -75,7 +77,10 @@ class Batch:
 
 
 class Ack:
-    """What became of one record. Cheap: the batch does the work for all its records."""
+    """The outcome of one appended record, now or later: ``.result()`` waits for it, and so does ``await``.
+
+    It is cheap, since the batch does the work for all its records.
+    """
 
     __slots__ = ("_batch", "_index", "_lock")
 
@@ -85,6 +90,7 @@ class Ack:
         self._index = index
 
     def done(self) -> bool:
+        """Whether the outcome is known, well or not, so that ``result()`` does not wait."""
         return self._batch.is_settled
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
@@ -120,7 +126,7 @@ class Ack:
         return {topology: msgspec.json.decode(result) for topology, result, _ in streams if result}
 
     def _latch(self) -> threading.Lock:
-        """Made for who waits, once per batch; most records are never waited for."""
+        """Return the lock to wait on, which the first caller makes: most batches are never waited for."""
         batch = self._batch
         with self._lock:
             if batch.latch is None:
@@ -155,6 +161,6 @@ class Ack:
         return self.result(0)
 
 
-#: For who does not want to know.
+#: A settled batch for producers with ``ack="none"``, whose callers do not wait for an outcome.
 SENT = Batch()
 SENT.is_settled = True

@@ -1,7 +1,7 @@
 """Appending values to a depot: each becomes a record, on the task that the depot's declaration chooses.
 
-A :class:`~stretto.client.appending.producer.Producer` takes bytes and sends them where it is told. This is
-the layer above it, for values: it encodes them as JSON and asks the depot's
+A :class:`~stretto.client.appending.producer.Producer` takes bytes and sends them to the task that is given.
+This is the layer above it, for values: it encodes them as JSON and asks the depot's
 :class:`~stretto.module.partition.Partitioner`, as the command line, the REST API and Spark do.
 """
 
@@ -37,14 +37,14 @@ class DepotAppender(Generic[R]):
     def append(self, value: R, *, task: int | None = None) -> Ack:
         """Add one value, on the task that the depot chooses unless ``task`` says another.
 
-        The Ack that it returns tells what became of the value: ``.result()`` waits for that, and so does
+        The Ack that it returns has the outcome of the value: ``.result()`` waits for that, and so does
         ``await``. Raises UsageError for what is no record of this depot.
         """
         record, chosen = self._placed(value, task)
         return self.producer.append(record, task=chosen)
 
     def append_and_wait(self, value: R, *, task: int | None = None) -> dict[str, Any]:
-        """Add one value and return once it is what ``ack`` asks for, sooner than ``append(...).result()``."""
+        """Add one value and wait for what ``ack`` asks for; this is faster than ``append(...).result()``."""
         record, chosen = self._placed(value, task)
         return self.producer.append_and_wait(record, task=chosen)
 
@@ -53,7 +53,7 @@ class DepotAppender(Generic[R]):
         self.producer.flush(timeout)
 
     def close(self, timeout: float | None = 30.0) -> None:
-        """Flush, and take nothing more."""
+        """Flush, and refuse further appends."""
         self.producer.close(timeout)
 
     def __enter__(self) -> Self:
@@ -67,7 +67,7 @@ class DepotAppender(Generic[R]):
 
 
 def names_of(depot: Depot[Any], module: str | None) -> tuple[str, str]:
-    """Return the names of a declared depot's module, unless ``module`` is that, and of the depot.
+    """Return the names of a declared depot's module, or ``module`` if that is given, and of the depot.
 
     Raises UsageError for what is no depot of a module's class.
     """

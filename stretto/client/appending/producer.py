@@ -1,4 +1,4 @@
-"""A producer: gathers records into batches, numbers them, and sends each until it knows.
+"""A producer collects records into batches, numbers them, and sends each until its outcome is known.
 
 Per record there is one list append and one small :class:`Ack`; everything else happens per batch. Batches of
 one task carry contiguous sequence numbers, several may be under way, and after a failure they go out again in
@@ -41,17 +41,19 @@ from stretto.wire import messages as wire
 
 log = structlog.get_logger()
 BUSY_MS = 50
-"""What asks for patience at least: a leader that has too few replicas, or too much to do."""
+"""Minimum back-off after a leader says that it is stalled, overloaded or sealed."""
 REQUEST_TIMEOUT_MS = 5_000
+"""How long an answer to an append may take that waits for no topology."""
 PROCESSING_MS = 60_000
-"""How long an answer may take that waits for topologies."""
+"""How much longer an answer may take that waits for topologies."""
 AckLevel: TypeAlias = Literal["all", "streams", "append", "none"]
+"""What an acknowledgement waits for; see :class:`Producer`."""
 ACK_LEVELS: tuple[AckLevel, ...] = ("all", "streams", "append", "none")
 _FORGOTTEN = "the cluster forgot this producer while the batch was under way; it may be applied"
 
 
 class Producer:
-    """Appends to one depot. Safe to use from several threads."""
+    """Appends records, which are bytes, to one depot in batches. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -68,10 +70,14 @@ class Producer:
         ack: AckLevel = "append",
         declared: DepotSpec | Callable[[], DepotSpec] | None = None,
     ) -> None:
-        """``ack`` is what is waited for: that the record is replicated and visible (``append``); that every
+        """Prepare to append; a client's ``producer`` and ``depot`` call this, and pass on the options.
+
+        ``ack`` is what is waited for: that the record is replicated and visible (``append``); that every
         stream of the depot has processed it, too (``streams``); that every topology has, microbatches
-        included, so that all that it leads to is visible (``all``); nothing (``none``). ``declared`` is
-        how the depot is declared, or tells it, before the first record that names no task."""
+        included, so that all that it leads to is visible (``all``); nothing (``none``). ``declared`` is how
+        the depot is declared, or a function that returns it, called before the first record that names no
+        task.
+        """
         check_ack(ack)
         if not 1 <= max_in_flight <= 5:
             raise UsageError(
@@ -100,17 +106,20 @@ class Producer:
         self._unsettled = 0
         self._idle = threading.Condition(self._lock)
         self._lingering = False
-        #: Of the caller who appends by its own hands. Nothing else goes out to its task until it is done.
+        #: The append that a caller's own thread sends. Nothing else is sent to its task until it is done.
         self._direct_append: DirectAppend | None = None
         self._closed = False
         self._declared = declared
-        #: Records without a task go to the tasks in turn. Of most depots that is to be found out.
+        #: Whether records without a task go to the tasks in turn; False until the declaration is known.
         self._deals = declared is None
 
-    # From the caller's threads.
+    # Called on the caller's threads.
 
     def append(self, record: bytes, *, task: int | None = None) -> Ack:
-        """Add one record; without a task, whole batches go to the tasks in turn, if the depot allows it."""
+        """Add one record, and return the Ack with its outcome.
+
+        Without a task, whole batches go to the tasks in turn, if the depot allows it.
+        """
         size = len(record) if type(record) is bytes else -1
         if not 0 <= size <= RECORD_BYTES_MAX:
             raise _unfit(record)
@@ -135,7 +144,7 @@ class Producer:
         return Ack(batch if self._ack != "none" else SENT, lock, index)
 
     def append_batch(self, records: list[bytes], *, task: int | None = None) -> Ack:
-        """Add records that stay together, as one batch."""
+        """Add records that stay together as one batch, and return the Ack with their outcome."""
         if not records:
             raise UsageError("a batch has at least one record")
         if set(map(type, records)) != {bytes}:
@@ -157,8 +166,11 @@ class Producer:
         return Ack(batch if self._ack != "none" else SENT, self._lock)
 
     def append_and_wait(self, record: bytes, *, task: int | None = None) -> dict[str, Any]:
-        """Add one record and return once it is what ``ack`` asks for, like ``append(...).result()``: sooner,
-        since no other thread is woken for it, unless something else of this producer is on its way."""
+        """Add one record and wait for what ``ack`` asks for, like ``append(...).result()`` but faster.
+
+        It is faster since no other thread is woken for it, unless something else of this producer is on its
+        way.
+        """
         if type(record) is not bytes or len(record) > RECORD_BYTES_MAX:
             raise _unfit(record)
         if task is None and not self._deals:
@@ -192,6 +204,7 @@ class Producer:
                 raise TimeoutError(f"{left} batches are still on their way")
 
     def close(self, timeout: float | None = 30.0) -> None:
+        """Flush, and refuse further appends."""
         self.flush(timeout)
         self._closed = True
 
@@ -202,12 +215,12 @@ class Producer:
         self.close()
 
     def learn_declaration(self) -> DepotSpec | None:
-        """Find out, once, how the depot is declared; this may have to wait for an answer of the cluster."""
+        """Return how the depot is declared; the first call may have to wait for an answer of the cluster."""
         declared = self._declared
         if callable(declared):
             if self._network.is_own_thread:
                 raise UsageError("a callback says task=... with what it appends: it cannot wait to be told")
-            # Two threads may both ask at their first append; they are told the same.
+            # Two threads may both ask at their first append; they get the same answer.
             declared = self._declared = declared()
         return declared
 
@@ -227,7 +240,7 @@ class Producer:
         self._room.wait_for(lambda: self._buffered_bytes <= self._max_buffered_bytes)
 
     def _seal(self, queue: TaskQueue) -> None:
-        """With the lock: close the batch, and let the client's thread send it."""
+        """Close the batch, and let the client's thread send it. The caller has the lock."""
         self._close_batch(queue)
         self._network.call(self._pump, queue)
 
@@ -245,10 +258,10 @@ class Producer:
     def _is_idle(self) -> bool:
         return self._unsettled == 0 and self._direct_append is None
 
-    # A record by the caller's own hands, who has an idle queue to itself.
+    # Direct appends: the caller's own thread sends a record while its task's queue is idle.
 
     def _lend(self, record: bytes, task: int | None, batch: Batch) -> DirectAppend | None:
-        """None if something is on its way, or has to be done first."""
+        """Prepare a direct append; None if something is on its way or has to be done first."""
         with self._lock:
             if self._closed:
                 raise UsageError("the producer is closed")
@@ -286,15 +299,17 @@ class Producer:
                 self._idle.notify_all()
 
     def _leave(self, direct: DirectAppend | None, batch: Batch, reply: wire.ToClient | None) -> None:
-        """Whatever was not simply acknowledged is for the client's thread, which knows what to do about it.
-        So is what came meanwhile."""
+        """End a direct append: the client's thread handles what was not simply acknowledged.
+
+        It also sends what was added meanwhile.
+        """
         left = self._direct_append
         if left is not None and left.batch is batch:
             self._network.call(self._take_back, left, reply)
         elif direct is not None and (direct.queue.waiting or direct.queue.has_ended):
             self._network.call(self._go_on, direct.queue)
 
-    # On the client's thread.
+    # Called on the client's thread.
 
     def _linger(self) -> None:
         if self._linger_ms:
@@ -312,7 +327,7 @@ class Producer:
             self._pump(queue)
 
     def _take_back(self, direct: DirectAppend, reply: wire.ToClient | None) -> None:
-        """From who appended by its own hands; without a reply, nothing was sent."""
+        """Take over a direct append that was not acknowledged; without a reply, nothing was sent."""
         queue, batch, message = direct.queue, direct.batch, direct.message
         with self._lock:
             self._direct_append = None
@@ -460,14 +475,14 @@ class Producer:
                 log.exception("ack_callback_failed")
 
     def _settle(self, batch: Batch, error: StrettoError | None) -> None:
-        """With the lock."""
+        """Settle a batch, and notify those that wait for an idle producer. The caller has the lock."""
         batch.settle(error)
         self._unsettled -= 1
         if self._is_idle():
             self._idle.notify_all()
 
     def _again(self, queue: TaskQueue, group: GroupKey, least_ms: int = 0) -> None:
-        """Everything under way goes out again, in order, once somebody else leads or some time has passed."""
+        """Send everything under way again, in order, once there is another leader or some time has passed."""
         if queue.retrying:
             return
         queue.retrying = True
@@ -513,8 +528,10 @@ class Producer:
                 )
 
     def _give_up(self, queue: TaskQueue, first: Batch | None, error: StrettoError) -> None:
-        """This batch (None: all) will never be taken. Its sequence is never used, so no later one is either;
-        those before it go on."""
+        """Fail this batch (None: all), which will never be accepted, and all behind it.
+
+        Its sequence is never used, so no later one is either; those before it go on.
+        """
         self._closed = True
         under_way = list(queue.in_flight)
         start = under_way.index(first) if first is not None else 0
@@ -529,8 +546,11 @@ class Producer:
         queue.waiting.clear()
 
     def _paused(self, queue: TaskQueue, batch: Batch) -> None:
-        """The leader has not stored this batch, hence none after it, and does not take it. Later ones go out
-        under another id: a copy of these that is still on its way must not find its sequence awaited."""
+        """Fail this batch and all behind it, since the module is paused.
+
+        The leader has not stored this batch, hence none after it, and does not accept it. Later ones are sent
+        under another id: a copy of these that is still on its way must not find its sequence awaited.
+        """
         if queue.identity is not None:
             queue.identity.has_ended = True
         under_way = list(queue.in_flight)
@@ -544,7 +564,7 @@ class Producer:
     # Identities: admitted by each group once, and forgotten by it after a long silence.
 
     def _identity(self, queue: TaskQueue, group: GroupKey) -> Identity:
-        """The task keeps it, whatever group it is in later."""
+        """Return the identity of a task, which keeps it even when it moves to another group."""
         if queue.identity is None:
             queue.identity = self._identities.setdefault(group, Identity())
             queue.identity.queues.append(queue)
@@ -614,7 +634,7 @@ class Producer:
         )
 
     def _open_where_it_is(self, group: GroupKey, identity: Identity) -> None:
-        """Tasks that are in another group by now need not wait for this one, which may be over."""
+        """Open the identity again for tasks still in the group; tasks that moved send to their new one."""
         places = self._network.view.of_task
         moved = [queue for queue in identity.queues if places.get((self._module, queue.task)) != group]
         if len(moved) < len(identity.queues):
@@ -625,7 +645,10 @@ class Producer:
             self._pump(queue)
 
     def _forgotten(self, queue: TaskQueue, batch: Batch) -> None:
-        """What was refused every time had no effect, and goes out under the next id."""
+        """Settle or keep a batch whose id the group forgot.
+
+        If every send was refused, it had no effect, and goes out under the next id.
+        """
         if queue.identity is not None:
             queue.identity.has_ended = True
         if batch.doubts:
@@ -635,7 +658,7 @@ class Producer:
             queue.refused.append(batch)
 
     def _begin_anew(self, identity: Identity) -> None:
-        """Once nothing is under way any more."""
+        """Give the identity a new id, and send what was refused; once nothing is under way any more."""
         with self._lock:
             if any(queue.in_flight or self._is_appended_directly(queue) for queue in identity.queues):
                 return
@@ -659,7 +682,7 @@ class Producer:
 
 
 def check_ack(ack: object) -> None:
-    """Raise UsageError for what is no level of acknowledgement."""
+    """Raise UsageError unless ``ack`` is a level of acknowledgement."""
     if ack not in ACK_LEVELS:
         raise UsageError(f"ack is one of {', '.join(ACK_LEVELS)}; {ack!r} is none of them")
 

@@ -1,4 +1,4 @@
-"""Writing under a name: rounds of records that are stored once, whoever writes them and however often.
+"""Writing under a name: rounds of records that are stored once, no matter how often they are written.
 
 A producer that dies takes its id along, and nobody can repeat what it had under way. A *named* producer's id
 follows from its name, so that a second attempt at the same round, at once or after days, on another machine,
@@ -28,13 +28,15 @@ from stretto.vocabulary.types import ProducerId, TaskId
 from stretto.wire import messages as wire
 
 WHOLE_BYTES = 8 * 1024 * 1024
+"""A task's records of a round are one batch, stored whole or not at all, up to this size."""
 TIMEOUT = 120.0
+"""Seconds that each request of a round may take."""
 _FINAL = (Refusal.CLAIMED, Refusal.PAUSED)
 _LENGTH = struct.Struct("<I")
 
 
 class RoundClaimed(StrettoError):
-    """Somebody has begun this round with other records, or a later one."""
+    """Raised for a round that was begun with other records already, or when a later round was begun."""
 
 
 class NamedWriter:
@@ -69,12 +71,15 @@ class NamedWriter:
 
     @property
     def home(self) -> TaskId:
-        """Where rounds are claimed; and where records go that no task is chosen for."""
+        """The task where rounds are claimed, and that takes records for which no task is chosen."""
         return self._tasks[(self._hash("home") + self._part) % len(self._tasks)]
 
     def write(self, round_: int, records: Mapping[int, Sequence[bytes]]) -> None:
-        """Returns when all of it is visible, by task, once. Raises RoundClaimed, and writes nothing, if the
-        round was begun with other records; RetriableError if it is to be tried again."""
+        """Append the records of a round, by task, once; return when all of them are visible.
+
+        Raises RoundClaimed, and writes nothing, if the round was begun with other records; RetriableError if
+        it is to be tried again.
+        """
         if not 0 <= round_ < ROUNDS_MAX:
             raise UsageError(f"rounds are numbered from 0 to {ROUNDS_MAX - 1}, and {round_} is none")
         for task in records:
@@ -97,7 +102,7 @@ class NamedWriter:
     def _write_task(
         self, producer: ProducerId, task: TaskId, round_: int, batches: Sequence[Sequence[bytes]]
     ) -> Iterator[Question]:
-        """Each batch of a task after the one before."""
+        """Send the batches of a task, each after the one before was awaited."""
         index = 0
         for batch in batches:
             yield self._begin(producer, task, sequence_in(round_, index), batch)
@@ -145,7 +150,7 @@ class NamedWriter:
 
 
 def cut(records: Sequence[bytes]) -> list[Sequence[bytes]]:
-    """Batches, one if they fit it. The same records in the same order are cut in the same way."""
+    """Cut records into batches, one if they fit; the same records in the same order are cut the same way."""
     batches: list[Sequence[bytes]] = []
     start = size = 0
     for at, record in enumerate(records):
@@ -158,7 +163,7 @@ def cut(records: Sequence[bytes]) -> list[Sequence[bytes]]:
 
 
 def digest(batches: Mapping[TaskId, Sequence[Sequence[bytes]]]) -> int:
-    """Of what is written, in any order where that does not matter."""
+    """Return a digest of a round's records, whose order within a task counts if it has several batches."""
     found = hashlib.blake2b(digest_size=8)
     for task, parts in sorted(batches.items()):
         found.update(_LENGTH.pack(task))

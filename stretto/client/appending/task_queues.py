@@ -16,7 +16,7 @@ from stretto.wire import messages as wire
 
 
 class Identity:
-    """An id that the tasks of one group share: each group admits ids for itself.
+    """A producer id that the tasks of one group share: each group admits ids for itself.
 
     It ends when the group has forgotten it. Then nothing more is sent under it, and when all that was is
     settled, another takes its place.
@@ -29,18 +29,19 @@ class Identity:
         self.opened: set[GroupKey] = set()
         self.opening: set[GroupKey] = set()
         self.attempts = 0
-        #: Why a group did not admit it the last time.
+        #: Reason why a group did not admit the id the last time.
         self.refusal: Refusal | None = None
         self.begin()
 
     def begin(self) -> None:
+        """Take a new id, which no group has admitted yet."""
         self.number = new_producer_id(time.time_ns() // 1_000_000, secrets.randbits(32))
         self.opened.clear()
         self.has_ended = False
 
 
 class TaskQueue:
-    """One task: what gathers, what waits to be sent, what is under way, in order of sequence."""
+    """A producer's batches of one task: being filled, waiting, and under way, in order of sequence."""
 
     __slots__ = (
         "attempts",
@@ -65,25 +66,25 @@ class TaskQueue:
         self.gathering = Batch()
         self.waiting: deque[Batch] = deque()
         self.in_flight: deque[Batch] = deque()
-        #: Its identity was unknown when they came, so they had no effect: they go out under the next one.
+        #: Batches without effect, since the group did not know the identity: they go out under the next one.
         self.refused: list[Batch] = []
         self.identity: Identity | None = None
         self.next_sequence = 0
         self.retrying = False
-        #: In vain, one after the other, to the leader of this epoch.
+        #: Failed attempts in a row with the leader of :attr:`epoch`.
         self.attempts = 0
         self.epoch = Epoch(0)
-        #: A batch was given up, and it is not known whether its sequence was used.
+        #: Whether a batch was given up of which it is not known whether its sequence was used.
         self.has_gap = False
 
     @property
     def has_ended(self) -> bool:
-        """Its identity has."""
+        """Whether the identity of this queue has ended."""
         return self.identity is not None and self.identity.has_ended
 
 
 class DirectAppend(NamedTuple):
-    """A queue whose one batch a caller sends, and receives the answer, by its own hands."""
+    """An append of one batch that the caller's own thread sends, and whose answer it receives itself."""
 
     queue: TaskQueue
     batch: Batch

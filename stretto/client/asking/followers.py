@@ -1,9 +1,10 @@
 """Reads that followers may answer: which of them is asked, and what the reader has seen.
 
-A caller who accepts answers of a certain age spreads its reads over the followers of the ISR. Who refuses or
-does not answer soon is left alone for a while, and the leader is asked instead. Every answer tells the epoch
-and the offset it was read at; the highest of each group are the reader's *token*, which every later read
-carries: so its reads never go back, whoever answers them. A token is text, to be passed on to another reader.
+A caller that accepts answers of a certain age spreads its reads over the followers of the ISR. One that
+refuses or does not answer soon is left alone for a while, and the leader is asked instead. Every answer has
+the epoch and the offset it was read at; the highest of each group are the reader's *token*, which every
+later read carries: so its reads never go back, whichever replica answers. A token is text, to be passed on to
+another reader.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from stretto.vocabulary.types import Epoch, Offset
 from stretto.wire import messages as wire
 
 AVOID_MS = 1_000
+"""How long a follower is not asked after it refused or did not answer."""
 AVOID_LAGGING_MS = 50
+"""How long a follower is not asked after it answered that it is too far behind."""
 
 _TOKEN = re.compile(r"(.+)/(\d+)/(\d+):(\d+)\.(\d+)")
 
 
 class Seen:
-    """Up to where a reader has seen each group. From any thread."""
+    """The epoch and offset up to which a reader has seen each group. Safe to use from several threads."""
 
     def __init__(self, token: str = "") -> None:
         self._writing = threading.Lock()
@@ -39,6 +42,7 @@ class Seen:
             self.saw(GroupKey(module, int(generation), int(group)), Epoch(int(epoch)), Offset(int(offset)))
 
     def saw(self, group: GroupKey, epoch: Epoch, offset: Offset) -> None:
+        """Note the epoch and offset of an answer; what was seen never goes back."""
         with self._writing:
             known = self._groups.get(group)
             if known is not None:
@@ -56,7 +60,7 @@ class Seen:
 
 
 class Followers:
-    """Whom to ask next. All methods are the client's thread's."""
+    """Chooses the follower that is asked next. All methods are called on the client's thread."""
 
     def __init__(self, network: Network, max_staleness: float, seen: Seen) -> None:
         if not 0 < max_staleness <= 3_600:
@@ -68,11 +72,12 @@ class Followers:
         self._avoided_until: dict[str, int] = {}
 
     def stale(self, group: GroupKey) -> wire.Stale:
+        """Return the bounds that an answer of a follower must meet, for a request."""
         epoch, after = self._seen.of(group)
         return wire.Stale(self._max_staleness_ms, after, epoch)
 
     def pick(self, group: GroupKey) -> str | None:
-        """The address of a follower; None if there is none to be asked now."""
+        """Return the address of a follower in the ISR; None if there is none to be asked now."""
         view = self._network.view.groups.get(group)
         addresses = self._network.view.addresses
         members = [each for each in view.isr if each != view.leader] if view is not None else []
@@ -85,6 +90,6 @@ class Followers:
         return fit[next(self._turns) % len(fit)] if fit else None
 
     def avoid(self, address: str, answer: wire.ToClient | None) -> None:
-        """One that lags catches up soon; the others have no reason to answer the next reads."""
+        """Leave a follower alone for a while: briefly if it lags, longer if it refused or did not answer."""
         lags = isinstance(answer, wire.Refused) and answer.reason is Refusal.TOO_STALE
         self._avoided_until[address] = self._network.loop.now + (AVOID_LAGGING_MS if lags else AVOID_MS)

@@ -16,12 +16,13 @@ from stretto.vocabulary.types import Buffer, TaskId
 from stretto.wire import messages as wire
 
 REQUEST_TIMEOUT_MS = 3_000
+"""How long a leader may take to answer before it is asked again."""
 FOLLOWER_TIMEOUT_MS = 500
-"""One that has not answered by then is left out: the leader is asked."""
+"""How long a follower may take to answer before the leader is asked instead."""
 
 
 class Question:
-    """One request, sent again until it is answered or its time is over."""
+    """One request to the replicas of a task, sent again until it is answered or its time is over."""
 
     def __init__(
         self,
@@ -38,10 +39,13 @@ class Question:
         followers: Followers | None = None,
         final: Collection[Refusal] = (),
     ) -> None:
-        """``message`` is made for the group that holds the task; None ends the question (``has_moved``).
+        """Prepare a request for a task; :meth:`begin` sends it.
+
+        ``message`` is made for the group that holds the task; None ends the question (``has_moved``).
         ``wait_ms``: how long the worker may hold back the answer. ``then`` runs on the client's thread.
         ``followers``, if they may answer, are asked before the leader. Refusals for ``final`` reasons are
-        answers."""
+        answers.
+        """
         self._network = network
         self._module = module
         self._task = task
@@ -49,10 +53,10 @@ class Question:
         self._sent_bodies = bodies
         self._tasks = network.view.task_counts.get(module, 0)
         self._deadline = time.monotonic() + timeout
-        #: Open once it is answered: an Event costs several times as much.
+        #: Lock that is held until there is an answer: an Event costs several times as much.
         self._unanswered = threading.Lock()
         self._unanswered.acquire()
-        #: None until it is answered, and if it never is.
+        #: The answer; None until there is one, and if there never is.
         self.reply: wire.ToClient | None = None
         self._bodies: list[memoryview] = []
         self._last: Any = None
@@ -60,17 +64,17 @@ class Question:
         self._wait_ms = wait_ms
         self._then = then
         self._began_at: float | None = None
-        #: From the asking to the answer.
+        #: Milliseconds from the first send to the answer.
         self.took_ms = 0
         self.has_moved = False
         self._followers = followers
         self._final = final
-        #: Of the latest request.
+        #: Number of the latest request.
         self._number: int | None = None
         self._delay_ms = delay_ms
 
     def begin(self) -> Self:
-        """From any thread."""
+        """Send the request, after its delay. Safe to call from any thread."""
         if self._delay_ms:
             self._network.call(self._network.loop.call_after, self._delay_ms, self.send)
         else:
@@ -78,7 +82,7 @@ class Question:
         return self
 
     def cancel(self) -> None:
-        """From any thread: nobody waits for it."""
+        """Give up the request, which no caller waits for any more. Safe to call from any thread."""
         self._network.call(self._cancel)
 
     def _cancel(self) -> None:
@@ -87,11 +91,12 @@ class Question:
             self._network.cancel(self._number)
 
     def wait(self) -> tuple[wire.ToClient, list[memoryview]]:
+        """Wait for the answer, and return it as :meth:`answer` does."""
         with self._unanswered:
             return self.answer()
 
     def answer(self) -> tuple[wire.ToClient, list[memoryview]]:
-        """Of a question that is answered."""
+        """Return the answer of a question that has ended; raises what it failed with, or RetriableError."""
         if isinstance(self.reply, wire.Failed):
             raise self.reply.fault.error(self.reply.why)
         if self.reply is None:
@@ -109,7 +114,7 @@ class Question:
         self._unanswered.release()
 
     def send(self) -> None:
-        """On the client's thread."""
+        """Send the request to a follower or the leader, unless it is late. Runs on the client's thread."""
         self._began_at = self._began_at or time.monotonic()
         if time.monotonic() > self._deadline:
             self._finish()

@@ -1,4 +1,4 @@
-"""A whole cluster, as who inspects or changes it sees it: whoever can answer a question is asked.
+"""A whole cluster, as people inspect or change it: each question goes to a process that can answer it.
 
 It is reached through any address of it. The conductor is found by asking around, and found again when it has
 moved; what every worker knows is asked of the first one that answers.
@@ -19,27 +19,30 @@ from stretto.network.routing import Network
 from stretto.wire import messages as wire
 
 FIND_SECONDS = 2.0
+"""How long a process may take to answer what it knows itself."""
 HEDGE_SECONDS = 0.2
+"""After so long without an answer, the next address is asked as well."""
 CALL_SECONDS = 20.0
+"""How long the conductor may take to carry out a call."""
 LOOK_SECONDS = 6.0
-"""What a conductor has in memory it tells at once, or it is in trouble."""
+"""How long a conductor may take to answer from memory: it does so at once, or is in trouble."""
 _LOOKS = (control.Modules, control.Nodes, control.Leadership)
 
 T = TypeVar("T")
 
 
 class Cluster:
-    """A connection to one."""
+    """A connection to a cluster, for inspecting and changing it."""
 
     def __init__(self, network: Network, bootstrap: Sequence[str]) -> None:
         self.network = network
         self.bootstrap = tuple(bootstrap)
         self._conductor: str | None = None
-        #: Where workers were when they were last told of.
+        #: Addresses of the workers, as last reported.
         self._tellers: tuple[str, ...] = ()
 
     def find_conductor(self) -> str | None:
-        """Address of the active one, by whoever answers first; None if there is none."""
+        """Return the address of the active conductor, by the first answer that has one, or None."""
         call = control.FindConductor()
         refusal: str | None = None
         heard = False
@@ -68,7 +71,7 @@ class Cluster:
         message: Callable[[int], wire.Ask | wire.GetMetadata],
         judge: Callable[[str, wire.ToClient | None], T | None],
     ) -> T | None:
-        """What ``judge`` first finds in a reply. One that is silent does not keep the next one waiting.
+        """Return what ``judge`` first finds in a reply. A silent address does not keep the next one waiting.
 
         ``judge`` may add to the addresses.
         """
@@ -86,7 +89,7 @@ class Cluster:
         return None
 
     def conductor(self) -> str:
-        """Address of the active one; raises RetriableError if there is none."""
+        """Return the address of the active conductor; raises RetriableError if there is none."""
         found = self.find_conductor()
         if found is None:
             raise RetriableError(
@@ -101,7 +104,7 @@ class Cluster:
         )
 
     def ask(self, call: control.Call[control.Result], *, timeout: float | None = None) -> control.Result:
-        """Of the active conductor."""
+        """Call the active conductor, and return its answer."""
         if timeout is None:
             timeout = LOOK_SECONDS if isinstance(call, _LOOKS) else CALL_SECONDS
         if self._conductor is None:
@@ -114,10 +117,11 @@ class Cluster:
             raise
 
     def ask_worker(self, address: str, call: control.Call[control.Result]) -> control.Result:
+        """Call the worker at an address, and return its answer."""
         return ask(self.network, address, call, timeout=FIND_SECONDS)
 
     def metadata(self) -> wire.Metadata:
-        """Who leads what and where workers are, by the first that can tell, conductor or not."""
+        """Return the leaders of groups and addresses of workers, from the first process that knows them."""
         addresses = deque(dict.fromkeys((*self.bootstrap, *self._tellers)))
 
         def judge(address: str, reply: wire.ToClient | None) -> wire.Metadata | None:

@@ -1,4 +1,4 @@
-"""What a module's functions did not manage, over all its groups: each leader knows those of its own tasks."""
+"""Records that a module's functions failed on, over all its groups: each leader knows those of its tasks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from stretto.network.asking import ask
 from stretto.vocabulary.groups import GroupKey
 
 SHOWN_MAX = 1_000
-"""Of each group."""
+"""How many parked records of each group are shown at most."""
 
 
 class ModuleFailures(msgspec.Struct, frozen=True, kw_only=True):
     parked: tuple[control.FailureView, ...]
     more: bool = False
-    """There are others that are not shown: of some group more than :data:`SHOWN_MAX`."""
+    """Whether there are others that are not shown: of some group more than :data:`SHOWN_MAX`."""
     streams: tuple[control.TopologyView, ...]
     problems: tuple[str, ...]
 
@@ -28,6 +28,7 @@ class ModuleFailures(msgspec.Struct, frozen=True, kw_only=True):
 def find_failures(
     cluster: Cluster, module: str, is_wanted: Callable[[control.FailureView], bool]
 ) -> ModuleFailures:
+    """Return the wanted parked records of all groups of a module, and its topologies and problems."""
     parked: list[control.FailureView] = []
     streams: list[control.TopologyView] = []
     problems: dict[str, None] = {}
@@ -49,7 +50,7 @@ def find_failures(
 def settle_failures(
     cluster: Cluster, module: str, is_wanted: Callable[[control.FailureView], bool], *, again: bool
 ) -> int:
-    """Have parked records tried again, or forget them; how many were parked, and are not any more.
+    """Have parked records tried again, or forget them; return how many were parked and are not any more.
 
     Goes through them once: one that is tried again and fails again is not settled twice.
     """
@@ -64,7 +65,7 @@ def settle_failures(
 
 
 def settle_one(cluster: Cluster, module: str, failure: control.FailureKey, *, again: bool) -> int:
-    """The same for a single record; 0 if it is not parked."""
+    """Have one parked record tried again, or forget it; return 0 if it is not parked."""
     for group, address in _leaders(cluster, module, failure.task):
         call = control.SettleFailures(group=group, keys=(failure,), again=again)
         return ask(cluster.network, address, call)
@@ -86,7 +87,7 @@ def _key_of(each: control.FailureKey) -> control.FailureKey:
 
 
 def _leaders(cluster: Cluster, module: str, task: int | None = None) -> list[tuple[GroupKey, str]]:
-    """Of all groups, or of that which has a task."""
+    """Return the leaders' addresses of all groups, or of the group that has the task."""
     metadata = cluster.metadata()
     found = []
     for view in newest_groups(metadata, module):

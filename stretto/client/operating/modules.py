@@ -13,10 +13,11 @@ from stretto.specs.modules import DepotSpec, PStateSpec
 from stretto.vocabulary.suggest import did_you_mean
 
 ASK_SECONDS = 2.0
+"""How long a worker may take to describe its module."""
 
 
 def describe(network: Network, module: str) -> control.ModuleDescription:
-    """By the first worker of the module that answers."""
+    """Return the description of a module, from its first worker that answers."""
     view = network.view
     replicas = {
         worker for each in view.groups.values() if each.key.module == module for worker in each.replicas
@@ -32,6 +33,7 @@ def describe(network: Network, module: str) -> control.ModuleDescription:
 
 
 def find_depot(module: str, description: control.ModuleDescription, name: str) -> DepotSpec:
+    """Return what the cluster knows of a depot. Raises UsageError if the module has none of that name."""
     if description.depots is None:
         return DepotSpec(name=name)
     for depot in description.depots:
@@ -42,6 +44,7 @@ def find_depot(module: str, description: control.ModuleDescription, name: str) -
 
 
 def find_pstate(module: str, description: control.ModuleDescription, name: str) -> PStateSpec:
+    """Return what the cluster knows of a PState. Raises UsageError if the module has none of that name."""
     for pstate in description.pstates:
         if pstate.name == name:
             return pstate

@@ -1,8 +1,8 @@
-"""The state of task groups as it is now, by their replicas' own word.
+"""The current state of task groups, as their replicas report it themselves.
 
 The metastore's record says who should lead. Whether that worker does, and what the others do, only they can
-tell: each is asked, all at once, and what they say is judged together. Who does not answer is part of the
-answer. No conductor is needed.
+tell: each is asked, all at once, and what they say is judged together. A replica that does not answer is part
+of the answer. No conductor is needed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ THREADS = 16
 class GroupState(enum.StrEnum):
     RUNNING = "running"
     CATCHING_UP = "catching up"
-    """It serves, and replicas outside the ISR are on their way."""
+    """The group serves, and replicas outside the ISR are catching up."""
     PAUSED = "paused"
-    """It serves reads, and refuses records until its module is resumed."""
+    """The group serves reads, and refuses records until its module is resumed."""
     STALLED = "stalled"
     """Fewer replicas than min-ISR can take an entry: appends are refused."""
     NO_LEASE = "no lease"
-    """Its leader is cut off from the metastore and serves no reads."""
+    """The leader is cut off from the metastore and serves no reads."""
     ELECTING = "electing"
     LEADER_SILENT = "leader silent"
-    """Who leads it is registered, and does not answer."""
+    """The leader is registered, and does not answer."""
     OFFLINE = "offline"
     """No member of the ISR is there to lead."""
     LAUNCHING = "launching"
@@ -54,17 +54,17 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerId
     node: str | None = None
     role: str
-    """As the replica says; ``silent`` if its worker does not answer, ``absent`` if none is registered."""
+    """Reported by the replica; ``silent`` if its worker does not answer, ``absent`` if none is registered."""
     in_isr: bool
     start: Offset | None = None
     end: Offset | None = None
     apply: Offset | None = None
     lag: int | None = None
-    """Entries that the leader has and this one has not confirmed."""
+    """Entries that the leader has and this replica has not confirmed."""
     since_ms: int | None = None
     why: str = ""
     catchup: control.CatchupView | None = None
-    """Only while it receives its leader's state."""
+    """Progress of a replica while it receives its leader's state; None otherwise."""
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,21 +72,23 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskId, ...]
     state: GroupState
     since_ms: int | None
-    """How long it has been in that state, if anybody knows."""
+    """How long the group has been in that state, if any replica knows."""
     why: str
     leader: WorkerId | None
-    """By the newest record that anybody has; :attr:`state` tells whether it does lead."""
+    """Leader by the newest record that any replica has; :attr:`state` says whether it does lead."""
     epoch: Epoch
     isr: tuple[WorkerId, ...]
     osr: tuple[WorkerId, ...]
     min_isr: int | None
     replicas: tuple[ReplicaStatus, ...]
     is_whole: bool
-    """It is led, and all its replicas are in the ISR: not only by the record, which still has those that died
-    a moment ago, but by their own word, and by the leader's of these very processes."""
+    """Whether the group is led, and all its replicas are in the ISR.
+
+    Not only by the record, which still has those that died a moment ago, but by their own word, and by the
+    leader's of these very processes."""
 
     def placed_on(self, nodes: Mapping[WorkerId, str]) -> GroupStatus:
-        """With the nodes of its workers, as far as they are known."""
+        """Return this status with the nodes of its workers, as far as they are known."""
         placed = (replace(each, node=nodes.get(each.worker)) for each in self.replicas)
         return replace(self, replicas=tuple(placed))
 
@@ -96,7 +98,10 @@ def judge(
     told: Mapping[WorkerId, control.ReplicaView],
     registered: frozenset[WorkerId],
 ) -> GroupStatus:
-    """``told`` has who answered; ``registered``, who has an address to be asked at."""
+    """Derive the status of a group from what its replicas reported.
+
+    ``told`` has the workers that answered; ``registered``, those with an address to be asked at.
+    """
     group = _Evidence(view, told, registered)
     state, since_ms, why = group.state()
     return GroupStatus(
@@ -116,7 +121,7 @@ def judge(
 
 
 class _Evidence:
-    """What is known of one group."""
+    """What is known of one group: its record, and the reports of its replicas."""
 
     def __init__(
         self,
@@ -126,7 +131,7 @@ class _Evidence:
     ) -> None:
         self.told = told
         self.registered = registered
-        #: The newest record that anybody has. Of one epoch its leader knows best: it makes the changes.
+        #: The newest record that any replica has. Of one epoch its leader knows best: it makes the changes.
         newest = max(told.values(), key=lambda each: (each.epoch, each.role == "leader"), default=None)
         record: wire.GroupView | control.ReplicaView = view
         if newest is not None and (newest.epoch, newest.role == "leader") > (view.epoch, False):
@@ -144,7 +149,7 @@ class _Evidence:
         return max((each.min_isr for each in self.told.values()), default=0) or None
 
     def state(self) -> tuple[GroupState, int | None, str]:
-        """With how long it has been so, and what there is to say."""
+        """Return the state of the group, how long it has been so, and why."""
         if self.leading is not None:
             return self._led(self.leading)
         if self.leader is None and self.epoch == 0:
@@ -185,7 +190,7 @@ class _Evidence:
         return worker in self.told and self.told[worker].role != "stopped"
 
     def takes_part(self, worker: WorkerId) -> bool:
-        """As the leader, or as a follower in the ISR that has confirmed its log in this epoch."""
+        """Whether a worker leads, or is a follower in the ISR that has confirmed its log in this epoch."""
         if self.leading is None or worker not in self.told:
             return False
         if worker == self.leading.worker:
@@ -214,7 +219,7 @@ class _Evidence:
         )
 
     def _lag(self, worker: WorkerId) -> int | None:
-        """By the leader's books, which are of one moment; before it confirmed any, by its own word."""
+        """Return how far a replica is behind, by what it confirmed to the leader, else by its own report."""
         leading, told = self.leading, self.told.get(worker)
         if leading is None:
             return None
@@ -226,7 +231,7 @@ class _Evidence:
         return None if end is None else max(0, leading.end - end)
 
     def _known(self, leading: control.ReplicaView, worker: WorkerId) -> control.FollowerView | None:
-        """What the leader knows of an earlier incarnation says nothing of one that has answered."""
+        """Return what the leader knows of a follower, unless another incarnation of it has answered."""
         told = self.told.get(worker)
         for each in leading.followers:
             if each.worker == worker and (told is None or each.incarnation == told.incarnation):
@@ -245,7 +250,10 @@ def _listed(workers: Sequence[WorkerId], joint: str = "and") -> str:
 def group_statuses(
     network: Network, metadata: wire.Metadata, module: str, *, group: int | None = None
 ) -> list[GroupStatus]:
-    """All groups of a module, or one, in order. ``metadata`` is what any daemon told a moment ago."""
+    """Ask for the status of all groups of a module, or of one, in order.
+
+    ``metadata`` is what any daemon reported a moment ago.
+    """
     views = newest_groups(metadata, module, group)
     concerned = {worker for view in views for worker in view.replicas}
     asked = {worker: metadata.addresses[worker] for worker in concerned if worker in metadata.addresses}
@@ -276,7 +284,7 @@ def _answer(network: Network, address: str, call: control.Replicas) -> tuple[con
 
 
 def newest_groups(metadata: wire.Metadata, module: str, group: int | None = None) -> list[wire.GroupView]:
-    """All groups of the newest grouping of the module, or one of them."""
+    """Return all groups of the newest grouping of the module, or one of them."""
     views = [view for view in metadata.groups if view.key.module == module]
     if not views:
         modules = {view.key.module for view in metadata.groups}

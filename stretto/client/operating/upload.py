@@ -17,7 +17,7 @@ from stretto.network.asking import ask
 from stretto.network.routing import Network
 
 PIECE_SECONDS = 60.0
-"""The node hashes the whole before it answers to the last piece."""
+"""How long a node may take to answer to a piece: it hashes the whole before it answers to the last."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with a node's address, the bytes that it has, and the size of the whole."""

@@ -28,7 +28,7 @@ from stretto.wire import messages as wire
 GROUPS_AT_ONCE = 4
 ASK_SECONDS = 2.0
 POLL_SECONDS = 0.1
-"""A replica computes its digest when it gets to the marker, and tells it to who asks."""
+"""Pause between two questions for digests: a replica computes its own when it applies the marker."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,19 +36,20 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     group: GroupKey
     offset: Offset | None
-    """Just above the marker; None if none could be appended."""
+    """Offset just above the marker; None if no marker could be appended."""
     digests: dict[TaskId, dict[WorkerId, str]]
     missing: tuple[WorkerId, ...]
-    """Replicas that did not get there in time."""
+    """Replicas that had no digest in time."""
     why: str = ""
 
     @property
     def different(self) -> tuple[TaskId, ...]:
+        """Tasks whose replicas do not all hold the same."""
         return tuple(task for task, found in self.digests.items() if len(set(found.values())) > 1)
 
     @property
     def is_equal(self) -> bool:
-        """All replicas were compared, and hold the same."""
+        """Whether all replicas were compared, and hold the same."""
         return self.offset is not None and not self.missing and not self.different
 
 
@@ -60,7 +61,10 @@ def verify(
     timeout: float,
     progress: Callable[[Verdict], None] = lambda _: None,
 ) -> list[Verdict]:
-    """Every group of a module, a few at a time: their snapshots cost disk while they are read."""
+    """Compare the replicas of every group of a module, a few groups at a time.
+
+    Their snapshots cost disk while they are read.
+    """
     views = newest_groups(metadata, module)
 
     def one(view: wire.GroupView) -> Verdict:
@@ -105,9 +109,9 @@ def _verify(network: Network, metadata: wire.Metadata, view: wire.GroupView, tim
 
 
 def mark(network: Network, view: wire.GroupView, marker: str, timeout: float) -> Offset:
-    """Append a marker to a group; returns where it ends.
+    """Append a marker to a group; return the offset just above it.
 
-    Repeated over leader moves: one that is there twice does no harm, the last counts.
+    It is repeated over leader moves: one that is there twice does no harm, the last counts.
     """
 
     def message(number: int, group: GroupKey) -> wire.ToWorker:
@@ -130,7 +134,7 @@ def _ask(network: Network, address: str, group: GroupKey, marker: str) -> contro
 
 
 def _nothing() -> None:
-    """Whoever waits looks by itself."""
+    """Do nothing when the network is refreshed: the caller looks for itself after a pause."""
 
 
 def all_equal(verdicts: Sequence[Verdict]) -> bool:

@@ -20,13 +20,16 @@ from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
 
 READ_BYTES = 1 << 20
+"""About how many bytes of records an answer holds."""
 TAIL_WAIT_MS = 1_000
-"""How long a worker holds back the answer to a tail while there is nothing."""
+"""How long a worker holds back the answer to a tail while there are no new records."""
 POLL_MS = 20
-"""What cannot be waited for is asked for again after this: records that are not committed."""
+"""Pause before a tail asks again for uncommitted records, which a worker cannot wait for."""
 
 
 class Record(NamedTuple):
+    """One record of a depot, with its task, its offset there, and the time at which it was appended."""
+
     task: int
     offset: int
     timestamp_ms: int
@@ -34,7 +37,7 @@ class Record(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Records from one task, and where to go on."""
+    """Records of one task, and the offset at which to read on."""
 
     records: list[Record]
     next_offset: int
@@ -53,8 +56,11 @@ class Reader:
         max_staleness: float | None = None,
         token: str = "",
     ) -> None:
-        """With ``max_staleness``, in seconds, followers answer too, with what is at most so old. A reader
-        never sees less than it has seen before, nor less than the one whose ``token`` it is given."""
+        """Prepare to read; a client's ``reader`` calls this, and passes on the options.
+
+        With ``max_staleness``, in seconds, followers answer too, with what is at most so old. A reader never
+        sees less than it has seen before, nor less than the one whose ``token`` it is given.
+        """
         self._network = network
         self._module = module
         self._depot = depot
@@ -64,25 +70,28 @@ class Reader:
 
     @property
     def token(self) -> str:
-        """What was seen so far: another reader that is given it sees as much."""
+        """What this reader has seen so far, as text; another reader that is given it sees as much."""
         return str(self._seen)
 
     @property
     def tasks(self) -> list[TaskId]:
+        """The tasks of the module, all of which hold a part of the depot."""
         return list(self._network.view.tasks.get(self._module, []))
 
     def read(self, task: int, offset: int, *, max_bytes: int = READ_BYTES, committed: bool = True) -> Slice:
-        """What is visible from ``offset`` on, as far as it fits; empty at the end of the depot.
+        """Return the visible records of a task from ``offset`` on, as far as they fit; none at the end.
 
-        Raises OffsetTrimmed, which tells where the depot begins now, if it no longer has that offset.
+        Raises OffsetTrimmed, which has the depot's first offset now, if it no longer has that offset.
         """
         return self._slice(task, offset, self._reading(task, offset, max_bytes, committed))
 
     def batches(self, task: int, start: int, end: int) -> Iterator[DepotBatch]:
-        """The stored batches that hold the records ``[start, end)``, all of which are visible; the first and
-        the last may hold more. No object is made for a record, and the next answer is on its way while this
-        one is used. What a follower does not have yet the leader is asked for. Raises OffsetTrimmed as
-        :meth:`read`."""
+        """Iterate over the stored batches that hold the visible records ``[start, end)`` of a task.
+
+        The first and the last may hold more. No object is made for a record, and the next answer is on its
+        way while this one is used. The leader is asked for what a follower does not have yet. Raises
+        OffsetTrimmed as :meth:`read` does, and UsageError if the depot ends before ``end``.
+        """
         question = self._reading(task, start, READ_BYTES, committed=True)
         at = start
         while at < end:
@@ -148,17 +157,17 @@ class Reader:
         return Slice(records, reply.end)
 
     def bounds(self, task: int) -> tuple[int, int]:
-        """First offset and end of the depot on this task."""
+        """Return the first offset and the end of the depot on this task."""
         offsets = self._offsets(task, None)
         return offsets.start, offsets.end
 
     def all_bounds(self) -> dict[int, tuple[int, int]]:
-        """The bounds of all tasks, which are asked at once."""
+        """Return the bounds of all tasks, which are asked at once."""
         questions = {int(task): self._asking_offsets(task, None) for task in self.tasks}
         return {task: (found.start, found.end) for task, found in _waited(questions)}
 
     def offset_at(self, task: int, timestamp_ms: int) -> int:
-        """The first offset whose batch was appended at or after that time; the end if there is none."""
+        """Return the first offset appended at or after that time; the end of the depot if there is none."""
         offsets = self._offsets(task, timestamp_ms)
         return offsets.end if offsets.found is None else offsets.found
 
@@ -169,7 +178,7 @@ class Reader:
         tasks: Iterable[int] | None = None,
         committed: bool = True,
     ) -> Iterator[Record]:
-        """Every record from ``start`` (per task; from the beginning if not given) on, for ever.
+        """Iterate over every record from ``start`` (per task; from the beginning if not given) on, for ever.
 
         Raises OffsetTrimmed if the depot's retention has overtaken it.
         """
@@ -203,7 +212,7 @@ class Reader:
             ask(task, 0 if records or question.took_ms > POLL_MS else POLL_MS)
 
     def read_all(self) -> Iterator[Record]:
-        """Everything visible when the call begins, but for what is trimmed before it is read."""
+        """Iterate over all records visible at the start, except those that are trimmed before being read."""
         for task in self.tasks:
             offset, end = self.bounds(task)
             while offset < end:

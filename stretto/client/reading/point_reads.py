@@ -1,7 +1,7 @@
-"""Point reads of a PState: those that are asked for at the same time travel together.
+"""Point reads of a PState: those that are asked for at the same time are sent together.
 
 What came in from any thread or coroutine since the client's thread last looked becomes one request for each
-group. So a lone read waits for nobody, and the more are under way, the less each of them costs.
+group. So a lone read waits for no other, and the more are under way, the less each of them costs.
 """
 
 from __future__ import annotations
@@ -23,29 +23,33 @@ from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
 
 READ_KEYS = 1_000
+"""How many keys a request has at most."""
 
 Value: TypeAlias = bytes | None
 
 
 class _Asked(ABC):
-    """Rows of one task that somebody waits for."""
+    """Rows of one task that a caller waits for."""
 
     __slots__ = ("failure", "keys", "task", "values")
 
     def __init__(self, task: TaskId, keys: Sequence[bytes]) -> None:
         self.task = task
         self.keys = keys
-        #: Of the first so many.
+        #: Values of the first keys, as far as they were answered.
         self.values: tuple[Value, ...] = ()
         self.failure: StrettoError | None = None
 
     @abstractmethod
     def settle(self) -> None:
-        """On the client's thread."""
+        """Release the caller, whose values or failure are set. Runs on the client's thread."""
 
 
 class _Latch:
-    """Lets a thread go when so many are settled. A lock costs a fraction of an Event."""
+    """Lets a waiting thread go once a given number of reads is settled.
+
+    A lock costs a fraction of an Event.
+    """
 
     __slots__ = ("_left", "_lock")
 
@@ -64,6 +68,8 @@ class _Latch:
 
 
 class _AskedByThread(_Asked):
+    """Rows that a thread waits for on a latch."""
+
     __slots__ = ("_latch",)
 
     def __init__(self, task: TaskId, keys: Sequence[bytes], latch: _Latch) -> None:
@@ -80,12 +86,12 @@ class _AskedByThread(_Asked):
 
 
 class _AskedByCoroutine(_Asked):
-    """There may be very many at once: no closures."""
+    """A row that a coroutine waits for; there may be very many at once, so it has no closures."""
 
     __slots__ = ("_reads", "future")
 
     def __init__(self, task: TaskId, key: bytes, reads: PointReads, future: asyncio.Future[Value]) -> None:
-        # As the other does: to ask it takes longer.
+        # As the base class does: to call that takes longer.
         self.task = task
         self.keys = (key,)
         self.values = ()
@@ -98,7 +104,7 @@ class _AskedByCoroutine(_Asked):
 
 
 class PointReads:
-    """Of one PState."""
+    """The point reads of one PState, sent together where they coincide."""
 
     def __init__(
         self,
@@ -117,15 +123,15 @@ class PointReads:
         self._seen = seen
         self._followers = followers
         self._asked: deque[_Asked] = deque()
-        #: The client's thread has been called, and has not come yet.
+        #: Whether a call of :meth:`_send` on the client's thread is pending.
         self._called = False
-        #: Answered in this turn, and waited for by coroutines.
+        #: Reads of coroutines that were answered in this turn of the loop, by their event loop.
         self._settled: dict[asyncio.AbstractEventLoop, list[_AskedByCoroutine]] = {}
 
-    # From any thread.
+    # Called on any thread.
 
     def get(self, task: TaskId, key: bytes) -> Value:
-        """Waits for it."""
+        """Read one row of a task, and wait for its value; None if there is none."""
         group = self._network.view.of_task.get((self._module, task))
         values = None if group is None else self._straight(group, (task,), (key,))
         if values is not None:
@@ -137,7 +143,7 @@ class PointReads:
         return asked.found()[0]
 
     def get_many(self, keys: Mapping[TaskId, Sequence[bytes]]) -> dict[TaskId, tuple[Value, ...]]:
-        """Waits for all; every group is asked at once."""
+        """Read rows of several tasks, and wait for all values; every group is asked at once."""
         of_task = self._network.view.of_task
         groups = {of_task.get((self._module, task)) for task in keys}
         group = groups.pop() if len(groups) == 1 else None
@@ -159,7 +165,7 @@ class PointReads:
         return {asked.task: asked.found() for asked in its}
 
     def begin(self, task: TaskId, key: bytes) -> asyncio.Future[Value]:
-        """For a coroutine."""
+        """Begin to read one row of a task; a coroutine awaits the future that this returns."""
         future: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
         self._ask((_AskedByCoroutine(task, key, self, future),))
         return future
@@ -179,7 +185,7 @@ class PointReads:
     def _straight(
         self, group: GroupKey, tasks: tuple[TaskId, ...], keys: tuple[bytes, ...]
     ) -> Sequence[Value] | None:
-        """By the caller's own hands, if one answer of the leader holds them all; None otherwise."""
+        """Read on the caller's own thread if one answer of the leader holds all rows; None otherwise."""
         if self._followers is not None or not 0 < len(keys) <= READ_KEYS:
             return None
         message = wire.ReadRows(self._network.next_request(), group, self._pstate, tasks, keys)
@@ -189,7 +195,7 @@ class PointReads:
         self._seen.saw(group, reply.epoch, reply.offset)
         return reply.values
 
-    # On the client's thread.
+    # Called on the client's thread.
 
     def _send(self) -> None:
         self._called = False
@@ -202,7 +208,7 @@ class PointReads:
             else:
                 its.append(asked)
         gathered: dict[GroupKey, list[_Asked]] = {}
-        # Task by task: what a worker is asked for of one in a row, it looks up at once.
+        # Task by task: a worker looks up consecutive keys of one task at once.
         for task, its in sorted(of_task.items()):
             group = self._network.view.of_task.get((self._module, task))
             if group is not None:
@@ -216,7 +222,7 @@ class PointReads:
                 self._send_to(group, chunk)
 
     def _send_to(self, group: GroupKey, its: Sequence[_Asked]) -> None:
-        """As many as a request holds; the rest follows when they are answered."""
+        """Send a request with as many keys as it holds; the rest follows when they are answered."""
         wanted: list[bytes] = []
         of: list[TaskId] = []
         for asked in its:
@@ -267,7 +273,7 @@ class PointReads:
             at += lacks
 
     def settle_later(self, asked: _AskedByCoroutine) -> None:
-        """All that were answered in one turn are told at once."""
+        """Settle the read of a coroutine at the end of this turn, together with others of its event loop."""
         if not self._settled:
             self._network.loop.at_turn_end(self._tell)
         self._settled.setdefault(asked.future.get_loop(), []).append(asked)
@@ -280,7 +286,7 @@ class PointReads:
 
 
 def _chunks(its: list[_Asked]) -> Iterator[list[_Asked]]:
-    """So many that each fills a request."""
+    """Cut reads into lists, each of which fills a request."""
     chunk: list[_Asked] = []
     keys = 0
     for asked in its:

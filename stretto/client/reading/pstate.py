@@ -1,4 +1,4 @@
-"""Reading PStates: a key, many keys, ranges of keys in their order over all tasks.
+"""Reading PStates: one key, many keys, or ranges of keys in their order over all tasks.
 
 What is under a key lies on one task, whose leader is asked. A question without a key goes to the leaders of
 all tasks at once, and what they answer is merged by key. Workers answer with rows; they become values here,
@@ -49,16 +49,18 @@ from stretto.vocabulary.types import TaskId
 from stretto.wire import messages as wire
 
 PAGE_ROWS = 1_000
+"""How many rows or keys an answer has at most."""
 COUNT_KEYS = 50_000
+"""How many keys a worker counts per request at most."""
 SCANS_AT_ONCE = 64
-"""Of one call: a page of rows comes for each, and waits until its turn."""
+"""How many scans one call has under way: a page of rows is kept for each until its turn."""
 
 T = TypeVar("T")
 _Message: TypeAlias = Callable[[int, GroupKey], wire.ToWorker]
 
 
 class PStateReader(ReadByMethods):
-    """One PState of a module. Each call waits for its answers, over leader moves, until its deadline.
+    """Reads one PState of a module. Each call waits for its answers, over leader moves, until its deadline.
 
     A path is the keys that lead to something: ``get("ann", day)``. Without a type of the caller's own, values
     of the author's classes have the same fields and are of a class made up for them.
@@ -87,7 +89,7 @@ class PStateReader(ReadByMethods):
                 raise UsageError(f"PState {pstate.name} of {module} is {pstate.type}: {why}")
         self.type = pstate.type
         self._root = compile_type(pstate.type, annotation)
-        #: A dict of plain values, as most are: one row for each key.
+        #: The root if it is a dict of plain values, as most are: one row for each key.
         self._values: Entries | None = None
         if isinstance(self._root, Entries) and isinstance(self._root.child, Leaf):
             self._values = self._root
@@ -99,16 +101,19 @@ class PStateReader(ReadByMethods):
         )
 
     def __bool__(self) -> bool:
-        """A reader is there, whatever it finds: ``reader or client.pstate(...)`` asks for that."""
+        """A reader is always true, also of an empty PState, as ``reader or client.pstate(...)`` expects."""
         return True
 
     @property
     def token(self) -> str:
-        """What was seen so far: another reader that is given it sees as much."""
+        """What this reader has seen so far, as text; another reader that is given it sees as much."""
         return str(self._seen)
 
     def get(self, *path: Any, default: Any = None) -> Any:
-        """The value, dict, set or list under these keys; a list's elements have their positions as keys."""
+        """Return the value, dict, set or list under these keys, or ``default`` if there is nothing.
+
+        A list's elements have their positions as keys.
+        """
         if self._values is not None and len(path) == 1:
             value = self._points.get(self._owner(path), row_of(self._values, path[0]))
             return default if value is None else self._decode(value)
@@ -123,7 +128,7 @@ class PStateReader(ReadByMethods):
         return default if found is ABSENT else found
 
     async def get_awaited(self, *path: Any, default: Any = None) -> Any:
-        """The same for a coroutine; what is more than one row takes a thread."""
+        """Return what :meth:`get` does, for a coroutine; more than one row takes a thread."""
         if self._values is not None and len(path) == 1:
             value = await self._points.begin(self._owner(path), row_of(self._values, path[0]))
             return default if value is None else self._decode(value)
@@ -134,7 +139,7 @@ class PStateReader(ReadByMethods):
         return default if value is None else place.node.decode(value)
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """What is under each of these keys of the PState; those that it does not have are left out."""
+        """Return what is under each of these keys of the PState; keys that it does not have are left out."""
         if not isinstance(self._root, Entries):
             raise UsageError(f"PState {self._name} is a set, which has no values; ask whether a key is there")
         wanted = dict.fromkeys(keys)
@@ -157,7 +162,7 @@ class PStateReader(ReadByMethods):
         return dict(zip(there, self._root.child.decode_all(there.values()), strict=True))
 
     def _collections(self, node: Node, wanted: Iterable[tuple[Any, Place]]) -> Iterator[tuple[Any, Any]]:
-        """What is under each key, a scan for each; only so many at once, however many keys there are."""
+        """Scan what is under each key; :data:`SCANS_AT_ONCE` are under way, however many keys there are."""
         asked: deque[tuple[Any, Place, Iterator[Row]]] = deque()
 
         def first() -> Iterator[tuple[Any, Any]]:
@@ -189,8 +194,11 @@ class PStateReader(ReadByMethods):
         after: Any = None,
         limit: int | None = None,
     ) -> Iterator[Any]:
-        """Of a dict, or the members of a set, ascending: so beginning; from ``start`` on, or after a key;
-        below ``end``; as many as ``limit``."""
+        """Iterate over the keys of a dict, or the members of a set, under this path, ascending.
+
+        Only keys that begin with ``prefix``; from ``start`` on, or behind ``after``; below ``end``; and at
+        most ``limit`` of them.
+        """
         place = locate(self._root, path)
         low, high = key_range(place, prefix=prefix, start=start, end=end, after=after)
         keys_max = min(limit or PAGE_ROWS, PAGE_ROWS)
@@ -210,7 +218,10 @@ class PStateReader(ReadByMethods):
         after: Any = None,
         limit: int | None = None,
     ) -> Iterator[tuple[Any, Any]]:
-        """The same keys of a dict, each with what is under it. To go on later, give the last as ``after``."""
+        """Iterate over entries of a dict: the keys that :meth:`keys` returns, each with what is under it.
+
+        To go on later, give the last key as ``after``.
+        """
         place = locate(self._root, path)
         if not isinstance(place.node, Entries):
             raise UsageError("only a dict has items; a set has keys, and a list is read whole or in slices")
@@ -223,7 +234,7 @@ class PStateReader(ReadByMethods):
     def count(
         self, *path: Any, prefix: Any = None, start: Any = None, end: Any = None, after: Any = None
     ) -> int:
-        """How many entries, members or elements; of a dict or a set, also with the same keys only."""
+        """Count the entries, members or elements under this path; of a dict or a set, also in a key range."""
         place = locate(self._root, path)
         if isinstance(place.node, Elements) and prefix is start is end is after is None:
             return self._length(path, place)
@@ -235,7 +246,7 @@ class PStateReader(ReadByMethods):
         return sum(page.count for pages in scans for page in pages)
 
     def slice(self, *path: Any, start: int = 0, stop: int | None = None) -> list[Any]:
-        """Elements of a list, from a position on and below another."""
+        """Return the elements of a list from position ``start`` on and below ``stop``."""
         place = locate(self._root, path)
         if not isinstance(place.node, Elements):
             raise UsageError("only a list has slices; the path ends elsewhere")
@@ -274,7 +285,7 @@ class PStateReader(ReadByMethods):
         return int(ordered.decode_at(last.keys[0], len(place.path))[0]) + 1 if last.keys else 0
 
     def _scan(self, task: TaskId, start: bytes, end: bytes, *, rows_max: int = PAGE_ROWS) -> Iterator[Row]:
-        """The first page is asked for at once."""
+        """Iterate over the rows of a task in ``[start, end)``; the first page is asked for at once."""
 
         def message(at: bytes | None) -> tuple[TaskId, _Message]:
             low = start if at is None else at
@@ -327,7 +338,7 @@ class PStateReader(ReadByMethods):
 def _pages(
     ask: Callable[[TaskId, _Message], Question], message: Callable[[bytes | None], tuple[TaskId, _Message]]
 ) -> Iterator[wire.RowPage]:
-    """The first is asked for now, each other one when it is needed."""
+    """Iterate over pages; the first is asked for now, each other one when it is needed."""
     first = ask(*message(None))
 
     def pages() -> Iterator[wire.RowPage]:

@@ -24,7 +24,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Asking:
-    """One query with its arguments."""
+    """One query of a module with its arguments, ready to be asked."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Asking:
         named: Mapping[str, Any],
         timeout: float,
     ) -> None:
-        """Raises UsageError for what the module does not answer."""
+        """Prepare a query; raises UsageError if the module has none such or an argument cannot be sent."""
         self._network = network
         self._module = module
         self._name = name
@@ -53,9 +53,11 @@ class Asking:
         self._task = task_of(spec, args, named, description.tasks)
 
     def wait(self) -> Any:
+        """Ask the query, and wait for its answer."""
         return self._result(self._question().begin())
 
     async def awaited(self) -> Any:
+        """Ask the query for a coroutine; cancelling that cancels the request."""
         loop = asyncio.get_running_loop()
         answered = asyncio.Event()
 
@@ -100,7 +102,7 @@ class Asking:
 
 
 def argument(text: str) -> Any:
-    """As people write it: JSON, and what is none is text."""
+    """Return an argument that a person wrote: as JSON, or as text if it is no JSON."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -108,6 +110,7 @@ def argument(text: str) -> Any:
 
 
 def named_argument(text: str) -> tuple[str, Any]:
+    """Return name and value of an argument that a person wrote as ``NAME=JSON``."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise UsageError(f"a named argument is NAME=JSON, not {text!r}")
@@ -115,7 +118,7 @@ def named_argument(text: str) -> tuple[str, Any]:
 
 
 def task_of(spec: QuerySpec, args: Sequence[Any], named: Mapping[str, Any], tasks: int) -> TaskId | None:
-    """That answers; None: all of them."""
+    """Return the task that answers the query; None if all of them do."""
     if spec.key is None:
         return None
     if spec.key in named:
@@ -127,7 +130,7 @@ def task_of(spec: QuerySpec, args: Sequence[Any], named: Mapping[str, Any], task
 
 
 def _as_key(spec: QuerySpec, given: Any) -> Any:
-    """As the function gets it, so that the task is the one where it will look: a date that came as text."""
+    """Decode a key as the function gets it, such as a date that came as text, so that both use one task."""
     if spec.key_type is None:
         return given
     try:

@@ -2,7 +2,7 @@
 
 :func:`pin_module` pins every group of a module. What it returns can be sent to other processes, each of which
 makes a :class:`Scanner` of a pin and reads what it likes, as often as it likes: it is the same every time. A
-snapshot on disk is read by the same calls (:class:`Scan`), so whoever turns rows into columns need not know
+snapshot on disk is read by the same calls (:class:`Scan`), so code that turns rows into columns need not know
 which of the two it has.
 """
 
@@ -49,22 +49,24 @@ __all__ = [
 ]
 
 Source: TypeAlias = Literal["follower", "leader"]
+"""Which replica of a group is pinned."""
 
 MAX_STALENESS_SECONDS = 10.0
+"""How old the state of a follower may be that is pinned, if the caller does not say."""
 PIN_SECONDS = 30.0
-"""For one group, over fail-overs."""
+"""How long it may take to pin one group, over fail-overs."""
 FOLLOWERS_SECONDS = 5.0
-"""After so long without a follower that can, the leader is asked."""
+"""After so long without a follower that can be pinned, the leader is asked."""
 _CALL_SECONDS = 20.0
 _AGAIN_SECONDS = 0.1
-"""A follower that is too far behind tells nobody when it no longer is."""
+"""Pause before the replicas are asked again: a follower that lags does not report when it has caught up."""
 _GROUPS_AT_ONCE = 16
 
 BATCHES_BYTES = 4 * 1024 * 1024
 ANSWER_SECONDS = 60.0
 CONNECTS = 3
 RECONNECT_SECONDS = 0.2
-"""A process that is not there (yet) refuses at once, and nothing tells when it listens."""
+"""Pause before connecting again: a process that is not there (yet) refuses at once, without notice later."""
 
 T = TypeVar("T", bound=scans.FromScans)
 
@@ -78,7 +80,7 @@ class Scan(Protocol):
     def rows(
         self, task: int, pstate: str, start: bytes = EVERYTHING[0], end: bytes = EVERYTHING[1]
     ) -> Iterator[Page]:
-        """Rows with keys in ``[start, end)``, ascending; none if the PState has none on the task."""
+        """Iterate over pages of rows with keys in ``[start, end)``, ascending; none if there are none."""
         ...
 
     def splits(
@@ -89,23 +91,23 @@ class Scan(Protocol):
         start: bytes = EVERYTHING[0],
         end: bytes = EVERYTHING[1],
     ) -> list[bytes]:
-        """At most ``parts - 1`` keys that cut those rows into about equal parts, without reading them."""
+        """Return at most ``parts - 1`` keys that cut those rows into about equal parts; no row is read."""
         ...
 
     def sizes(self) -> dict[int, TaskSizes]:
-        """What each task has, by name; cheap."""
+        """Return the sizes of each task's PStates and depots, by name. This is cheap."""
         ...
 
     def batches(self, task: int, depot: str, start: int = 0, end: int = OFFSET_END) -> Iterator[DepotBatch]:
-        """The stored batches that hold the records ``[start, end)``; the first and the last may hold more."""
+        """Iterate over the stored batches with records ``[start, end)``; the outer ones may hold more."""
         ...
 
     def bounds(self, task: int, depot: str) -> tuple[int, int]:
-        """First offset of a depot, and one beyond the last."""
+        """Return the first offset of a depot on a task, and its end, one beyond the last."""
         ...
 
     def offset_at(self, task: int, depot: str, timestamp_ms: int) -> int:
-        """The first offset at or after a time; the end of the depot if there is none."""
+        """Return the first offset at or after a time; the end of the depot if there is none."""
         ...
 
 
@@ -122,10 +124,10 @@ def pin_module(
     idle_ms: int | None = None,
     hold_ms: int = 0,
 ) -> tuple[PinnedGroup, ...]:
-    """Every group of the module, each as of one apply offset.
+    """Pin every group of the module, each as of one apply offset.
 
-    From followers of the ISR, whose state is at most ``max_staleness`` seconds old; the leader serves what no
-    follower can, and ``by_leader`` says so. ``holder`` is shown to who asks for whom a worker keeps a pin.
+    Pins are on followers of the ISR, whose state is at most ``max_staleness`` seconds old; the leader serves
+    what no follower can, and ``by_leader`` says so. A worker shows ``holder`` to people who list its pins.
     Either all groups are pinned, or none. A pin ends when nobody has read it for ``idle_ms``, and is kept for
     ``hold_ms`` after it was read although all of it was; the cluster's options bound both.
     """
@@ -169,7 +171,7 @@ class _Pinning:
     def __init__(self, cluster: Cluster, source: Source, call: control.PinGroup) -> None:
         self._cluster = cluster
         self._source = source
-        #: What is asked of a follower; its group is put in.
+        #: The call to a follower; the group is filled in for each.
         self._call = call
 
     def pin(self, view: wire.GroupView, metadata: wire.Metadata) -> PinnedGroup:
@@ -195,7 +197,7 @@ class _Pinning:
             view = next((each for each in newest if each.tasks == view.tasks), view)
 
     def _candidates(self, view: wire.GroupView, waited: float) -> list[WorkerId]:
-        """Another follower for each group comes first, so that the work is spread."""
+        """Return the replicas to ask, in order; groups begin with different followers to spread the work."""
         followers = [worker for worker in view.isr if worker != view.leader]
         leader = [view.leader] if view.leader is not None else []
         if self._source == "leader" or not followers:
@@ -302,8 +304,11 @@ class Scanner:
         return self._connection.call(message, scans.BoundsFound)
 
     def part_read(self, part: int, parts: int) -> None:
-        """Part ``part`` of ``parts`` is read to its end. Once all are, the pin does not wait for its
-        time-out: it is kept for about as long as it was read, for parts that are read again."""
+        """Report that part ``part`` of ``parts`` was read to its end.
+
+        Once all parts are, the pin does not wait for its time-out: it is kept for about as long as it was
+        read, for parts that are read again.
+        """
         number = self._connection.next_number()
         self._connection.call(scans.PartRead(number, self.pinned.pin, part, parts), scans.Released)
 
@@ -312,11 +317,11 @@ class Scanner:
         return self._connection.call(scans.Renew(self._connection.next_number(), pins), scans.Released).gone
 
     def release(self) -> None:
-        """Nobody reads the pin any more, anywhere."""
+        """Release the pin, which no process reads any more."""
         self._connection.call(scans.Release(self._connection.next_number(), self.pinned.pin), scans.Released)
 
     def close(self) -> None:
-        """The pin stays."""
+        """Close the connection; the pin stays."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -327,10 +332,12 @@ class Scanner:
 
 
 class _Connection:
-    """Requests go out at once; each is answered when it is waited for. What was asked on a connection that
-    broke is asked again on the next one.
+    """A connection to the scan process of a worker, for one thread.
 
-    It is no Dealer, since its caller blocks and has no loop, and a scan process is told no hello.
+    Requests go out at once; each is answered when it is waited for. What was asked on a connection that broke
+    is asked again on the next one.
+
+    It is no Dealer, since its caller blocks and has no loop, and a scan process is sent no hello.
     """
 
     def __init__(self, pinned: PinnedGroup, key: ClusterKey | None, timeout: float) -> None:
@@ -339,9 +346,9 @@ class _Connection:
         self._key = key
         self._timeout = timeout
         self._numbers = itertools.count(1)
-        #: Not answered yet.
+        #: Requests that are not answered yet, by number.
         self._asked: dict[int, scans.ToScans] = {}
-        #: Answered, and not waited for yet.
+        #: Answers that were not waited for yet, by number of the request.
         self._answers: dict[int, tuple[scans.FromScans, list[bytes]]] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._connects = 0
@@ -375,7 +382,7 @@ class _Connection:
                 raise PeerError(f"worker {self._pinned.worker} answers with {type(reply).__name__}")
 
     def forget(self, number: int) -> None:
-        """Nobody waits for that answer."""
+        """Drop a request and its answer, which no caller waits for."""
         self._asked.pop(number, None)
         self._answers.pop(number, None)
 
@@ -400,7 +407,7 @@ class _Connection:
         try:
             self._link.socket.send(scans.encode(message), zmq.NOBLOCK)
         except zmq.Again:
-            # The connection is lost, which its monitor tells when an answer is waited for.
+            # The connection is lost, which its monitor reports when an answer is waited for.
             return
 
     def _receive(self, deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""Keys and values of PStates as text and as JSON: for who reads them without the module's code.
+"""Keys and values of PStates as text and as JSON, for people who read them without the module's code.
 
 Keys are written as text and read by the declared type: ``7``, ``2.5``, ``true``, ``2026-01-31``; bytes in
 base64, tuples as JSON lists. Values become what JSON can say.
@@ -22,16 +22,16 @@ Collection: TypeAlias = types.Dict | types.Set | types.List
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a path leads to."""
+    """What a path of keys leads to in a PState."""
 
     path: list[Any]
     collection: Collection | None
-    """None: a value, or the member of a set."""
+    """Type of the dict, set or list there; None for a value, or the member of a set."""
     is_member: bool = False
 
 
 class KeyRange:
-    """The keys that are wanted, as values."""
+    """A range of keys, given as text and converted by the type of the collection."""
 
     def __init__(
         self,
@@ -56,11 +56,12 @@ class KeyRange:
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """As readers take them."""
+        """The range as keyword arguments for a :class:`PStateReader`."""
         return {"prefix": self.prefix, "start": self.start, "end": self.end, "after": self.after}
 
 
 def find(type_: Type, keys: Sequence[str]) -> Found:
+    """Follow keys, given as text, through the type of a PState. Raises UsageError where they lead nowhere."""
     path: list[Any] = []
     for number, text in enumerate(keys):
         is_last = number == len(keys) - 1
@@ -78,7 +79,7 @@ def find(type_: Type, keys: Sequence[str]) -> Found:
 
 
 def read_key(type_: Type, text: str) -> Any:
-    """Raises UsageError."""
+    """Return a key that was written as text, by its declared type. Raises UsageError if it is none."""
     try:
         if isinstance(type_, types.Tuple | types.Run):
             return msgspec.convert(msgspec.json.decode(text), python_type(type_), strict=False)
@@ -94,7 +95,7 @@ def _is_text(type_: Type) -> bool:
 
 
 def _beginning(type_: types.Tuple | types.Run, text: str) -> tuple[Any, ...]:
-    """The first members of a tuple, as JSON."""
+    """Return the first members of a tuple that was written as a JSON list."""
     try:
         members = msgspec.json.decode(text, type=list[Any])
         kinds = (
@@ -125,6 +126,7 @@ def entries(
     range_: KeyRange,
     limit: int,
 ) -> Iterator[tuple[Any, ...]]:
+    """Iterate over the entries of a dict, the members of a set, or the positions and elements of a list."""
     match type_:
         case types.Dict():
             yield from reader.items(*path, **range_.bounds, limit=limit)
@@ -138,7 +140,7 @@ def entries(
 
 
 def plain(value: Any) -> Any:
-    """What JSON can say: a dict with keys that are no text becomes a list of pairs."""
+    """Convert a value to what JSON can say: a dict with keys that are no text becomes a list of pairs."""
     match value:
         case dict() if all(isinstance(key, str) for key in value):
             return {key: plain(each) for key, each in value.items()}
