@@ -65,8 +65,7 @@ class Followers(dict[WorkerId, Progress]):
         return max(near_lag, self.replica.apply_offset - progress.pinned)
 
     def forget_strangers(self) -> None:
-        """Forget followers that are neither assigned nor members; nothing more is sent to or kept for
-        them."""
+        """Forget followers that are neither assigned nor members; nothing more is sent or kept for them."""
         for worker in sorted(self.keys() - self.leader.membership.concerned):
             del self[worker]
             self.replica.emit(effects.StopServing(to=worker))

@@ -102,8 +102,7 @@ class Handover:
         self.retry_at = Millis(replica.now + replica.settings.retry_ms)
 
     def record_read(self, token: int) -> None:
-        """Resume if this read settles the hand-over: it failed, for the epoch did not move and we still
-        lead."""
+        """Resume if this read settles the hand-over: it failed, for we still lead the same epoch."""
         if self.sent is not None and token == self.sent.settling:
             self.leader.resume("the compare-and-set failed")
 

@@ -84,8 +84,7 @@ class Membership:
         return self.replica.guards.plan_is_current(self.replica.known_record.plan, self.replica.plan)
 
     def may_leave(self) -> bool:
-        """Whether a leader that is not assigned may go: all that are assigned are in, and no change is
-        open."""
+        """Whether a leader that is not assigned may go: all assigned replicas are in, no change is open."""
         return self.change is None and self._is_current and self._all_are_in(self.committed)
 
     def _all_are_in(self, members: AbstractSet[Member]) -> bool:

@@ -29,8 +29,7 @@ class Progress:
         self.member = Member(worker, storage)
         #: The attempt of the Hello that this progress answers; messages of earlier ones are void.
         self.attempt = attempt
-        #: End of what is durable there and equal to our log, by a confirmation of this epoch; None before
-        #: one.
+        #: End of what is durable there and equal to our log, as confirmed in this epoch; None before that.
         self.confirmed: Offset | None = None
         #: Where the next entries to send begin.
         self.next = Offset(0)
