@@ -51,8 +51,7 @@ class Spool:
         self.source: int | None = None
 
     def is_copy_of(self, source: Path) -> None:
-        """Note the file that this is a copy of; its bytes may be sent instead where they are still the
-        same."""
+        """Note the file that this is a copy of; its bytes may be sent instead where they are the same."""
         self.source = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self.source)
 

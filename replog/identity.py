@@ -1,4 +1,4 @@
-"""Who a replica's folder is.
+"""The identity of a replica's folder: which replica it is, and whether it can be trusted.
 
 The group's record lists ISR members by worker *and storage id*. The id stands for the promise that
 everything this replica ever confirmed is still here; whoever cannot keep the promise must come back

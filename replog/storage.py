@@ -69,18 +69,16 @@ class Storage(Protocol):
         ...
 
     def read(self, start: Offset, end: Offset, max_bytes: int) -> Chunk:
-        """Read whole frames from ``start`` (a frame boundary) up to ``end``: at least one, then as many as
-        fit.
+        """Read whole frames from ``start`` (a frame boundary) up to ``end``, at least one.
 
         More than one only within ``max_bytes``. Raises StorageCorrupt if what is on disk fails its checksum.
         """
         ...
 
     def absent(self, start: Offset, max_bytes: int) -> Callable[[], None] | None:
-        """None if a :meth:`read` from ``start`` does not wait for the disk; else a function that waits
-        instead.
+        """None if a :meth:`read` from ``start`` does not wait for the disk; else a function to call first.
 
-        It is called once, on any thread.
+        The function does the waiting instead, once and on any thread.
         """
         ...
 

@@ -118,8 +118,9 @@ class AppliedState:
         return cls(opened, pool)
 
     def close(self) -> None:
-        """Close the files after the reads that are running; checkpoint before, to make what was applied
-        durable.
+        """Close the files after the reads that are running.
+
+        What was applied stays; to make it durable, checkpoint before.
 
         Calls to apply or read meanwhile are refused at once: images are copied for minutes.
         """
@@ -164,10 +165,10 @@ class AppliedState:
     # Writing.
 
     def move(self, grouping: int, end: Offset) -> None:
-        """Let the tasks, sealed for this grouping in the logs they come from, go on in one beginning at
-        ``end``.
+        """Let the tasks go on in the log of another grouping, which begins at ``end``.
 
-        May be done again after a crash: a task that has moved is there already.
+        Each is sealed for that grouping in the log that it comes from. May be done again after a
+        crash: a task that has moved is there already.
 
         Raises StateCorrupt if a task is neither sealed for it nor there.
         """

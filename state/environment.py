@@ -59,7 +59,7 @@ SPARE_BYTES = 16 * 1024 * 1024
 _META_PAGES = 2
 PLENTY_BYTES = 1024 * 1024 * 1024
 PLENTY_SECONDS = 0.1
-"""For so long after PLENTY_BYTES were found free, the disk is not looked at again.
+"""Time for which the disk is not looked at again after PLENTY_BYTES were found free.
 
 So much space does not go in so little time.
 """

@@ -405,8 +405,7 @@ class TaskState:
     def look_up(
         self, pstate: str, keys: Iterable[bytes], *, max_bytes: int, wait: bool = True
     ) -> tuple[list[bytes | None], Offset]:
-        """Read the values of these rows, as of one moment, and the offset that the file says was applied
-        then.
+        """Read the values of these rows, as of one moment, and the applied offset of the file then.
 
         Of the first so many keys: one that fills ``max_bytes`` is the last. Without ``wait``, raises
         WouldWait if they are not to be had at once.

@@ -205,7 +205,7 @@ def may_stand_unclean(member_alive: bool) -> bool:
 
 
 def yields_to(theirs: tuple[Epoch, Offset], ours: tuple[Epoch, Offset]) -> bool:
-    """Of several replicas outside the ISR, the longest log goes first.
+    """Whether a candidate outside the ISR yields to another: the longest log goes first.
 
     That is the log of the latest epoch, and among those the one that reaches furthest.
     """
@@ -439,8 +439,7 @@ def factor_in_force(recorded: int, assigned: int) -> int:
 
 
 def may_delete(record: GroupRecord, worker: WorkerId, plan: int) -> bool:
-    """A replica that ``plan`` leaves out may be deleted once the record follows that plan and does not list
-    it.
+    """A replica that ``plan`` leaves out may be deleted once the record follows that plan without it.
 
     A record that follows a later plan will do as well.
     """

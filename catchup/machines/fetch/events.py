@@ -1,4 +1,4 @@
-"""What a transfer to a follower is told."""
+"""What a transfer to a follower takes in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the leader's side of all transfers is told."""
+"""What the leader's side of all transfers takes in."""
 
 from __future__ import annotations
 

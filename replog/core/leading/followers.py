@@ -1,4 +1,4 @@
-"""A leader's followers: who has come, what each holds and is told, and from where the log is kept for it."""
+"""A leader's followers: which have come, what each holds and gets, from where the log is kept for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads that a leader answers, and what it assures followers of, who answer reads too: both under its lease.
+"""Reads that a leader answers under its lease, and what it assures followers of, which answer reads too.
 
 The lease is looked at after the state was sampled, by a clock that was read after that. And the state is
 sampled when it has all that was acknowledged before the read came.
