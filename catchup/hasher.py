@@ -29,15 +29,15 @@ from xxhash import xxh3_128_digest
 HASH_BYTES = 16
 READ_BYTES = 1024 * 1024
 ALIGNED_BYTES = 4096
-"""Of positions, lengths and memory: what every disk accepts past the page cache."""
+"""Alignment of positions, lengths and memory that every disk accepts past the page cache."""
 NICENESS = 5
 _BUFFERS = 4
-"""Writes of a copy that are under way at once: a disk that others use too serves who has asked for most."""
+"""Writes of a copy that are under way at once: a shared disk serves best the process with the most."""
 _AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def be_nice(*, as_session: bool = False) -> None:
-    """The calling thread, and what it starts from now on, gives way to those that answer clients.
+    """Let the calling thread, and what it starts from now on, give way to those that answer clients.
 
     ``as_session`` is for a process that leads a session of its own. Where Linux shares out processors by
     sessions first (autogroup), niceness counts inside of one only: a process that stays in its worker's takes
@@ -51,7 +51,7 @@ def be_nice(*, as_session: bool = False) -> None:
 
 
 def open_direct(path: Path, flags: int) -> int:
-    """A descriptor that goes past the page cache, if the file system knows that."""
+    """Open a descriptor that goes past the page cache, if the file system supports that."""
     try:
         return os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -61,15 +61,20 @@ def open_direct(path: Path, flags: int) -> int:
 
 
 def is_direct(fd: int) -> bool:
+    """Whether the descriptor goes past the page cache."""
     return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT)
 
 
 def is_aligned(position: int, length: int) -> bool:
+    """Whether a range can be read or written past the page cache."""
     return position % ALIGNED_BYTES == length % ALIGNED_BYTES == 0
 
 
 def write(fd: int, data: memoryview, position: int) -> None:
-    """All of it. What cannot go past the page cache goes through it, and so does all that comes later."""
+    """Write all of the data, through the page cache if it cannot go past it.
+
+    Then all that comes later goes through it, too.
+    """
     while len(data):
         try:
             written = os.pwrite(fd, data, position)
@@ -82,13 +87,17 @@ def write(fd: int, data: memoryview, position: int) -> None:
 
 
 def hashes_in(piece: memoryview, block_bytes: int, seed: int) -> bytes:
+    """Hashes of the blocks of a piece, one after the other."""
     return b"".join(
         [xxh3_128_digest(piece[at : at + block_bytes], seed) for at in range(0, len(piece), block_bytes)]
     )
 
 
 def hashes_of_file(fd: int, size_bytes: int, block_bytes: int, seed: int) -> Iterator[bytes]:
-    """Each piece lies where the one before was: it is hashed while it is in the processor's cache."""
+    """Yield the hashes of a file's blocks, piece by piece.
+
+    Each piece is read to where the one before was, and hashed while it is in the processor's cache.
+    """
     piece_bytes = _piece_bytes(block_bytes)
     buffer = memoryview(bytearray(min(piece_bytes, size_bytes)))
     for position in range(0, size_bytes, piece_bytes):
@@ -107,9 +116,9 @@ def _say(hashes: bytes) -> None:
 
 
 def _copy(source: Path, size_bytes: int, fd: int, block_bytes: int, seed: int) -> None:
-    """A file to another one, but for its head, which comes from standard input.
+    """Copy a file to another one, but for its head, which comes from standard input.
 
-    Hashes are told when the blocks are in the file.
+    Hashes are written out when their blocks are in the file.
     """
     piece_bytes = _piece_bytes(block_bytes)
     buffers = [memoryview(mmap.mmap(-1, piece_bytes)) for _ in range(_BUFFERS)]

@@ -17,11 +17,11 @@ from stretto.catchup.hasher import READ_BYTES
 from stretto.state.environment import StandingFile
 
 SMALL_BYTES = 4 << 20
-"""Below this a process is not worth its start."""
+"""Size below which a process is not worth its start."""
 
 
 def hashes_of(fd: int, size_bytes: int, block_bytes: int, seed: int) -> bytes:
-    """Of the first ``size_bytes`` of a file, whose position is not used. Blocks until done."""
+    """Hash the blocks of the first ``size_bytes`` of a file, whose position is not used; waits for it."""
     if size_bytes <= SMALL_BYTES:
         return b"".join(hasher.hashes_of_file(fd, size_bytes, block_bytes, seed))
     process = _start(["file", str(size_bytes), str(block_bytes), str(seed)], stdin=fd)
@@ -39,8 +39,8 @@ def copy_and_hash(
 ) -> bytes:
     """Have a file copied to another one, and return the hashes of its blocks.
 
-    ``on_growth`` is given those of the blocks that are in the file, whenever there are more: always the same
-    list, which goes on growing. What it raises ends the copy.
+    ``on_growth`` is called with the hashes of the blocks that are in the file, whenever there are more:
+    always the same list, which goes on growing. What it raises ends the copy.
     """
     arguments = ["copy", str(source.path), str(source.size_bytes), str(fd), str(block_bytes), str(seed)]
     with _start(arguments, stdin=subprocess.PIPE, pass_fds=(fd,)) as process:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Meter(Protocol):
-    """Counts what happens to a replica."""
+    """Counter of what happens to a replica."""
 
     def counted(self, event: str, times: int = 1) -> None: ...
 
@@ -42,7 +42,7 @@ class HostedReplica(Protocol):
 
     @property
     def replica(self) -> Replica:
-        """The core. It is changed by :meth:`step` only."""
+        """The core of the replica. Only :meth:`step` changes it."""
         ...
 
     @property
@@ -60,29 +60,30 @@ class HostedReplica(Protocol):
     def step(self, event: Event) -> None: ...
 
     def storage_failed(self, error: StorageError | StorageCorrupt) -> None:
-        """Its log cannot be read: it stops."""
+        """Stop the replica, whose log cannot be read."""
         ...
 
     def install_failed(self) -> None:
-        """It asked for an installation, and goes on with the state that it has."""
+        """Let the replica, which asked for an installation, go on with the state that it has."""
         ...
 
 
 class Installation(Protocol):
-    """A leader's state takes the place of a replica's own. The replica waits until it is told the end."""
+    """Replacement of a replica's own state by a leader's; meanwhile the replica waits."""
 
     def carry_out(self, install: Install) -> None:
-        """On a thread: close the replica's files, replace them by what is staged, and open these.
+        """Close the replica's files, replace them by what is staged, and open these; runs on a thread.
 
-        Raises OSError or StrettoError."""
+        Raises OSError or StrettoError.
+        """
         ...
 
     def finish(self, history: tuple[EpochStart, ...]) -> None:
-        """On the loop: the replica goes on with what was installed."""
+        """Let the replica go on with what was installed; runs on the loop."""
         ...
 
     def fail(self, why: str) -> None:
-        """On the loop: the replica stops, and its folder is opened again."""
+        """Stop the replica, and have its folder opened again; runs on the loop."""
         ...
 
 
@@ -95,10 +96,10 @@ class Replicas(Protocol):
 
 
 class Applier(Protocol):
-    """What writes the applied states."""
+    """The part of the worker that writes the applied states."""
 
     def after_applied(self, function: Callable[[], None]) -> None:
-        """Run it on the loop when everything that waits to be applied is."""
+        """Run a function on the loop once everything that waits to be applied is."""
         ...
 
 
@@ -116,7 +117,7 @@ class Host(Protocol):
 
     @property
     def groups(self) -> Mapping[GroupKey, HostedReplica]:
-        """The replicas that run."""
+        """The worker's replicas that run, by group."""
         ...
 
     @property
@@ -126,5 +127,5 @@ class Host(Protocol):
     def applier(self) -> Applier: ...
 
     def option(self, name: str) -> Any:
-        """Its value in force for the worker's module."""
+        """Value of an option in force for the worker's module."""
         ...

@@ -28,34 +28,35 @@ from stretto.wire.catchup import Run
 
 SPOOL = "spool"
 GROWTH_BYTES = 8 << 20
-"""How often it is told how far an image has come."""
+"""How many bytes an image grows by before its growth is reported again."""
 SPOOL_SPARE_BYTES = 64 << 20
 """Free space on the leader's disk that no image may take."""
 LARGE_BYTES = 64 * 1024
-"""Of a piece that is better read past the page cache."""
+"""Size from which a piece is better read past the page cache."""
 
 Pieces: TypeAlias = tuple[tuple[int, int], ...]
-"""Of a spool file: position and length of each."""
+"""Position and length of each piece of a spool file."""
 
 
 class Spool:
-    """The file of an image, from when it is being made."""
+    """The file of an image, from the moment it begins to be made."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         weakref.finalize(self, os.close, self.fd)
-        #: Past the page cache.
+        #: Descriptor of the same file that goes past the page cache.
         self.direct = open_direct(path, os.O_RDWR)
         weakref.finalize(self, os.close, self.direct)
-        #: The file that it is a copy of. What is there may have changed since.
+        #: Descriptor of the file that this is a copy of. What is there may have changed since.
         self.source: int | None = None
 
     def is_copy_of(self, source: Path) -> None:
+        """Note the file that this is a copy of; its bytes may be sent instead where they are the same."""
         self.source = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self.source)
 
     def fd_for(self, pieces: Pieces) -> int:
-        """To read them from: much at once past the page cache, a little here and there through it."""
+        """Descriptor to read these pieces from: much at once past the page cache, a little through it."""
         large = all(length >= LARGE_BYTES and is_aligned(start, length) for start, length in pieces)
         return self.direct if large else self.fd
 
@@ -71,7 +72,10 @@ class Spool:
 
 @dataclass(eq=False)
 class SpooledImage:
-    """``described`` answers the question that it was made for; ``listed`` is the list that goes with it."""
+    """An image that is made.
+
+    ``described`` answers the question that it was made for; ``listed`` is the list that goes with it.
+    """
 
     spool: Spool
     described: catchup.Image
@@ -80,6 +84,7 @@ class SpooledImage:
     listed: bytes
 
     def pieces(self, runs: tuple[Run, ...]) -> Pieces:
+        """Where the blocks of these runs are in the spool file."""
         return _pieces(runs, self.described.size_bytes, self.described.block_bytes)
 
     def hashes_of(self, runs: tuple[Run, ...]) -> bytes:
@@ -88,13 +93,14 @@ class SpooledImage:
 
 @dataclass(eq=False)
 class GrowingImage:
-    """One that is being made, as far as ``described`` tells."""
+    """An image that is being made, as far as ``described`` says."""
 
     spool: Spool
     described: catchup.Growing
     hashes: bytearray
 
     def pieces(self, runs: tuple[Run, ...]) -> Pieces:
+        """Where the blocks of these runs are in the spool file."""
         block_bytes = self.described.block_bytes
         return _pieces(runs, self.described.blocks * block_bytes, block_bytes)
 
@@ -119,9 +125,10 @@ def make_image(
     previous: SpooledImage | None,
     on_growth: Callable[[GrowingImage], None] = lambda _: None,
 ) -> SpooledImage:
-    """Blocks on the disk. ``previous`` is of the round before; raises StorageError or OSError.
+    """Make an image of a task's state in a spool file. Blocks on the disk.
 
-    ``on_growth`` is called on this thread, now and then, while an image of some size is made.
+    ``previous`` is of the round before. ``on_growth`` is called on this thread, now and then, while an image
+    of some size is made. Raises StorageError or OSError.
     """
     transaction = state.transaction(ask.task)
     if previous is not None and previous.transaction == transaction:
@@ -172,7 +179,7 @@ def make_image(
 
 
 class _Progress:
-    """Tells how far an image has come, every ``GROWTH_BYTES``."""
+    """Reports how far an image has come, every ``GROWTH_BYTES``."""
 
     def __init__(
         self,
@@ -208,7 +215,10 @@ class _Progress:
 
 
 def _require_space(folder: Path, size_bytes: int) -> None:
-    """A leader does not fill its own disk: what it writes its log to matters more than a follower's state."""
+    """Raise NoSpace if an image would fill the leader's own disk.
+
+    What it writes its log to matters more than a follower's state.
+    """
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if free < size_bytes + SPOOL_SPARE_BYTES:
@@ -224,10 +234,10 @@ def _check_hashed(hashes: bytes, count: int) -> None:
 
 
 def remove_spools(folder: Path) -> None:
-    """What a process that was killed in the middle of a copy left."""
+    """Remove what a process that was killed in the middle of a copy left."""
     shutil.rmtree(folder / SPOOL, ignore_errors=True)
 
 
 def task_folder(folder: Path, task: TaskId) -> Path:
-    """Where the environment of a task is, within the folder of a state."""
+    """Folder of a task's environment, within the folder of a state."""
     return folder / f"task-{task}"

@@ -37,17 +37,17 @@ OUTGOING = "outgoing"
 
 
 class Install(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the file."""
+    """Content of the file that says which state is being installed."""
 
     storage_id: StorageId
-    """Of the folder that it was written for; it means nothing to any other."""
+    """Id of the folder that it was written for; it means nothing to any other."""
     end: Offset
     before: EpochStart | None
     """The epoch that ran just below ``end``."""
 
 
 def steps(replica: Path, install: Install) -> Iterator[None]:
-    """Everything, in order; it may stop between any two steps."""
+    """Carry out an installation step by step, in order; it may stop between any two steps."""
     content = msgspec.json.encode(install)
     folder = OsFolder(replica)
     replace_durably(folder, INSTALL, b"%s\n%08x\n" % (content, crc32c(content))).close()
@@ -58,12 +58,13 @@ def steps(replica: Path, install: Install) -> Iterator[None]:
 
 
 def carry_out(replica: Path, install: Install) -> None:
+    """Carry out an installation to its end."""
     for _ in steps(replica, install):
         pass
 
 
 def resume(replica: Path, storage_id: StorageId) -> bool:
-    """Finish what a crash interrupted; whether there was anything to finish.
+    """Finish an installation that a crash interrupted; True if there was one to finish.
 
     Raises StorageCorrupt if it cannot be read.
     """

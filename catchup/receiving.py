@@ -33,8 +33,7 @@ from stretto.wire import messages as wire
 log = structlog.get_logger()
 
 AGAIN = Backoff(first_ms=1_000, most_ms=30_000)
-"""From the failure of a transfer to the next one, and from one look at a full disk to the next: twice as long
-each time, up to this."""
+"""Back-off from a failed transfer to the next one, and from one look at a full disk to the next."""
 RATE_MS = 1_000
 
 T = TypeVar("T")
@@ -42,19 +41,20 @@ T = TypeVar("T")
 
 @dataclass
 class Rate:
-    """Bytes per second, of a total that grows."""
+    """Rate, in bytes per second, at which a total grows."""
 
     at: Millis
     total_bytes: int = 0
     bytes_per_second: int = 0
 
     def measure(self, total_bytes: int, now: Millis) -> None:
+        """Take in the total now; at most once a second."""
         if now - self.at >= RATE_MS:
             self.bytes_per_second = self._since(total_bytes, now)
             self.at, self.total_bytes = now, total_bytes
 
     def now(self, total_bytes: int, now: Millis) -> int:
-        """What was last measured, unless that is a while ago: then nothing has come, or little."""
+        """The rate last measured; if that is a while ago, that since then, as little or nothing has come."""
         return self.bytes_per_second if now - self.at < 2 * RATE_MS else self._since(total_bytes, now)
 
     def _since(self, total_bytes: int, now: Millis) -> int:
@@ -63,7 +63,7 @@ class Rate:
 
 @dataclass(eq=False)
 class Receiving:
-    """One transfer to a replica of ours."""
+    """One transfer to a replica of this worker."""
 
     group: HostedReplica
     leader: WorkerId
@@ -72,10 +72,10 @@ class Receiving:
     fetch: fetch.Fetch
     staging: Staging
     begun_at: Millis
-    #: What it waits for, in a sentence.
+    #: What the transfer waits for, in a sentence.
     waits: str = ""
     looks: int = 0
-    #: Threads that are at work for it.
+    #: Number of threads that are at work for it.
     working: int = 0
     told_at: Millis = Millis(0)
     deadline: Millis | None = None
@@ -96,7 +96,7 @@ class Receiving:
 
 
 class StateReceiving:
-    """All transfers to the replicas of a worker. All methods are the loop's."""
+    """All transfers to the replicas of a worker. Only the loop calls its methods."""
 
     def __init__(self, host: Host, threads: CatchupThreads) -> None:
         self._host = host
@@ -105,18 +105,21 @@ class StateReceiving:
         self._receiving: dict[GroupKey, Receiving] = {}
         #: The latest staging of each group, whose files the next one takes over.
         self._stagings: dict[GroupKey, Staging] = {}
-        #: Groups of which nothing is staged.
+        #: Groups for which nothing is staged.
         self._tidy: set[GroupKey] = set()
-        #: Transfers to each group that failed since the last one that did not.
+        #: For each group, the transfers that failed since the last one that did not.
         self._failures: dict[GroupKey, int] = {}
 
     def close(self) -> None:
-        """Close what is staged, when nobody works for it any more."""
+        """Close what is staged, once no thread works for it any more."""
         for staging in self._stagings.values():
             staging.close()
 
     def on_group_closed(self, key: GroupKey) -> None:
-        """The replica stopped, or is here no more. What is staged stays, in case it comes back."""
+        """End the transfer to a replica that stopped or is here no more.
+
+        What is staged stays, in case it comes back.
+        """
         self._receiving.pop(key, None)
         self._tidy.discard(key)
         staging = self._stagings.get(key)
@@ -124,8 +127,7 @@ class StateReceiving:
             self._threads.run(staging.close, lambda result: self._on_staging_closed(key, staging, result))
 
     def on_replica_changed(self, group: HostedReplica) -> None:
-        """Its role may be another. One that is in sync has no use for what was staged, be it by an earlier
-        process."""
+        """Discard what was staged for a replica that is in sync now, be it by an earlier process."""
         key = group.key
         if key in self._tidy or group.replica.role_name not in (RoleName.FOLLOWER, RoleName.LEADER):
             return
@@ -138,7 +140,7 @@ class StateReceiving:
         self._threads.run(staging.discard, lambda result: self._on_staging_closed(key, staging, result))
 
     def _on_staging_closed(self, key: GroupKey, staging: Staging, result: Exception | None) -> None:
-        """Unless another transfer has taken its place."""
+        """Forget a staging that is closed, unless another transfer has taken its place."""
         if self._stagings.get(key) is staging:
             del self._stagings[key]
         if isinstance(result, OSError):
@@ -149,7 +151,7 @@ class StateReceiving:
     def on_answer(
         self, group: HostedReplica, leader: WorkerId, message: catchup.Answer, body: memoryview
     ) -> None:
-        """An answer to a transfer that is over finds nobody."""
+        """Take in a leader's answer, unless its transfer is over."""
         receiving = self._receiving.get(group.key)
         if receiving is not None and leader == receiving.leader and receiving.fetch.belongs(message):
             self._take_answer(receiving, message, body)
@@ -208,8 +210,11 @@ class StateReceiving:
         self._loop.call_after(_alive_ms(receiving), self._keep_alive, receiving)
 
     def _keep_alive(self, receiving: Receiving) -> None:
-        """Nobody hears of a transfer while its files are hashed or its state is put together. That may take
-        longer than the core and the leader wait for a sign of life."""
+        """Report progress of a transfer while threads work for it.
+
+        Nobody hears of it while its files are hashed or its state is put together. That may take longer than
+        the core and the leader wait for a sign of life.
+        """
         if self._is_current(receiving):
             if receiving.working:
                 self._tell_progress(receiving)
@@ -305,7 +310,7 @@ class StateReceiving:
     def _run(
         self, receiving: Receiving, work: Callable[[], T], then: Callable[[T | Exception], None]
     ) -> None:
-        """On a thread; meanwhile the transfer is kept alive."""
+        """Do work on a thread; meanwhile the transfer is kept alive."""
 
         def done(result: T | Exception) -> None:
             receiving.working -= 1
@@ -323,7 +328,7 @@ class StateReceiving:
             self._fail(receiving, sentence_of(error))
 
     def _no_room(self, receiving: Receiving, error: NoSpace) -> None:
-        """The leader need not keep anything for us meanwhile."""
+        """End the transfer for lack of room; the leader need not keep anything for it meanwhile."""
         if self._is_current(receiving) and receiving.fetch.failed is None:
             key = receiving.group.key
             # If it comes to this again and again, in spite of the room that was found.
@@ -356,7 +361,10 @@ class StateReceiving:
         self._threads.run(lambda: receiving.staging.make_room(sizes), then)
 
     def _wait_for_room(self, receiving: Receiving, why: str) -> None:
-        """The core is told that this goes on: it must not ask for a state that has no place to go."""
+        """Look for room again later.
+
+        The core is told that the transfer goes on: it must not ask for a state that has no place to go.
+        """
         group = receiving.group
         receiving.waits = why
         wait_ms = min(AGAIN.after(receiving.looks), group.replica.settings.state_timeout_ms // 2)
@@ -408,7 +416,10 @@ class StateReceiving:
     # Installing.
 
     def install(self, group: HostedReplica, end: Offset) -> None:
-        """The group waits: nothing of it is applied or written until it hears how this ended."""
+        """Replace a replica's state by the one that arrived.
+
+        The group waits: nothing of it is applied or written until it hears how this ended.
+        """
         receiving = self._receiving.get(group.key)
         if receiving is None or receiving.end != end:
             group.install_failed()

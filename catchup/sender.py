@@ -44,13 +44,15 @@ log = structlog.get_logger()
 
 
 class Key(msgspec.Struct, frozen=True, tag=True):
-    """First of all, if the cluster has one."""
+    """The cluster's key, if it has one: the first command to the sender."""
 
     public: bytes
     secret: bytes
 
 
 class Part(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """A part of an image to send to a follower."""
+
     to: WorkerId
     address: str
     hello: wire.Hello
@@ -58,17 +60,17 @@ class Part(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     pieces: tuple[tuple[int, int], ...]
     """Position and length in the file, for each piece of the body."""
     hashes: bytes
-    """Of the body's blocks."""
+    """Hashes of the body's blocks."""
     block_bytes: int
     seed: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """First of the sender's answers."""
+    """The sender can take parts: its first answer."""
 
 
 class Unread(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a part whose body is not there."""
+    """The body of a part could not be read."""
 
     to: WorkerId
     message: wire.Catchup
@@ -81,7 +83,7 @@ _answer = msgspec.msgpack.Decoder(Ready | Unread)
 
 
 class Sender:
-    """As its worker sees it, over all its lives. All methods are the loop's."""
+    """The sending process as its worker sees it, over all its lives. Only the loop calls its methods."""
 
     def __init__(self, loop: Loop, key: ClusterKey | None, on_unread: Callable[[Unread], None]) -> None:
         self._loop = loop
@@ -90,7 +92,7 @@ class Sender:
         self._life: _Life | None = None
 
     def start(self) -> None:
-        """Unless it runs. If it cannot be started, it is never ready."""
+        """Start the process unless it runs. If it cannot be started, it is never ready."""
         if self._life is None:
             try:
                 self._life = _Life(self._loop, self._on_unread, self._on_death)
@@ -101,20 +103,20 @@ class Sender:
                 self._life.tell(Key(self._key.public, self._key.secret))
 
     def send(self, part: Part, spool: int, source: int | None = None) -> bool:
-        """False if it is not ready. ``source`` is a file that may have the body, too."""
+        """Send a part; False if the process is not ready. ``source`` is a file that may have its body."""
         if self._life is None or not self._life.is_ready:
             return False
         self._life.tell(part, *((spool,) if source is None else (spool, source)))
         return True
 
     def end(self) -> None:
-        """There is nothing more to send."""
+        """Let the process end: there is nothing more to send."""
         if self._life is not None:
             self._life.end()
             self._life = None
 
     def close(self) -> None:
-        """And wait for that."""
+        """Kill the process, and wait for its end."""
         life, self._life = self._life, None
         if life is not None:
             life.close()
@@ -126,7 +128,7 @@ class Sender:
 
 
 class _Life:
-    """One process. Its end is told by a pidfd."""
+    """One sending process, whose end is reported by a pidfd."""
 
     def __init__(
         self, loop: Loop, on_unread: Callable[[Unread], None], on_death: Callable[[_Life], None]
@@ -190,7 +192,7 @@ class _Life:
         os.close(self._pidfd)
 
     def end(self) -> None:
-        """It goes when it is heard no more."""
+        """Hang up on the process, which then ends by itself."""
         self._hang_up()
 
     def close(self) -> None:
@@ -210,7 +212,7 @@ class _Child:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._key: ClusterKey | None = None
         self._dealers: dict[tuple[str, wire.Hello], Dealer] = {}
-        #: Aligned, for files that are read past the page cache.
+        #: Aligned memory, for files that are read past the page cache.
         self._buffer = memoryview(mmap.mmap(-1, 1 << 20))
         self._loop.register(parent.fileno(), self._receive)
 

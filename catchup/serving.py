@@ -31,22 +31,22 @@ log = structlog.get_logger()
 
 SHARE = "catchup"
 SHARE_MS = 500
-"""How often the workers of a node look how many of them send state."""
+"""How often, in milliseconds, a worker looks how many workers of its node send state."""
 
 
 @dataclass(eq=False)
 class Serving:
-    """The images of one transfer from us."""
+    """The images of one transfer that this worker serves."""
 
     attempt: int
     images: dict[TaskId, SpooledImage] = field(default_factory=dict)
     growing: dict[TaskId, GrowingImage] = field(default_factory=dict)
-    #: Nobody waits for images that are still being made.
+    #: Whether the transfer is over, so that nobody waits for images that are still being made.
     is_over: bool = False
 
 
 class StateServing:
-    """All transfers from the replicas that a worker leads. All methods are the loop's."""
+    """All transfers from the replicas that a worker leads. Only the loop calls its methods."""
 
     def __init__(
         self, host: Host, threads: CatchupThreads, *, node_dir: Path | None, key: ClusterKey | None
@@ -55,7 +55,7 @@ class StateServing:
         self._threads = threads
         self._loop = host.loop
         self._share = NodeShare(node_dir / SHARE, host.worker) if node_dir is not None else None
-        #: Workers of this node that send, and whether that is being looked at.
+        #: Number of workers of this node that send, and whether that is being looked at.
         self._senders = 1
         self._is_looking = False
         self._serve = serve.Serve(self._limit(), Millis(self._loop.now))
@@ -70,7 +70,7 @@ class StateServing:
         self._sender.close()
 
     def close(self) -> None:
-        """Let go of the node's allowance, when nobody works for it any more."""
+        """Let go of the node's allowance, once no thread works for it any more."""
         if self._share is not None:
             self._share.close()
 
@@ -86,7 +86,7 @@ class StateServing:
         )
 
     def on_ask(self, group: HostedReplica, follower: WorkerId, message: catchup.Ask) -> None:
-        """A follower asks for something, or says how it is getting on."""
+        """Take in a question of a follower, or its report of how far it is."""
         leader = group.replica.leading
         leads = leader.epoch if leader is not None else None
         if leads != message.epoch:
@@ -95,7 +95,7 @@ class StateServing:
         self._step_serve(serve.Heard(key=(group.key, follower), message=message, applied=applied))
 
     def on_group_closed(self, key: GroupKey) -> None:
-        """The replica stopped, or is here no more: its transfers end."""
+        """End the transfers of a replica that stopped or is here no more."""
         self._step_serve(serve.LeadershipEnded(group=key))
 
     def serve_state(self, group: HostedReplica, effect: effects.ServeState) -> None:
@@ -114,7 +114,7 @@ class StateServing:
             self._look_at_node()
 
     def stop_serving(self, group: HostedReplica, to: WorkerId) -> None:
-        """Refuse a follower for whom the log can no longer be kept."""
+        """Refuse a follower that the log can no longer be kept for."""
         self._step_serve(serve.PinReleased(key=(group.key, to)))
 
     def _look_at_node(self) -> None:
@@ -233,7 +233,10 @@ class StateServing:
         )
 
     def _on_image_grew(self, key: serve.Key, serving: Serving, image: GrowingImage) -> None:
-        """Some of a large image can be read. Only such an image is worth a process that sends it."""
+        """Let a follower fetch the part of a large image that can be read.
+
+        Only such an image is worth a process that sends it.
+        """
         if self._serving.get(key) is serving:
             self._sender.start()
         serving.growing[image.described.task] = image
@@ -300,7 +303,7 @@ class StateServing:
         self._step_serve(failed)
 
     def _send_entries(self, key: serve.Key, ask: catchup.AskEntries, *, fetched: bool = False) -> None:
-        """Entries below the apply offset are decided: whoever has them may apply them."""
+        """Send entries below the apply offset: they are committed, so a follower may apply them."""
         group = self._host.groups.get(key[0])
         if group is None:
             return

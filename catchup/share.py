@@ -15,7 +15,10 @@ from stretto.process.private_files import private_folder
 
 
 class NodeShare:
-    """One worker's lock. One thread at a time; :meth:`look` uses the disk."""
+    """One worker's lock on its share of the node's allowance.
+
+    For one thread at a time; :meth:`look` uses the disk.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -23,7 +26,7 @@ class NodeShare:
         self._fd: int | None = None
 
     def look(self, *, sending: bool) -> int:
-        """Hold the lock or let it go; returns how many workers send, this one included."""
+        """Hold the lock or let it go; return how many workers send, this one included."""
         if sending and self._fd is None:
             private_folder(self._folder)
             self._fd = os.open(self._folder / self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

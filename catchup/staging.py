@@ -40,7 +40,7 @@ from stretto.wire.catchup import Run
 INCOMING = "incoming"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FEW_BYTES = 64 * 1024
-"""Up to here the page cache costs less than the disk."""
+"""Size up to which the page cache costs less than the disk."""
 SYNC_BYTES = 64 << 20
 """How much is written to the page cache before it is synced, so that little is left to do at the end."""
 
@@ -50,7 +50,7 @@ class Abandoned(StorageError):
 
 
 class AlignedParts:
-    """Memory for parts that were received, from where they can be written past the page cache. Any thread."""
+    """Aligned memory for parts that were received, to write them past the page cache. Safe on any thread."""
 
     def __init__(self, parts: int, part_bytes: int) -> None:
         self.part_bytes = part_bytes
@@ -60,7 +60,7 @@ class AlignedParts:
 
     @contextmanager
     def put(self, part: memoryview) -> Iterator[memoryview]:
-        """A copy of it, as long as it is used."""
+        """Copy a part into aligned memory for the length of the block."""
         buffer = self._free.get()
         try:
             copied = buffer[: len(part)]
@@ -71,7 +71,10 @@ class AlignedParts:
 
 
 class Staging:
-    """Of one transfer. Any thread; what is given up lets go before the next transfer touches the files."""
+    """The files that one transfer writes, until they are installed.
+
+    Safe on any thread. A transfer that is given up lets go of the files before the next one touches them.
+    """
 
     def __init__(
         self, replica: Path, tasks: tuple[TaskId, ...], previous: Staging | None, *, seed: int = 0
@@ -81,12 +84,13 @@ class Staging:
         self._previous = previous
         self._seed = seed
         self._fds: dict[TaskId, int] = {}
-        #: Of the same files, past the page cache.
+        #: Descriptors of the same files that go past the page cache.
         self._direct: dict[TaskId, int] = {}
-        #: Of the image that the file becomes; of what it is, before the first round and once one is complete.
+        #: Hashes of the image that the file becomes; of the file itself, before the first round and once one
+        #: is complete.
         self._hashes: dict[TaskId, bytes | bytearray] = {}
         self._block_bytes = dict.fromkeys(tasks, blocks.BLOCK_BYTES)
-        #: Of the images that there was room for, or was not.
+        #: Sizes of the images that there was room for, or was not.
         self._sizes_bytes: dict[TaskId, int] = {}
         self._parts = AlignedParts(WINDOW, blocks.PART_BYTES)
         self._unsynced_bytes = 0
@@ -112,7 +116,7 @@ class Staging:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Returns when nobody works on the files any more."""
+        """Close the files, once no thread works on them any more."""
         with self._changed:
             self._let_go()
 
@@ -131,8 +135,11 @@ class Staging:
             self._log = None
 
     def discard(self) -> None:
-        """Close, and delete the files. A transfer that begins meanwhile waits, like for anybody's work.
-        One that has begun closed this, and the files are its own."""
+        """Close, and delete the files.
+
+        A transfer that begins meanwhile waits, as for any other work. If one has begun already, it has closed
+        this, and the files are its own.
+        """
         with self._changed:
             if self._closed:
                 return
@@ -149,7 +156,7 @@ class Staging:
     # Rounds.
 
     def prepare(self, task: TaskId) -> bool:
-        """Hash what is there; whether that is nothing."""
+        """Hash what is staged for a task; True if nothing is."""
         with self._working():
             previous = self._previous
             if previous is not None:
@@ -169,7 +176,10 @@ class Staging:
         self._block_bytes[task] = block_bytes
 
     def compare(self, image: catchup.Image, parts: tuple[bytes, ...]) -> list[Run] | None:
-        """The blocks that are missing; None if the list came damaged. Raises NoSpace, and may be repeated."""
+        """Find the blocks that are missing; None if the list came damaged.
+
+        Raises NoSpace, and may be repeated.
+        """
         with self._working():
             task, listed = image.task, b"".join(parts)
             count = blocks.blocks_in(image.size_bytes, image.block_bytes)
@@ -190,12 +200,12 @@ class Staging:
             return missing
 
     def make_room(self, sizes_bytes: dict[TaskId, int]) -> None:
-        """For images of these sizes. Raises NoSpace, and may be repeated."""
+        """Make room for images of these sizes. Raises NoSpace, and may be repeated."""
         with self._working():
             self._make_room(sizes_bytes)
 
     def _make_room(self, sizes_bytes: dict[TaskId, int]) -> None:
-        """All of it at once: a disk that is too small is noticed before anything is sent."""
+        """Make room for whole images, so that a disk that is too small is noticed before anything is sent."""
         disk = os.statvfs(self.folder)
         free = disk.f_bavail * disk.f_frsize
         with self._changed:
@@ -225,7 +235,7 @@ class Staging:
             raise NoSpace(f"{self.folder} cannot hold {what} ({cause}); free some space") from error
 
     def store(self, image: catchup.Image, runs: tuple[Run, ...], body: memoryview) -> tuple[Run, ...]:
-        """Write blocks; returns those that are not what the image lists. Raises NoSpace."""
+        """Write blocks; return those that are not what the image lists. Raises NoSpace."""
         with self._working():
             listed = self._hashes[image.task]
             damaged: list[Run] = []
@@ -265,7 +275,7 @@ class Staging:
 
     @contextmanager
     def _hashed(self, part: memoryview, block_bytes: int) -> Iterator[tuple[memoryview, bytes]]:
-        """The part, where it can be written from, and its hashes."""
+        """Yield the part, in memory that it can be written from, and its hashes."""
         if FEW_BYTES < len(part) <= self._parts.part_bytes:
             with self._parts.put(part) as copied:
                 yield copied, hasher.hashes_in(copied, block_bytes, self._seed)
@@ -273,7 +283,7 @@ class Staging:
             yield part, hasher.hashes_in(part, block_bytes, self._seed)
 
     def _write(self, task: TaskId, position: int, data: memoryview) -> None:
-        """Much at once goes past the page cache, a little here and there through it."""
+        """Write bytes: much at once past the page cache, a little here and there through it."""
         length = len(data)
         past_cache = length > FEW_BYTES and hasher.is_aligned(position, length)
         fd = self._direct[task] if past_cache else self._fds[task]
@@ -293,7 +303,7 @@ class Staging:
     # The end.
 
     def store_entries(self, start: Offset, body: memoryview) -> None:
-        """Raises NoSpace, and may not be repeated."""
+        """Keep the frames between the images. Raises NoSpace, and may not be repeated."""
         with self._working(), self._no_space("the entries between the images"):
             if self._log is None:
                 shutil.rmtree(self.folder / "replog", ignore_errors=True)
@@ -329,7 +339,10 @@ class Staging:
 
 
 def _verify_structure(task: TaskId, file: Path) -> None:
-    """In a process of its own: it is slow, and would hold the interpreter lock all the time."""
+    """Check an image by LMDB's own rules, in a process of its own.
+
+    It is slow, and would hold the interpreter lock all the time.
+    """
     command = [sys.executable, "-I", "-m", "lmdb", "verify", "-e", str(file.parent)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -343,7 +356,7 @@ def _verify_structure(task: TaskId, file: Path) -> None:
 def _parts(
     runs: tuple[Run, ...], body: memoryview, size_bytes: int, block_bytes: int
 ) -> Iterator[tuple[Run, memoryview | None]]:
-    """Each run with its bytes; None if a body of that length cannot be these runs."""
+    """Yield each run with its bytes; None if a body of that length cannot be these runs."""
     lengths = [blocks.length_of(run, size_bytes, block_bytes) for run in runs]
     position = 0
     for run, length in zip(runs, lengths, strict=True):
@@ -352,7 +365,7 @@ def _parts(
 
 
 def _told_apart(first: int, hashes: bytes, listed: bytes) -> tuple[list[Run], list[Run]]:
-    """Runs of blocks, from ``first`` on, that are as listed, and those that are not."""
+    """Split blocks, from ``first`` on, into runs that are as listed and runs that are not."""
     told: tuple[list[Run], list[Run]] = ([], [])
     are_good = (
         GUARDS.is_block_of(hashes[at : at + blocks.HASH_BYTES], listed[at : at + blocks.HASH_BYTES])

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class CatchupThreads:
-    """All methods are the loop's."""
+    """Threads that work on files for transfers of state; only the loop calls them."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -27,10 +27,10 @@ class CatchupThreads:
             self._pool.submit(self._loop.hand_back, work, then)
 
     def end(self) -> None:
-        """Begin nothing more."""
+        """Begin no more work."""
         self._ended = True
 
     def close(self) -> None:
-        """Return after what is being done; what waits is given up."""
+        """Return after the work that is being done; work that waits is given up."""
         self.end()
         self._pool.shutdown(cancel_futures=True)

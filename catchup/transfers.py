@@ -22,17 +22,17 @@ from stretto.wire import messages as wire
 
 
 class Transfers:
-    """Both sides, and the threads that they share. All methods are the loop's."""
+    """Both sides of a worker's transfers, and the threads they share. Only the loop calls its methods."""
 
     def __init__(self, host: Host, *, node_dir: Path | None, key: ClusterKey | None) -> None:
-        """``node_dir`` is what the workers of the node share; ``key`` is what connections are made with."""
+        """Set up both sides; ``node_dir`` is shared by the node's workers, ``key`` is for connections."""
         self._host = host
         self.threads = CatchupThreads(host.loop)
         self.serving = StateServing(host, self.threads, node_dir=node_dir, key=key)
         self.receiving = StateReceiving(host, self.threads)
 
     def on_message(self, sender: WorkerId, wrapped: wire.Catchup, bodies: list[memoryview]) -> None:
-        """A message about a replica that is not here is for nobody."""
+        """Take in a message of a transfer, unless its replica is not here."""
         group = self._host.groups.get(wrapped.group)
         if group is None:
             return
@@ -63,12 +63,12 @@ class Transfers:
                 assert_never(message)
 
     def on_group_closed(self, key: GroupKey) -> None:
-        """The replica stopped, or is here no more."""
+        """End the transfers of a replica that stopped or is here no more."""
         self.receiving.on_group_closed(key)
         self.serving.on_group_closed(key)
 
     def close(self) -> None:
-        """Give up what is being made, sent and written, and return when nobody works any more."""
+        """Give up what is being made, sent and written, and return when no thread works any more."""
         self.threads.end()
         self.serving.end()
         self.threads.close()

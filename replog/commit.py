@@ -27,7 +27,7 @@ from stretto.vocabulary.invariants import check
 from stretto.vocabulary.types import Offset
 
 OnDurable: TypeAlias = Callable[[Replog, Offset | StorageError], None]
-"""Told, on the owner's thread, the durable end of a log after a write, or why it will never move again."""
+"""Called on the owner's thread with the durable end of a log after a write, or why it never moves again."""
 
 Deliver: TypeAlias = Callable[[Callable[[], None]], object]
 
@@ -39,22 +39,22 @@ class _Wanted(enum.IntEnum):
 
 
 class _Lane:
-    """A log with tokens outstanding."""
+    """What a committer keeps of a log that has tokens outstanding."""
 
     __slots__ = ("actions", "again", "awaited", "failed", "is_held", "log", "outstanding", "waiting")
 
     def __init__(self, log: Replog) -> None:
         self.log = log
-        #: Tokens that have not come back, and holds. Only the owner counts.
+        #: Number of tokens that have not come back, and of holds. Only the owner counts.
         self.outstanding = 0
-        #: Nothing is written meanwhile: submissions wait in ``again``.
+        #: Whether nothing is written meanwhile: submissions wait in ``again``.
         self.is_held = False
         #: What a token will do that the thread has not seen yet: raised by the owner, lowered by the thread.
         self.waiting = _Wanted.NOTHING
-        #: To be run when no token is outstanding; until then, submissions wait in ``again``.
+        #: Actions to be run when no token is outstanding; until then, submissions wait in ``again``.
         self.actions: list[Callable[[], None]] = []
         self.again = _Wanted.NOTHING
-        #: Whether the owner is to be woken.
+        #: Whether the owner is to be woken when a write is done.
         self.awaited = True
         self.failed = False
 
@@ -63,7 +63,10 @@ _Done: TypeAlias = tuple[_Lane, Pending | None, BaseException | None]
 
 
 class GroupCommit:
-    """A committer thread. All methods are the owner's; none but :meth:`close` waits for the disk."""
+    """A thread that writes and syncs logs for their owner, many appends at a time.
+
+    All methods are called by the owner; none but :meth:`close` waits for the disk.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class GroupCommit:
         wake: Callable[[], object] = lambda: None,
         name: str = "replog-commit",
     ) -> None:
-        """``wake`` is called after ``deliver``, if the owner may sleep and is to know at once."""
+        """Start the thread; ``wake`` is called after ``deliver`` if a sleeping owner is to know at once."""
         self._on_durable = on_durable
         self._deliver = deliver
         self._wake = wake
@@ -97,7 +100,7 @@ class GroupCommit:
             self._todo.put((lane, wanted))
 
     def expect(self, log: Replog, *, awaited: bool) -> None:
-        """Whether the owner waits for what is being written; if not, it is not woken for that."""
+        """Say whether the owner waits for what is being written; if not, it is not woken for that."""
         lane = self._lanes.get(log)
         if lane is not None:
             lane.awaited = awaited
@@ -115,8 +118,11 @@ class GroupCommit:
             lane.actions.append(action)
 
     def hold(self, log: Replog, *, writes: bool) -> Callable[[], None]:
-        """The log is not quiet until the owner calls what is returned: others work on its files, on a thread
-        of theirs. Without ``writes``, which is for who holds a quiet log, nothing is written meanwhile."""
+        """Keep the log from being quiet, until the owner calls the function that is returned.
+
+        Meanwhile another thread works on its files. Without ``writes``, for which the log must be quiet,
+        nothing is written meanwhile.
+        """
         lane = self._lane(log)
         check(writes or not lane.outstanding, "a log is held that is not quiet")
         lane.outstanding += 1

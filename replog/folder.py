@@ -16,7 +16,7 @@ from stretto.vocabulary.types import Buffer
 
 _VECTOR_MAX = os.sysconf("SC_IOV_MAX")
 _ANYWHERE = bytearray(64 * 1024)
-"""Where bytes go that are read for the page cache's sake."""
+"""Buffer for bytes that are read only to bring them into the page cache."""
 
 
 class OsFile:
@@ -109,7 +109,7 @@ class OsFolder:
 
 
 def _read_to_nowhere(fd: int, position: int, end: int, flags: int) -> int:
-    """Returns how far it came."""
+    """Read a range only to bring it into the page cache; return how far that came."""
     while position < end:
         left = min(end - position, _VECTOR_MAX * len(_ANYWHERE))
         whole, rest = divmod(left, len(_ANYWHERE))
@@ -121,7 +121,7 @@ def _read_to_nowhere(fd: int, position: int, end: int, flags: int) -> int:
 
 
 def _write_all(fd: int, position: int, vector: Sequence[Buffer]) -> int:
-    """Write the whole vector at ``position``; returns where it ended."""
+    """Write the whole vector at ``position``; return where it ended."""
     left = sum(map(len, vector))
     while True:
         written = os.pwritev(fd, vector, position)

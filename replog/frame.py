@@ -33,7 +33,7 @@ TRAILER_BYTES = 4
 OVERHEAD_BYTES = HEADER_BYTES + TRAILER_BYTES
 
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
-"""Bounds what a reader may have to hold in memory to verify one frame."""
+"""Largest payload of a frame; bounds what a reader must hold in memory to verify one."""
 
 check(BATCH_BYTES_MAX <= PAYLOAD_BYTES_MAX, "a record batch must fit a frame")
 
@@ -70,11 +70,11 @@ class Kind(enum.IntEnum):
     TRIM = 8
     """Takes the oldest records off depots of a task, or empties what was deleted."""
     CLAIM = 9
-    """A named producer tells what it will append in a round; changes nothing else."""
+    """A named producer claims what it will append in a round; changes nothing else."""
     SEAL = 10
-    """Nothing is appended after it: the tasks go on in the grouping that ``sequence`` numbers."""
+    """Seals the log: the tasks go on in the grouping that ``sequence`` numbers, and no append follows."""
     UNSEAL = 11
-    """That grouping was abandoned, and the log goes on."""
+    """Unseals the log, which goes on: the grouping that it was sealed for was abandoned."""
 
 
 _KINDS: dict[int, Kind] = {kind.value: kind for kind in Kind}
@@ -91,9 +91,9 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     task: TaskId
     producer: ProducerId
     sequence: int
-    """First of the ``count`` sequence numbers its producer gave to these entries."""
+    """First of the ``count`` sequence numbers that the producer gave to these entries."""
     timestamp_ms: int
-    """Wall clock of the leader that created it."""
+    """Wall clock of the leader that created the frame."""
 
     @property
     def end_offset(self) -> Offset:
@@ -106,7 +106,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     header: Header
     parts: tuple[Buffer, ...]
     size_bytes: int
-    """Of the whole frame, header and trailer included."""
+    """Size of the whole frame, header and trailer included."""
 
     @property
     def end_offset(self) -> Offset:
@@ -117,7 +117,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Damaged(Exception):
-    """These bytes are no frame. Callers say what that means where the bytes came from."""
+    """Bytes that are no frame. The caller says what that means, by where the bytes came from."""
 
 
 def encode(header: Header, payload: Buffer = b"") -> Frame:

@@ -1,4 +1,4 @@
-"""Who a replica's folder is.
+"""The identity of a replica's folder: which replica it is, and whether it can be trusted.
 
 The group's record lists ISR members by worker *and storage id*. The id stands for the promise that
 everything this replica ever confirmed is still here; whoever cannot keep the promise must come back
@@ -43,17 +43,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     group: str
     fsync: Fsync
-    """How it confirmed writes since it was last known to be synced."""
+    """How writes were confirmed since the log was last known to be synced."""
     boot_id: str
-    """Changes when the machine restarts."""
+    """Id of the machine's boot; another one means that the machine restarted."""
     clean: bool = False
-    """Closed after a last sync."""
+    """Whether the replica was closed after a last sync."""
     setting_aside: str | None = None
-    """Prefix under which all other files are being put."""
+    """Prefix under which all other files are being set aside, if that is under way."""
 
 
 class _Version(msgspec.Struct):
-    """What every version of it has in common."""
+    """What every version of the identity file has in common."""
 
     format_version: int
 
@@ -71,7 +71,7 @@ class Identity:
         self._folder = folder
         self._record = record
         self._new_storage_id = new_storage_id
-        #: A write of it failed: either record may be in the file.
+        #: Whether a write of the file failed: either record may be in it.
         self._is_unsure = False
         #: Why the id is a new one; None if it is the one that was here.
         self.fresh = fresh
@@ -82,7 +82,7 @@ class Identity:
 
     @property
     def fsync(self) -> Fsync | None:
-        """None after a write that failed, until one succeeds."""
+        """How writes are confirmed; None after a write of the file that failed, until one succeeds."""
         return None if self._is_unsure else self._record.fsync
 
     def mark_fsync(self, fsync: Fsync) -> None:
@@ -177,7 +177,7 @@ def _create(folder: Folder, names: list[str], record: Record) -> str:
 
 
 def _prefix(storage_id: StorageId) -> str:
-    """Names of one renewal cannot collide with those of another."""
+    """Make a prefix for files set aside; those of one renewal cannot collide with those of another."""
     return f"{ASIDE_PREFIX}{storage_id}."
 
 
@@ -200,7 +200,7 @@ def _write(folder: Folder, record: Record) -> None:
 
 
 def _read(folder: Folder) -> Record | None:
-    """None if the file is damaged. Raises StrettoError if another release wrote it."""
+    """Read the identity file; None if it is damaged. Raises StrettoError if another release wrote it."""
     file = folder.open(IDENTITY_NAME)
     content, _, checksum = file.read(0, file.size()).partition(b"\n")
     file.close()

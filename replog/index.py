@@ -62,7 +62,7 @@ class SparseIndex:
 
 
 class SealedIndex:
-    """What the index file of a sealed segment says."""
+    """Content of the index file of a sealed segment."""
 
     __slots__ = ("end", "epochs", "index")
 
@@ -86,7 +86,7 @@ def encode_index(base: Offset, size: int, end: Offset, epochs: History, index: S
 
 
 def decode_index(data: bytes, base: Offset, size: int, interval_bytes: int) -> SealedIndex | None:
-    """None unless ``data`` is a whole index of the segment with that base and size."""
+    """Decode an index file; None unless ``data`` is a whole index of the segment with that base and size."""
     if len(data) < _PREFIX.size + _CRC.size:
         return None
     body = memoryview(data)[: -_CRC.size]

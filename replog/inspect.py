@@ -23,6 +23,8 @@ _INDEX_NOTHING_BYTES = 1 << 62
 
 
 class Corruption(msgspec.Struct, frozen=True):
+    """Where a log is corrupt, and why."""
+
     segment: str
     offset: Offset
     position: int
@@ -67,7 +69,7 @@ class FramePlace(msgspec.Struct, frozen=True):
 
 
 def verify(folder: Folder, progress: Callable[[int], None] = lambda _: None) -> LogReport:
-    """Scan everything. ``progress`` is told the bytes verified since it was last called."""
+    """Scan the whole log; ``progress`` is called with the bytes verified since its last call."""
     report = LogReport()
     intent = _interrupted_change(folder, report)
     found = _live_bases(folder, intent)
@@ -79,7 +81,7 @@ def verify(folder: Folder, progress: Callable[[int], None] = lambda _: None) -> 
 
 
 def size_bytes(folder: Folder) -> int:
-    """Bytes that :func:`verify` will read."""
+    """Number of bytes that :func:`verify` will read."""
     total = 0
     for base in bases(folder.names(), "replog"):
         file = folder.open(segment_name(base))
@@ -89,7 +91,7 @@ def size_bytes(folder: Folder) -> int:
 
 
 def frames(folder: Folder, start: Offset = Offset(0)) -> Iterator[FramePlace]:
-    """The frames from the one that holds ``start`` on, verified. Raises StorageCorrupt."""
+    """Yield verified frames from the one that holds ``start`` on. Raises StorageCorrupt."""
     intent = read_intent(folder) if INTENT_NAME in folder.names() else None
     found = _live_bases(folder, intent)
     for base, following in zip(found, [*found[1:], None], strict=True):

@@ -39,6 +39,8 @@ _CRC = struct.Struct("<I")
 
 
 class Change(enum.IntEnum):
+    """The kinds of change that touch more than one file."""
+
     TRUNCATE = 1
     """Drop everything from ``offset`` on, which lies at byte ``position`` of its segment."""
     CUT = 2
@@ -48,6 +50,8 @@ class Change(enum.IntEnum):
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a log, written down before it is carried out."""
+
     change: Change
     offset: Offset
     position: int = 0
@@ -55,7 +59,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def carry_out(folder: Folder, intent: Intent) -> None:
-    """Write the intent down, do what it says, and forget it; durable on return."""
+    """Write the intent down, carry it out, and forget it; durable on return."""
     replace_durably(folder, INTENT_NAME, _encode(intent)).close()
     folder.sync()
     _do(folder, intent)
@@ -67,6 +71,7 @@ def resume(folder: Folder) -> None:
 
 
 def read_intent(folder: Folder) -> Intent:
+    """Read the intent that a crash left behind, if there is one."""
     file = folder.open(INTENT_NAME)
     data = file.read(0, file.size())
     file.close()
@@ -111,7 +116,7 @@ def _remove(folder: Folder, first: Offset, end: Offset | None) -> None:
 
 
 def remove_temporaries(folder: Folder, names: list[str]) -> None:
-    """Files that a crash left before their rename; nothing refers to them."""
+    """Remove files that a crash left before their rename; nothing refers to them."""
     for name in names:
         stem = name.removesuffix(TEMPORARY)
         if stem != name and (stem == INTENT_NAME or bases([stem], "replog")):

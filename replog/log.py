@@ -75,7 +75,10 @@ class Pending:
 
 
 class Replog:
-    """:class:`~stretto.replog.storage.Storage` over any folder. Open it with :meth:`open`."""
+    """The log of one replica: a :class:`~stretto.replog.storage.Storage` over any folder.
+
+    Open it with :meth:`open`.
+    """
 
     def __init__(
         self, folder: Folder, *, segment_bytes: int, index_interval_bytes: int, tail_bytes: int, create: bool
@@ -84,25 +87,26 @@ class Replog:
         self._segment_bytes = segment_bytes
         self._index_interval_bytes = index_interval_bytes
         self._tail = Tail(tail_bytes)
-        #: Ascending, contiguous, never empty.
+        #: The segments, ascending and contiguous; there is always one.
         self._segments: list[Segment] = []
         self._end = Offset(0)
-        #: ``_durable_end <= _written_end <= _end``
+        #: Offsets that obey ``_durable_end <= _written_end <= _end``.
         self._written_end = Offset(0)
         self._durable_end = Offset(0)
         self._history: epochs_of.History = ()
         #: Epoch of the newest entry, or of the last one before an empty log; -1 if there was none.
         self._epoch = -1
-        #: Appended and not taken yet: the owner adds at the end, the writer takes from the front.
+        #: Frames appended and not taken yet: the owner adds at the end, the writer takes from the front.
         self._queue: deque[Frame] = deque()
-        #: The writer's: the segment it writes to, and whether all it wrote is synced.
+        #: The segment that the writer writes to, and whether all it wrote is synced; only the writer uses
+        #: both.
         self._active: Segment
         self._synced = True
-        #: Writes begun, by the writer; writes noted, by the owner.
+        #: Number of writes begun, by the writer, and of writes noted, by the owner.
         self._taken = 0
         self._noted = 0
         self._failure: StorageError | None = None
-        #: The files may be shorter than what is known of them.
+        #: Whether the files may be shorter than what is known of them.
         self._is_shortening = False
         self._load(create=create)
 
@@ -116,8 +120,10 @@ class Replog:
         tail_bytes: int = TAIL_BYTES,
         create: bool = True,
     ) -> Replog:
-        """Recover the log in ``folder``; if there is none, begin one at offset 0, unless ``create`` is
-        false: a replica that had a log and finds none has lost it, and must not go on as if it were new.
+        """Recover the log in ``folder``; if there is none, begin one at offset 0.
+
+        Unless ``create`` is false: a replica that had a log and finds none has lost it, and must not go on as
+        if it were new.
 
         Raises StorageCorrupt, StorageError, or StrettoError for a format this release does not read.
         """
@@ -183,7 +189,7 @@ class Replog:
         return self._durable_end
 
     def take_pending(self, *, durable: bool = True) -> Pending | None:
-        """Everything that waits to be written; with ``durable``, also to be synced. None if nothing does."""
+        """Take all that waits to be written, or with ``durable`` to be synced; None if nothing does."""
         if self._failure is not None:
             raise self._failure
         queue = self._queue
@@ -193,7 +199,7 @@ class Replog:
         return Pending([queue.popleft() for _ in range(len(queue))], durable=durable)
 
     def write(self, pending: Pending) -> None:
-        """Blocks on the disk. Raises StorageError."""
+        """Write frames to disk, and sync them if they are to be durable. Blocks. Raises StorageError."""
         if self._failure is not None:
             raise self._failure
         frames = pending.frames
@@ -213,7 +219,7 @@ class Replog:
             active.extend(frames)
 
     def written(self, pending: Pending) -> None:
-        """Take note of a finished write; in the order in which they were taken."""
+        """Take note of a finished write; writes are noted in the order in which they were taken."""
         self._noted += 1
         if pending.rolled is not None:
             self._segments.append(pending.rolled)
@@ -278,7 +284,10 @@ class Replog:
         self.shortened(end)
 
     def shorten(self, end: Offset) -> None:
-        """Blocks on the disk. Until :meth:`shortened`, the owner does nothing but read below ``end``."""
+        """Truncate the files at ``end``. Blocks on the disk.
+
+        Until :meth:`shortened`, the owner does nothing but read below ``end``.
+        """
         self._require_quiet()
         if not self.start_offset <= end <= self._end:
             raise UsageError(f"{end} is not within the log's [{self.start_offset}, {self._end}]")
@@ -301,7 +310,7 @@ class Replog:
             raise self._fail("a truncation", error) from error
 
     def shortened(self, end: Offset) -> None:
-        """Take note of a truncation."""
+        """Take note of a truncation that :meth:`shorten` has made."""
         if end == self._end:
             return
         if self._is_shortening:
@@ -329,14 +338,14 @@ class Replog:
         return self.start_offset
 
     def cut_point(self, start: Offset) -> Offset | None:
-        """Base of the segment that a cut at ``start`` makes the first; None if it is already."""
+        """Base of the segment that a cut at ``start`` makes the first; None if it is the first already."""
         if self._failure is not None:
             raise self._failure
         keep = bisect_right(self._segments, start, key=_base_of) - 1
         return self._segments[keep].base if keep > 0 else None
 
     def remove_below(self, first: Offset) -> None:
-        """Blocks on the disk. The owner may go on reading what is removed."""
+        """Remove the segments below ``first``. Blocks on the disk; the owner may go on reading them."""
         dropped = [segment.base for segment in list(self._segments) if segment.base < first]
         try:
             if len(dropped) > 1:
@@ -351,7 +360,7 @@ class Replog:
             raise self._fail("a cut", error) from error
 
     def removed_below(self, first: Offset) -> None:
-        """Take note of a cut."""
+        """Take note of a cut that :meth:`remove_below` has made."""
         while self._segments[0].base < first:
             self._segments.pop(0).file.close()
         self._history = epochs_of.ending_above(self._history, self.start_offset)

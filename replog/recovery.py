@@ -24,7 +24,7 @@ from stretto.vocabulary.types import Offset
 
 
 def recover(folder: Folder, index_interval_bytes: int, *, create: bool) -> list[Segment]:
-    """The segments of the log in ``folder``, durable and contiguous; a new one if there is none."""
+    """Open the segments of the log in ``folder``, durable and contiguous; a new one if there is none."""
     names = folder.names()
     if any(name.endswith(TEMPORARY) for name in names):
         remove_temporaries(folder, names)

@@ -45,7 +45,10 @@ from stretto.vocabulary.types import Epoch, Offset
 
 _CHUNK_BYTES = 1024 * 1024
 _TRAILER_TELLTALE_BYTES = 2
-"""One changed byte cannot make both zero; a torn write leaves both zero."""
+"""Bytes of a trailer by which a torn write is told from corruption: a torn write leaves both zero.
+
+One changed byte cannot make both zero.
+"""
 
 
 class Scan:
@@ -113,13 +116,13 @@ class Scan:
         return self._corrupt(f"epoch {header.epoch} follows epoch {self.epoch}")
 
     def _ends_inside_frame(self, available: int, wanted: int) -> None:
-        """Nothing could be parsed at ``position``: the file ends inside the frame there, or the chunk did."""
+        """Take the frame at ``position`` for torn if the file ends inside it, and not just the chunk."""
         left = self._size - self.position
         if available < HEADER_BYTES or wanted > left:
             self._torn(f"the file ends {left} bytes into a frame")
 
     def _judge(self, telltale: int, damage: Damaged) -> None:
-        """Torn if only zeros follow from byte ``telltale`` of the frame on, else corrupt."""
+        """Decide whether a bad frame is torn or corrupt: torn if only zeros follow from ``telltale`` on."""
         if not self._only_zeros_from(self.position + telltale):
             raise self._corrupt(str(damage))
         self._torn("the frame runs into zeros")

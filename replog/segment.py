@@ -59,7 +59,10 @@ def encode_header(base: Offset, before: EpochStart | None) -> bytes:
 
 
 def decode_header(data: bytes, name: str, base: Offset) -> EpochStart | None:
-    """The epoch before the segment's base. Raises StorageCorrupt, or StrettoError for another format."""
+    """Read a segment's header; return the epoch before its base.
+
+    Raises StorageCorrupt, or StrettoError for another format.
+    """
     if len(data) < SEGMENT_HEADER_BYTES:
         raise StorageCorrupt(name, base, 0, f"a segment begins with {SEGMENT_HEADER_BYTES} bytes of header")
     fields = memoryview(data)[: _HEADER.size]
@@ -77,7 +80,7 @@ def decode_header(data: bytes, name: str, base: Offset) -> EpochStart | None:
 
 
 def replace_durably(folder: Folder, name: str, content: bytes) -> File:
-    """Put a file with ``content`` under ``name`` in one step, and hand it out open.
+    """Put a file with ``content`` under ``name`` in one step, and return it open.
 
     The rename itself is durable once the caller syncs the folder.
     """
@@ -110,14 +113,14 @@ class Segment:
 
     @classmethod
     def create(cls, folder: Folder, base: Offset, before: EpochStart | None, interval_bytes: int) -> Segment:
-        """A new, empty segment, durable on return."""
+        """Make a new, empty segment, durable on return."""
         file = replace_durably(folder, segment_name(base), encode_header(base, before))
         folder.sync()
         return cls(file, base, before, SparseIndex(interval_bytes))
 
     @classmethod
     def open(cls, folder: Folder, base: Offset, interval_bytes: int) -> Segment:
-        """The header only; :meth:`scan` or :meth:`trust` tells the rest."""
+        """Open a segment and read its header only; :meth:`scan` or :meth:`trust` learns the rest."""
         name = segment_name(base)
         file = folder.open(name)
         try:
@@ -161,7 +164,7 @@ class Segment:
 
     @property
     def last_epoch(self) -> EpochStart | None:
-        """The epoch that is running at the end."""
+        """The epoch that is running at the segment's end."""
         return self.epochs[-1] if self.epochs else self.before
 
     def shortened(self, end: Offset, position: int) -> None:
@@ -176,6 +179,7 @@ class Segment:
         self.size = self.file.size()
 
     def load_index(self, folder: Folder, interval_bytes: int) -> SealedIndex | None:
+        """Read the segment's index file; None if it is missing or damaged."""
         try:
             file = folder.open(index_name(self.base))
         except FileNotFoundError:
@@ -243,7 +247,10 @@ class Segment:
         return offset, view[:at]
 
     def absent(self, start: Offset, max_bytes: int) -> tuple[int, Callable[[], None] | None]:
-        """As of a file, for :meth:`read`; and how many bytes there are from ``start`` on, or a few more."""
+        """Like :meth:`File.absent <stretto.replog.storage.File.absent>`, for :meth:`read` from ``start`` on.
+
+        Also returns how many bytes there are from ``start`` on, or a few more.
+        """
         _, position = self.index.floor(start)
         length = min(_WALK_BYTES + max_bytes, self.size - position)
         return self.size - position, self.file.absent(position, length)

@@ -32,7 +32,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class Storage(Protocol):
-    """The replog of one replica. Not thread-safe except where a method says so."""
+    """Interface of the replog of one replica. Not thread-safe except where a method says so."""
 
     @property
     def start_offset(self) -> Offset:
@@ -51,8 +51,10 @@ class Storage(Protocol):
 
     @property
     def history(self) -> tuple[EpochStart, ...]:
-        """The epochs of the log, ascending; the first is the one that was running just below
-        ``start_offset``, if any."""
+        """The epochs of the log, ascending.
+
+        The first is the one that was running just below ``start_offset``, if any.
+        """
         ...
 
     def append(self, frames: Sequence[Frame]) -> None:
@@ -67,13 +69,17 @@ class Storage(Protocol):
         ...
 
     def read(self, start: Offset, end: Offset, max_bytes: int) -> Chunk:
-        """Whole frames from ``start`` (a frame boundary) up to ``end``: at least one, then as fit in
-        ``max_bytes``. Raises StorageCorrupt if what is on disk fails its checksum."""
+        """Read whole frames from ``start`` (a frame boundary) up to ``end``, at least one.
+
+        More than one only within ``max_bytes``. Raises StorageCorrupt if what is on disk fails its checksum.
+        """
         ...
 
     def absent(self, start: Offset, max_bytes: int) -> Callable[[], None] | None:
-        """None if a :meth:`read` from ``start`` does not wait for the disk; otherwise what waits instead,
-        once and on any thread."""
+        """None if a :meth:`read` from ``start`` does not wait for the disk; else a function to call first.
+
+        The function does the waiting instead, once and on any thread.
+        """
         ...
 
     def headers(self, start: Offset) -> Iterator[Header]:
@@ -85,13 +91,17 @@ class Storage(Protocol):
         ...
 
     def cut(self, start: Offset) -> Offset:
-        """Retention: drop what lies wholly below ``start``, in whole segments. Returns the new
-        ``start_offset``, at most ``start``."""
+        """Drop what lies wholly below ``start``, in whole segments, for retention.
+
+        Returns the new ``start_offset``, at most ``start``.
+        """
         ...
 
     def reset(self, start: Offset, history: tuple[EpochStart, ...]) -> None:
-        """Durably replace the log by an empty one that begins at ``start``; of ``history``, which ends
-        there, the last epoch is kept."""
+        """Durably replace the log by an empty one that begins at ``start``.
+
+        Of ``history``, which ends there, the last epoch is kept.
+        """
         ...
 
     def close(self) -> None: ...
@@ -105,12 +115,14 @@ class File(Protocol):
         ...
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes: fewer only at the end of the file."""
+        """Read up to ``length`` bytes: fewer only at the end of the file."""
         ...
 
     def absent(self, position: int, length: int) -> Callable[[], None] | None:
-        """None if that can be read without waiting for the disk; otherwise what brings it into memory, once,
-        on any thread, also if the file is closed meanwhile."""
+        """None if that range can be read without waiting for the disk; else a function that fetches it.
+
+        It brings the range into memory, is called once, on any thread, also if the file is closed meanwhile.
+        """
         ...
 
     def fdatasync(self) -> None: ...
@@ -128,11 +140,11 @@ class Folder(Protocol):
     def names(self) -> list[str]: ...
 
     def open(self, name: str, *, create: bool = False) -> File:
-        """Open for reading and writing. Raises FileNotFoundError without ``create``."""
+        """Open a file for reading and writing. Raises FileNotFoundError without ``create``."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; takes the place of a file named ``new``; durable after :meth:`sync`."""
+        """Rename a file atomically, in place of one named ``new``; durable after :meth:`sync`."""
         ...
 
     def remove(self, name: str) -> None: ...

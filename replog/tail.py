@@ -23,11 +23,11 @@ class Tail:
         self._capacity_bytes = capacity_bytes
         self._frames: list[Frame] = []
         self._offsets: list[int] = []
-        #: For each frame, the bytes of all frames ever pushed up to its end.
+        #: For each frame, the number of bytes of all frames ever pushed up to its end.
         self._ends_bytes: list[int] = [0]
-        #: Frames before this index were evicted; they are deleted in bulk, now and then.
+        #: Index of the first frame that was not evicted; evicted ones are deleted in bulk, now and then.
         self._first = 0
-        #: Frames from this index on are not written yet.
+        #: Index of the first frame that is not written yet.
         self._written = 0
 
     def push(self, frame: Frame) -> None:
@@ -40,7 +40,7 @@ class Tail:
         return self._first < len(self._offsets) and self._offsets[self._first] <= offset
 
     def mark_written(self, count: int) -> None:
-        """The next ``count`` frames are on disk: they may be evicted from now on."""
+        """Note that the next ``count`` frames are on disk: they may be evicted from now on."""
         self._written += count
         ends = self._ends_bytes
         evict_to = ends[self._written] - self._capacity_bytes
@@ -50,7 +50,7 @@ class Tail:
                 self._compact()
 
     def read(self, start: Offset, end: Offset, max_bytes: int) -> tuple[Offset, list[Buffer]]:
-        """Like :meth:`Segment.read <stretto.replog.segment.Segment.read>`, from memory."""
+        """Read frames like :meth:`Segment.read <stretto.replog.segment.Segment.read>`, from memory."""
         first = self.index(start)
         ends = self._ends_bytes
         fitting = bisect_right(ends, ends[first] + max_bytes, first + 1) - 1

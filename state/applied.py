@@ -69,20 +69,23 @@ class LogTooShort(StorageError):
 
 
 class AppliedState:
-    """Reads may run on any thread. ``apply`` and ``checkpoint`` may too, and wait for one another."""
+    """The applied state of one replica: the files of all tasks of its group.
+
+    Reads may run on any thread. ``apply`` and ``checkpoint`` may too, and wait for one another.
+    """
 
     def __init__(self, tasks: dict[TaskId, TaskState], pool: Executor | None) -> None:
         self._tasks = tasks
-        #: Threads start when they are needed: a group of one task has none.
+        #: Threads to commit on. They start when they are needed: a group of one task has none.
         self._pool = pool or ThreadPoolExecutor(min(len(tasks), COMMIT_THREADS), "commit")
         self._owns_pool = pool is None
         self._closed = False
         self._held: set[HeldState] = set()
         self._writing = threading.Lock()
-        #: Had for a moment before the other one by who applies, and by who wants nothing to be applied: so
-        #: that one who applies without a pause does not keep the other waiting.
+        #: Taken for a moment before ``_writing``, to apply and to keep others from applying, so that a thread
+        #: that applies without a pause does not keep the other waiting.
         self._turn = threading.Lock()
-        #: Taken before the other one: entries may be applied while the disk works on a checkpoint.
+        #: Taken before ``_writing``: entries may be applied while the disk works on a checkpoint.
         self._checkpointing = threading.Lock()
         #: Every task is the state as of this offset, or further. Only after recovery are all exactly there.
         self._applied = min(task.applied for task in tasks.values())
@@ -96,7 +99,7 @@ class AppliedState:
         map_bytes: int = MAP_BYTES,
         pool: Executor | None = None,
     ) -> AppliedState:
-        """The state in ``folder``; tasks without a file begin empty, at offset 0.
+        """Open the state in ``folder``; tasks without a file begin empty, at offset 0.
 
         Several states may share a ``pool`` of threads to commit on; without one, the state has its own.
 
@@ -115,9 +118,11 @@ class AppliedState:
         return cls(opened, pool)
 
     def close(self) -> None:
-        """After the reads that are running. What was applied stays; to make it durable, checkpoint before.
+        """Close the files after the reads that are running.
 
-        Whoever wants to apply or read meanwhile is told at once: images are copied for minutes.
+        What was applied stays; to make it durable, checkpoint before.
+
+        Calls to apply or read meanwhile are refused at once: images are copied for minutes.
         """
         with self._checkpointing, self._writing:
             self._closed = True
@@ -132,16 +137,16 @@ class AppliedState:
 
     @property
     def applied(self) -> Offset:
-        """Entries below are visible."""
+        """Offset below which all entries are visible."""
         return self._applied
 
     @property
     def furthest(self) -> Offset:
-        """The highest offset that any task has reached; where :meth:`recover` brings all of them."""
+        """The highest offset that any task has reached; :meth:`recover` brings all of them there."""
         return max(self._applied, *(task.applied for task in self._tasks.values()))
 
     def producers(self) -> ProducerTable:
-        """The producer table as of :attr:`applied`, to keep. After a crash: only after :meth:`recover`."""
+        """A copy of the producer table as of :attr:`applied`. After a crash, call :meth:`recover` before."""
         with self._writing:
             check(self.furthest == self._applied, "the tasks are at different offsets; recover first")
             table = ProducerTable({})
@@ -152,7 +157,7 @@ class AppliedState:
             return table.copy()
 
     def seal(self) -> Seal | None:
-        """Of the log, if it is sealed as far as it is applied. Of all tasks: they say the same."""
+        """The seal of the log, if it is sealed as far as it is applied and all tasks say so."""
         with self._writing:
             seals = {task.seal for task in self._tasks.values()}
         return seals.pop() if len(seals) == 1 else None
@@ -160,8 +165,10 @@ class AppliedState:
     # Writing.
 
     def move(self, grouping: int, end: Offset) -> None:
-        """The tasks, each sealed for this grouping in the log that it comes from, go on in one that begins at
-        ``end``. May be done again after a crash: a task that has moved is there already.
+        """Let the tasks go on in the log of another grouping, which begins at ``end``.
+
+        Each is sealed for that grouping in the log that it comes from. May be done again after a
+        crash: a task that has moved is there already.
 
         Raises StateCorrupt if a task is neither sealed for it nor there.
         """
@@ -198,7 +205,7 @@ class AppliedState:
             self._writing.release()
 
     def recover(self, log: Storage) -> Offset:
-        """Bring all tasks to the same offset, which is returned, with the log's help. See the module."""
+        """Bring all tasks to the same offset with the log's help, and return it. See the module."""
         furthest = self.furthest
         if not log.start_offset <= self._applied <= furthest <= log.end_offset:
             raise LogTooShort(
@@ -211,7 +218,7 @@ class AppliedState:
         return self._applied
 
     def checkpoint(self) -> Offset:
-        """Make everything applied durable. Returns the offset that survives a power loss from now on."""
+        """Make everything applied durable; return the offset that survives a power loss from now on."""
         with self._checkpointing:
             with self._writing:
                 end = self._applied
@@ -222,7 +229,7 @@ class AppliedState:
         return end
 
     def _all_at_once(self, calls: Sequence[Callable[[], None]]) -> None:
-        """Returns or raises when all of them are done."""
+        """Run all calls on the pool; return or raise when all of them are done."""
         if self._closed:
             raise StorageError("the applied state is closed")
         if len(calls) == 1:
@@ -245,7 +252,7 @@ class AppliedState:
         return at
 
     def _by_task(self, frames: Sequence[Frame]) -> dict[TaskId, list[Frame]]:
-        """The frames that change each task."""
+        """Group the frames by the tasks that they change."""
         concerned: dict[TaskId, list[Frame]] = {}
         for frame in frames:
             header = frame.header
@@ -262,9 +269,10 @@ class AppliedState:
 
     @contextmanager
     def held(self, timeout: float) -> Iterator[Offset]:
-        """Nothing is applied as long as the block lasts: every task's file is the state as of the offset.
+        """Keep anything from being applied for the length of the block, which gets the applied offset.
 
-        Raises RetriableError if a batch takes longer than ``timeout`` seconds.
+        Every task's file is the state as of that offset. Raises RetriableError if a batch takes longer than
+        ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
         if not self._turn.acquire(timeout=timeout):
@@ -288,32 +296,35 @@ class AppliedState:
     def read_depot(
         self, task: TaskId, depot: str, offset: DepotOffset, *, max_bytes: int, max_records: int
     ) -> DepotSlice:
-        """The batches from the one that holds ``offset``: one, and more as long as they fit both limits.
+        """Read batches from the one that holds ``offset``: one, and more as long as they fit both limits.
 
         Empty at the end of the depot and beyond, and if there is no such depot.
         """
         return self._task(task).read_depot(depot, offset, max_bytes=max_bytes, max_records=max_records)
 
     def depot_names(self, task: TaskId) -> Collection[str]:
-        """Of the depots that have records on this task. From any thread."""
+        """Names of the depots that have records on this task. Safe on any thread."""
         return self._task(task).depot_names
 
     def depot_ends(self, task: TaskId) -> dict[str, DepotOffset]:
-        """One beyond the last record of each depot; while nothing is being applied."""
+        """One beyond the last record of each depot; to be called while nothing is being applied."""
         return self._task(task).depot_ends
 
     def depot_bounds(self, task: TaskId, depot: str) -> tuple[DepotOffset, DepotOffset]:
-        """First offset that can be read, and one beyond the last."""
+        """First offset of a depot that can be read, and one beyond the last."""
         return self._task(task).depot_bounds(depot)
 
     def trim_point(
         self, task: TaskId, depot: str, below: DepotOffset, max_batches: int
     ) -> DepotOffset | None:
-        """Where the depot begins after a trim below an offset, of so many batches; None: there is none."""
+        """Where the depot would begin after a trim below an offset, of at most so many batches.
+
+        None if there is nothing to trim.
+        """
         return self._task(task).trim_point(depot, below, max_batches)
 
     def dropped(self, task: TaskId) -> int:
-        """The latest version of the module whose deletions were carried out here. From any thread."""
+        """The latest version of the module whose deletions were carried out here. Safe on any thread."""
         return self._task(task).dropped
 
     def offset_at(self, task: TaskId, depot: str, timestamp_ms: int) -> DepotOffset:
@@ -321,31 +332,34 @@ class AppliedState:
         return self._task(task).offset_at(depot, timestamp_ms)
 
     def reading_pstate(self, task: TaskId, pstate: str) -> AbstractContextManager[StoredRows | NoRows]:
-        """The rows that a PState has on this task, as of one moment and as long as the block lasts."""
+        """Open the rows that a PState has on this task, as of one moment and as long as the block lasts."""
         return self._task(task).reading_pstate(pstate)
 
     def reading_pstates(
         self, task: TaskId, *pstates: str
     ) -> AbstractContextManager[list[StoredRows | NoRows]]:
-        """The rows of these PStates on this task, as of the same moment."""
+        """Open the rows of these PStates on this task, as of the same moment."""
         return self._task(task).reading_pstates(*pstates)
 
     def look_up(
         self, task: TaskId, pstate: str, keys: Iterable[bytes], *, max_bytes: int, wait: bool = True
     ) -> tuple[list[bytes | None], Offset]:
-        """See :meth:`TaskState.look_up`."""
+        """Read the values of rows of a PState on this task; see :meth:`TaskState.look_up`."""
         return self._task(task).look_up(pstate, keys, max_bytes=max_bytes, wait=wait)
 
     def digest(self, task: TaskId) -> str:
-        """Of what a task holds; to be compared between replicas that have applied the same offset."""
+        """Digest of what a task holds; to be compared between replicas that have applied the same offset."""
         return self._task(task).digest()
 
     def begin_digests(self, snapshot: ExitStack) -> dict[TaskId, Callable[[], str]]:
-        """Of all tasks as they are between two calls of :meth:`apply`; see :meth:`TaskState.begin_digest`."""
+        """Begin digests of all tasks as they are between two calls of :meth:`apply`.
+
+        See :meth:`TaskState.begin_digest`.
+        """
         return {task: state.begin_digest(snapshot) for task, state in self._tasks.items()}
 
     def hold(self) -> HeldState:
-        """All tasks as they are between two calls of :meth:`apply`, until it is released."""
+        """Keep all tasks readable as they are between two calls of :meth:`apply`, until that is released."""
         with self._writing, ExitStack() as snapshot:
             if self._closed:
                 raise StorageError("the applied state is closed")
@@ -359,7 +373,10 @@ class AppliedState:
         self._advanced(task).copy(fd)
 
     def standing(self, task: TaskId) -> AbstractContextManager[StandingFile]:
-        """A task's file for another process to copy, beside the writer. It is not behind :attr:`applied`."""
+        """Show a task's file to another process that copies it, beside the writer.
+
+        It is not behind :attr:`applied`.
+        """
         return self._advanced(task).standing()
 
     def _advanced(self, task: TaskId) -> Environment:
@@ -371,20 +388,20 @@ class AppliedState:
         return state.environment
 
     def folder(self, task: TaskId) -> Path:
-        """Of the task's file, for other processes that read it."""
+        """Folder of the task's file, for other processes that read it."""
         return self._task(task).environment.folder
 
     def size_bytes(self, task: TaskId) -> int:
-        """Of a task's file, without what lies unused at its end."""
+        """Size of a task's file, without what lies unused at its end."""
         return self._task(task).environment.size_bytes
 
     def clear_readers(self) -> None:
-        """Of processes that died while they read the files."""
+        """Give back the reader slots of processes that died while they read the files."""
         for task in self._tasks.values():
             task.environment.clear_readers()
 
     def transaction(self, task: TaskId) -> int:
-        """Changes with the task's file; an image is not older than what was read here before."""
+        """Number that changes with the task's file; an image is not older than what was read here before."""
         state = self._task(task)
         with self._writing:
             if self._closed:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stretto.state.environment import Database, ReadTransaction, WriteTransaction
 
 PREFIX = "depot/"
-"""Of the names of the databases that are depots."""
+"""Prefix of the names of the databases that are depots."""
 
 _KEY = struct.Struct(">QQQ")
 _OFFSET_END = 1 << 63
@@ -43,7 +43,7 @@ class DepotBatch(msgspec.Struct, frozen=True, gc=False):
     base: DepotOffset
     timestamp_ms: int
     payload: bytes
-    """As it was packed: :meth:`stretto.vocabulary.records.RecordBatch.parse` reads it."""
+    """The batch as it was packed; :meth:`stretto.vocabulary.records.RecordBatch.parse` reads it."""
 
     @property
     def end(self) -> DepotOffset:
@@ -63,19 +63,20 @@ class DepotSlice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Depot:
-    """The writing end: where the next batch goes."""
+    """The writing end of a depot: where the next batch goes."""
 
     __slots__ = ("database", "end", "newest_ms")
 
     def __init__(self, database: Database, end: DepotOffset, newest_ms: int) -> None:
         self.database = database
-        #: One beyond the last record.
+        #: One beyond the offset of the last record.
         self.end = end
         #: The newest timestamp of any batch.
         self.newest_ms = newest_ms
 
     @classmethod
     def load(cls, database: Database, txn: WriteTransaction) -> Depot:
+        """Find the end of the depot in its database."""
         cursor = txn.cursor(database)
         if not cursor.last():
             return cls(database, DepotOffset(0), 0)
@@ -95,7 +96,7 @@ class Depot:
 def read(
     txn: ReadTransaction, database: Database, offset: DepotOffset, *, max_bytes: int, max_records: int
 ) -> DepotSlice:
-    """From the batch that holds ``offset``: one batch, and more as long as they fit both limits."""
+    """Read from the batch that holds ``offset``: one batch, and more as long as they fit both limits."""
     if not 0 <= offset < _OFFSET_END:
         raise UsageError(f"{offset} is no offset of a depot; they are from 0 on")
     cursor = txn.cursor(database)
@@ -124,8 +125,10 @@ def read(
 def records_from(
     txn: ReadTransaction, database: Database, offset: DepotOffset, *, max_bytes: int, max_records: int
 ) -> tuple[DepotOffset, list[Buffer]]:
-    """Records from ``offset`` on, at most so many; and where they begin, which is further if the depot no
-    longer has that one."""
+    """Read records from ``offset`` on, at most so many; also return where they begin.
+
+    That is further if the depot no longer has the record at ``offset``.
+    """
     found = read(txn, database, offset, max_bytes=max_bytes, max_records=max_records)
     taken: list[Buffer] = []
     for stored in found.batches:
@@ -141,7 +144,7 @@ def records_from(
 
 
 def bounds(txn: ReadTransaction, database: Database) -> tuple[DepotOffset, DepotOffset]:
-    """First offset, and one beyond the last."""
+    """First offset of the depot, and one beyond the last."""
     cursor = txn.cursor(database)
     if not cursor.first():
         return DepotOffset(0), DepotOffset(0)
@@ -159,7 +162,7 @@ def trim(txn: WriteTransaction, database: Database, below: DepotOffset) -> None:
 def trim_point(
     txn: ReadTransaction, database: Database, below: DepotOffset, max_batches: int
 ) -> DepotOffset | None:
-    """Where the depot begins after a trim of so many batches at most; None if there is nothing to trim."""
+    """Where the depot would begin after a trim of so many batches at most; None if there is none to trim."""
     keys = _whole_below(txn.cursor(database), below, max_batches)
     if not keys:
         return None
@@ -202,7 +205,7 @@ def batches(txn: ReadTransaction, database: Database) -> Iterator[tuple[int, int
 
 
 def _seek(cursor: lmdb.Cursor[memoryview], offset: DepotOffset) -> bool:
-    """To the last batch that starts at or below ``offset``, else to the first; false if there is none."""
+    """Move to the last batch that starts at or below ``offset``, else to the first; False without any."""
     if cursor.set_range(_KEY.pack(offset + 1, 0, 0)):
         return cursor.prev() or cursor.first()
     return cursor.last()

@@ -49,17 +49,20 @@ if TYPE_CHECKING:
 Database: TypeAlias = "_Database"
 
 MAP_BYTES = 1024 * 1024 * 1024
-"""Address space, not disk space: a file is as large as what was written to it."""
+"""Initial size of the map: address space, not disk space. A file is as large as what was written to it."""
 MAX_DBS = 1_024
 DEPOTS_MAX = 1_000
-"""In the file of one task; the rest of its databases is for what else it keeps."""
+"""Most depots in the file of one task; the rest of its databases is for what else it keeps."""
 MAX_READERS = 256
 SPARE_BYTES = 16 * 1024 * 1024
 """Free space below which nothing is written."""
 _META_PAGES = 2
 PLENTY_BYTES = 1024 * 1024 * 1024
 PLENTY_SECONDS = 0.1
-"""So much space does not go in so little time: until then it is not looked at again."""
+"""Time for which the disk is not looked at again after PLENTY_BYTES were found free.
+
+So much space does not go in so little time.
+"""
 
 T = TypeVar("T")
 ReadTransaction: TypeAlias = "lmdb.Transaction[memoryview]"
@@ -80,7 +83,7 @@ class NoSpace(StorageError):
 
 
 class WouldWait(Exception):
-    """A snapshot is not to be had at once. Ask again where one may wait."""
+    """A snapshot cannot be had at once. Ask again on a thread that may wait."""
 
 
 class StateCorrupt(StorageError):
@@ -116,7 +119,10 @@ class Environment:
     # Transactions.
 
     def reading(self, *, long: bool = False) -> Reading:
-        """A snapshot. Its buffers are views of the map: whatever is to outlive the block is copied."""
+        """Open a snapshot for the length of a block.
+
+        Its buffers are views of the map: whatever is to outlive the block is copied.
+        """
         return Reading(self, long=long)
 
     def look_up(
@@ -128,11 +134,10 @@ class Environment:
         max_bytes: int,
         wait: bool,
     ) -> tuple[bytes | None, list[bytes | None]]:
-        """Copies of the values of a first key, and of others, as of one moment; what is small costs less so
-        than as a view.
+        """Copy the values of a first key, and of others, as of one moment.
 
-        Of the others, one that fills ``max_bytes`` is the last. Without ``wait``, raises WouldWait if they
-        are not to be had at once.
+        Small values cost less so than as views. Of the others, one that fills ``max_bytes`` is the last.
+        Without ``wait``, raises WouldWait if they are not to be had at once.
         """
         if wait:
             self._gate.__enter__()
@@ -178,7 +183,7 @@ class Environment:
                 raise self._translated(error, "write") from error
 
     def open_db(self, name: str, txn: WriteTransaction) -> Database:
-        """A named database, created if it is missing. Valid elsewhere once the transaction has committed."""
+        """Open a named database, or create it; valid elsewhere once the transaction has committed."""
         return self._env.open_db(name.encode(), txn=txn)
 
     def names(self, txn: WriteTransaction) -> list[str]:
@@ -207,7 +212,7 @@ class Environment:
 
     @contextmanager
     def standing(self) -> Iterator[StandingFile]:
-        """The file as of the latest state, for another process to copy, beside the writer.
+        """Show the file as of the latest state to another process that copies it, beside the writer.
 
         As for any read, no page of that state is written to before the block ends. Only the first two pages,
         which tell where the two latest states begin, change with every commit; so they are given as they are
@@ -237,34 +242,34 @@ class Environment:
         return StandingFile(path, end, head)
 
     def copy_held(self, txn: ReadTransaction, fd: int) -> None:
-        """Write what a transaction of :meth:`reading` sees, which goes on: compact, beside the writer."""
+        """Write a compact copy of what a transaction of :meth:`reading` sees, beside the writer."""
         try:
             self._env.copyfd(fd, compact=True, txn=txn)
         except lmdb.Error as error:
             raise StorageError(f"the state in {self.folder} could not be copied ({error})") from error
 
     def clear_readers(self) -> int:
-        """Give back the slots of processes that died inside a read. Returns how many."""
+        """Give back the slots of processes that died inside a read; return how many."""
         with self._gate:
             self._require_sound()
             return self._env.reader_check()
 
     @property
     def transaction(self) -> int:
-        """Of the latest state. As long as it is the same, so is an image."""
+        """Number of the transaction that made the latest state; as long as it is the same, so is an image."""
         with self._gate:
             self._require_sound()
             return self._env.info()["last_txnid"]
 
     @property
     def size_bytes(self) -> int:
-        """Of an image of the latest state, or a little more."""
+        """Size of an image of the latest state, or a little more."""
         with self._gate:
             self._require_sound()
             return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
 
     def close(self) -> None:
-        """After what is running. Who comes meanwhile is told that it is closed, and does not wait."""
+        """Close the file after what is running; calls that come meanwhile are refused and do not wait."""
         self._failure = self._failure or StorageError(f"the state in {self.folder} is closed")
         self._gate.open_for_good()
         with self._gate.exclusive():
@@ -313,7 +318,7 @@ class Environment:
         return self._env.info()["map_size"]
 
     def _resize(self, size: int) -> None:
-        """To ``size`` bytes, or with 0 to what another process made it."""
+        """Resize the map to ``size`` bytes, or with 0 to the size that another process gave it."""
         with self._gate.exclusive():
             self._require_sound()
             if 0 < size <= self._map_bytes():
@@ -381,7 +386,7 @@ class Environment:
 
 
 class Reading:
-    """What :meth:`Environment.reading` returns. A class: a generator takes longer than a short read."""
+    """Context manager of :meth:`Environment.reading`: a generator would take longer than a short read."""
 
     __slots__ = ("_environment", "_long", "_txn")
 
@@ -399,7 +404,7 @@ class Reading:
 
 
 class _Gate:
-    """Many inside at a time, or one alone; who wants to be alone is let in before who comes later.
+    """A lock for many threads inside at a time, or one alone, which goes before those that come later.
 
     To be inside is to be in a ``with`` block of the gate itself.
     """
@@ -409,7 +414,7 @@ class _Gate:
         self._changed = threading.Condition(self._lock)
         self._inside = 0
         self._alone = 0
-        #: Nobody is kept waiting any more.
+        #: Whether no thread is kept waiting any more.
         self._is_open = False
 
     def __enter__(self) -> None:
@@ -419,7 +424,7 @@ class _Gate:
             self._inside += 1
 
     def enter_at_once(self) -> bool:
-        """False, and nothing has changed, if somebody is alone inside or wants to be."""
+        """Enter without waiting; False, without effect, if a thread is or wants to be alone inside."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -437,14 +442,14 @@ class _Gate:
                 self._changed.notify_all()
 
     def open_for_good(self) -> None:
-        """Nobody who comes waits for who wants to be alone: inside there is nothing left to do."""
+        """Let every thread in from now on, without waiting: inside there is nothing left to do."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """For who is inside: step out for a while."""
+        """Leave the gate for the length of the block, so that the map can be changed meanwhile."""
         self.__exit__()
         try:
             yield
@@ -453,6 +458,7 @@ class _Gate:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
+        """Wait until no thread is inside, and keep all others out for the length of the block."""
         with self._changed:
             self._alone += 1
             try:
@@ -465,6 +471,7 @@ class _Gate:
 
 
 def map_size_for(used_bytes: int, map_bytes: int) -> int:
+    """The first doubling of ``map_bytes`` that is at least twice what is used."""
     size = map_bytes
     while size < 2 * used_bytes:
         size *= 2
@@ -472,7 +479,7 @@ def map_size_for(used_bytes: int, map_bytes: int) -> int:
 
 
 def _make_folder(folder: Path) -> None:
-    """Create it and what is missing above it, so that it survives a power loss."""
+    """Create the folder and what is missing above it, so that it survives a power loss."""
     if not folder.is_dir():
         _make_folder(folder.parent)
         private_folder(folder)

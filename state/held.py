@@ -30,12 +30,17 @@ PIPE_BYTES = 1 << 20
 
 
 class CopiedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Size and digest of a file that was copied."""
+
     size_bytes: int
     sha256: str
 
 
 class HeldState:
-    """Safe from any thread; what takes long is done one after the other."""
+    """All tasks of a group as of one entry, until they are released.
+
+    Safe on any thread; what takes long is done one after the other.
+    """
 
     def __init__(
         self, tasks: Mapping[TaskId, HeldTask], snapshot: ExitStack, let_go: Callable[[HeldState], None]
@@ -51,6 +56,7 @@ class HeldState:
         return list(self._tasks)
 
     def row(self, task: TaskId, pstate: str, key: bytes) -> bytes | None:
+        """The value of a row of a PState, or None."""
         with self._use():
             return self._tasks[task].row(pstate, key)
 
@@ -65,7 +71,7 @@ class HeldState:
         bytes_per_second: int,
         progress: Callable[[int], None] = lambda _: None,
     ) -> CopiedFile:
-        """To a file that appears whole and durable, at so many bytes a second; 0: as fast as it can.
+        """Copy a task to a file that appears whole and durable, at so many bytes a second (0: no limit).
 
         Raises StorageError, or OSError if the file cannot be written.
         """
@@ -125,7 +131,7 @@ class HeldState:
         return CopiedFile(size_bytes=size, sha256=digest.hexdigest())
 
     def release(self) -> None:
-        """After what is being digested; a copy ends where it is."""
+        """Let go of the state, after what is being digested; a copy under way ends where it is."""
         self._released.set()
         with self._using:
             self._snapshot.close()

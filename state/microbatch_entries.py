@@ -32,11 +32,11 @@ from stretto.vocabulary.types import Buffer, TaskId
 DATABASE = "$microbatch"
 
 Get: TypeAlias = Callable[[bytes], bytes | None]
-"""A row of :data:`DATABASE`."""
+"""Reads a row of :data:`DATABASE`; None if there is no such row."""
 
 
 class Version(NamedTuple):
-    """Which attempt at which microbatch; they compare as they came about."""
+    """Number of a microbatch and of the attempt at it; versions compare in the order they came about."""
 
     id: int
     version: int
@@ -55,7 +55,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Source(NamedTuple):
-    """One record."""
+    """The place of one record of a depot."""
 
     depot: str
     task: TaskId
@@ -71,11 +71,11 @@ class Result(NamedTuple):
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a run returned that is staged, for the leader after this one: appenders will ask it."""
+    """What a staged run returned, kept for the next leader: appenders will ask it."""
 
     version: Version
     spans: tuple[Span, ...]
-    """Its records of this task."""
+    """Records of this task that the run took."""
     results: tuple[Result, ...]
     failures: tuple[tuple[Source, str], ...]
     """Records that were left out, and their errors."""
@@ -95,22 +95,23 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     version: Version
     progress: dict[str, dict[TaskId, int]]
-    """Where its input begins, by depot and task: 0 where there is nothing."""
+    """Where the microbatch's input begins, by depot and task: 0 where there is nothing."""
     spans: tuple[Span, ...]
-    """Its input, where it is not empty."""
+    """The microbatch's input, where it is not empty."""
     failed: tuple[tuple[Source, int], ...] = ()
     """How often records failed in earlier versions."""
     left_out: tuple[LeftOut, ...] = ()
     careful: bool = False
-    """Records and calls are run one by one, to find out which of them fails."""
+    """Whether records and calls are run one by one, to find out which of them fails."""
     tasks: tuple[TaskId, ...] | None = None
-    """Those that have staged something; None until it is committed."""
+    """Tasks that have staged something; None until the microbatch is committed."""
 
     @property
     def committed(self) -> bool:
         return self.tasks is not None
 
     def progress_after(self) -> dict[str, dict[TaskId, int]]:
+        """Where the input of the next microbatch begins."""
         after = {depot: dict(ends) for depot, ends in self.progress.items()}
         for span in self.spans:
             after.setdefault(span.depot, {})[span.task] = span.end
@@ -118,32 +119,42 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Prime(msgspec.Struct, frozen=True, array_like=True, tag="prime", gc=False):
+    """Entry that begins a version of a topology's microbatch."""
+
     topology: str
     batch: Batch
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit", gc=False):
+    """Entry that commits a version, which has staged something on these tasks."""
+
     topology: str
     version: Version
     tasks: tuple[TaskId, ...]
 
 
 class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage", gc=False):
+    """Entry that stages what a version changes on this task, without effect yet."""
+
     topology: str
     version: Version
     changes: bytes
     returned: bytes = b""
-    """A Returned, encoded; empty if nobody waits for it."""
+    """A Returned, encoded; empty if no appender waits for it."""
 
 
 class Roll(msgspec.Struct, frozen=True, array_like=True, tag="roll", gc=False):
+    """Entry that lets the staged changes of a committed version take effect on this task."""
+
     topology: str
     version: Version
 
 
 class Missed(msgspec.Struct, frozen=True, array_like=True, tag="missed", gc=False):
-    """A committed version has nothing staged here, and never will: an unclean election lost it. It counts as
-    rolled, and ``changes``, packed, tell people."""
+    """Entry for a committed version that has nothing staged here, and never will.
+
+    An unclean election lost it. It counts as rolled, and ``changes``, packed, tell people.
+    """
 
     topology: str
     version: Version
@@ -151,7 +162,10 @@ class Missed(msgspec.Struct, frozen=True, array_like=True, tag="missed", gc=Fals
 
 
 def may_prime(stored: Batch | None, batch: Batch) -> bool:
-    """A committed batch is followed by a higher id, any other by a higher version of the same id."""
+    """Whether ``batch`` may follow the stored one.
+
+    A committed batch is followed by a higher id, any other by a higher version of the same id.
+    """
     if stored is None:
         return True
     if stored.committed:
@@ -179,7 +193,7 @@ _decode_id = msgspec.msgpack.Decoder(int).decode
 
 
 def parse(payload: Buffer) -> Entry:
-    """Raises PeerError."""
+    """Decode an entry of a microbatch. Raises PeerError."""
     try:
         return _entries.decode(payload)
     except MALFORMED as error:
@@ -187,7 +201,7 @@ def parse(payload: Buffer) -> Entry:
 
 
 def resolve(entry: Entry, get: Get, guards: EntryGuards = ENTRY_GUARDS) -> dict[str, Changes]:
-    """What it does, by database: ``$microbatch`` and, when changes take effect, PStates."""
+    """What an entry changes, by database: ``$microbatch`` and, when changes take effect, PStates."""
     match entry:
         case Prime(topology=topology, batch=batch):
             if guards.may_prime(batch_of(topology, get), batch):
@@ -215,7 +229,7 @@ def resolve(entry: Entry, get: Get, guards: EntryGuards = ENTRY_GUARDS) -> dict[
 
 
 def _rolled(topology: str, version: Version, packed: bytes, *others: bytes) -> dict[str, Changes]:
-    """``others`` are rows that go as well."""
+    """Changes that roll a version; ``others`` are rows that are deleted as well."""
     staged, changes = _key("staged", topology), _key("changes", topology)
     effect = state_changes.parse(packed)
     effect[DATABASE] = Changes(
@@ -225,7 +239,10 @@ def _rolled(topology: str, version: Version, packed: bytes, *others: bytes) -> d
 
 
 def without_depot(key: bytes, row: bytes, depot: str) -> bytes | None:
-    """A row once a depot is gone, whose name may be used again; None if it says nothing of it."""
+    """A row without what it says of a depot that is gone; None if it says nothing of it.
+
+    The depot's name may be used again.
+    """
     match ordered.decode(key)[0]:
         case "batch":
             return _batch_without(row, depot)
@@ -251,22 +268,25 @@ def _batch_without(row: bytes, depot: str) -> bytes | None:
 
 
 def batch_of(topology: str, get: Get) -> Batch | None:
+    """The latest microbatch of a topology, if it has one."""
     row = get(_key("batch", topology))
     return None if row is None else _decode_batch(row)
 
 
 def staged_of(topology: str, get: Get) -> Version | None:
+    """The version that is staged on this task, if any."""
     row = get(_key("staged", topology))
     return None if row is None else _decode_version(row)
 
 
 def rolled_of(topology: str, get: Get) -> int:
-    """0 before the first."""
+    """Id of the latest microbatch that was rolled on this task; 0 before the first."""
     row = get(_key("rolled", topology))
     return 0 if row is None else _decode_id(row)
 
 
 def returned_of(topology: str, get: Get) -> Returned | None:
+    """What the staged run returned, if that was kept."""
     row = get(_key("returned", topology))
     return None if row is None else _decode_returned(row)
 

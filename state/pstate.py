@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from stretto.state.environment import Database, ReadTransaction, WriteTransaction
 
 PREFIX = "pstate/"
-"""Of the names of the databases that are PStates."""
+"""Prefix of the names of the databases that are PStates."""
 
 
 def apply(txn: WriteTransaction, database: Database, changes: Changes) -> None:
+    """Make the changes of an entry in a PState's database."""
     for start, end in changes.ranges:
         if (start, end) == EVERYTHING:
             txn.drop(database, delete=False)
@@ -44,11 +45,11 @@ def _delete_range(txn: WriteTransaction, database: Database, start: bytes, end: 
 
 
 class StoredRows:
-    """What is applied, as of a transaction: the lowest of the layers that a batch sees."""
+    """Rows of a PState as applied, as of a transaction: the lowest of the layers that a batch sees."""
 
     def __init__(self, txn: ReadTransaction, database: Database, applied: Offset = Offset(0)) -> None:
         self._txn = txn
-        #: What the task's file says in this transaction.
+        #: Applied offset that the task's file has in this transaction.
         self.applied = applied
         self._database = database
 
@@ -79,5 +80,5 @@ class StoredRows:
 
 
 def rows(txn: ReadTransaction, database: Database) -> Iterator[tuple[memoryview, memoryview]]:
-    """Every row, in order; valid within the transaction."""
+    """Yield every row, in order; valid within the transaction."""
     yield from txn.cursor(database)

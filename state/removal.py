@@ -17,16 +17,21 @@ from stretto.vocabulary.types import Buffer
 
 
 class Trim(msgspec.Struct, frozen=True, array_like=True, tag="trim", gc=False):
-    """Batches that end at or below an offset; never the last one, which tells where the depot goes on."""
+    """Removal of the batches that end at or below an offset.
+
+    The last batch is never removed: it tells where the depot goes on.
+    """
 
     depot: str
     below: int
 
 
 class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop", gc=False):
+    """Removal of all that is kept under these names, which a version of the module has deleted."""
+
     version: int
     names: tuple[str, ...]
-    """Of depots, PStates and topologies."""
+    """Names of depots, PStates and topologies."""
 
 
 Removal: TypeAlias = Trim | Drop
@@ -36,7 +41,7 @@ _decoder: msgspec.msgpack.Decoder[Removal] = msgspec.msgpack.Decoder(Removal)
 
 
 def parse(payload: Buffer) -> Removal:
-    """Raises PeerError."""
+    """Decode a removal. Raises PeerError."""
     try:
         return _decoder.decode(payload)
     except MALFORMED as error:

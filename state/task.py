@@ -63,39 +63,42 @@ if TYPE_CHECKING:
 PAGE_BYTES = 4096
 CHANGES_NOTHING = (Kind.EPOCH, Kind.MARKER, Kind.CLAIM)
 OF_TOPOLOGIES = ("$progress", "$retries", "$failures")
-"""Rows whose keys are a topology, a depot, and what else there is."""
+"""Databases whose keys begin with a topology and a depot."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What is another one when the transaction of a batch commits."""
+    """What the transaction of a batch changes in memory once it has committed."""
 
     dropped: int
     seal: Seal | None
     depots: dict[str, Depot] = field(default_factory=dict)
     pstates: dict[str, Database] = field(default_factory=dict)
-    """Databases that are new."""
+    """Databases of PStates that the batch has created."""
     producers: dict[ProducerId, dict[TaskId, Sequences] | None] = field(default_factory=dict)
 
 
 class TaskState:
-    """Not thread-safe, except for the reads, which run on any thread while another one writes."""
+    """The applied state of one task, in a file of its own.
+
+    Not thread-safe, except for the reads, which run on any thread while another one writes.
+    """
 
     def __init__(self, folder: Path, task: TaskId, *, map_bytes: int) -> None:
         self.task = task
         self.environment = Environment(folder, map_bytes=map_bytes)
-        #: The rows as of ``applied``; those of other tasks are absent.
+        #: Rows of this task as of ``applied``; those of other tasks are absent.
         self.producers = ProducerTable({})
-        #: By name; a depot is listed once the transaction that created it has committed, so that a reader
-        #: who finds it here and *then* begins its transaction may use its handle.
+        #: Depots by name. One is listed once the transaction that created it has committed, so that a reader
+        #: that finds it here and *then* begins its transaction may use its handle.
         self._depots: dict[str, Depot] = {}
-        #: By name, as ``_depots``.
+        #: PStates by name, listed like ``_depots``.
         self._pstates: dict[str, Database] = {}
-        #: What the file says; the group's offset may be further if nothing since concerned this task.
+        #: Applied offset in the file; the group's may be further if nothing since concerned this task.
         self.applied = Offset(0)
         #: The latest version of the module whose deletions were carried out.
         self.dropped = 0
-        #: Of the log, as of ``applied``.
+        #: The seal of the log as of ``applied``, if it is sealed.
         self.seal: Seal | None = None
         #: Whether anything was committed since the last sync.
         self.unsynced = True
@@ -144,7 +147,7 @@ class TaskState:
     # Writing.
 
     def apply(self, frames: Sequence[Frame], end: Offset) -> None:
-        """Apply those of the frames that are new here; with them, nothing below ``end`` is left to apply."""
+        """Apply the frames that are new here; with them, nothing below ``end`` is left to apply."""
         new = self._new(frames)
         if not new:
             return
@@ -278,8 +281,12 @@ class TaskState:
                     self._drop(txn, batch, name)
 
     def _drop(self, txn: WriteTransaction, batch: _Batch, name: str) -> None:
-        """Emptied, not deleted: others may be reading it. An empty one counts as none, and goes when the file
-        is opened anew. What topologies keep of a depot goes with it, with a topology all that it keeps."""
+        """Empty what has this name and delete what topologies keep of it.
+
+        A database is emptied, not deleted: others may be reading it. An empty one counts as none, and goes
+        when the file is opened anew. What topologies keep of a depot goes with it, with a topology all that
+        it keeps.
+        """
         depot = batch.depots.get(name) or self._depots.get(name)
         if depot is not None:
             txn.drop(depot.database, delete=False)
@@ -308,7 +315,7 @@ class TaskState:
     def _changed_producers(
         self, headers: Sequence[Header]
     ) -> dict[ProducerId, dict[TaskId, Sequences] | None]:
-        """The rows after these headers; None for a producer that is not open."""
+        """Rows of the producers that these headers change; None for a producer that is not open."""
         rows = self.producers.producers
         table = ProducerTable({})
         touched: set[ProducerId] = set()
@@ -345,17 +352,17 @@ class TaskState:
 
     @property
     def depot_names(self) -> Collection[str]:
-        """Of those that are applied."""
+        """Names of the depots that are applied."""
         return self._depots.keys()
 
     @property
     def depot_ends(self) -> dict[str, DepotOffset]:
-        """One beyond the last record of each, as of ``applied``."""
+        """One beyond the last record of each depot, as of ``applied``."""
         return {name: depot.end for name, depot in self._depots.items()}
 
     @contextmanager
     def _reading(self, depot: str) -> Iterator[tuple[ReadTransaction, Database] | None]:
-        """A transaction and the depot's database in it; None if there is no such depot."""
+        """Open a transaction with the depot's database; None if there is no such depot."""
         found = self._depots.get(depot)
         if found is None:
             yield None
@@ -382,7 +389,7 @@ class TaskState:
             return depots.offset_at(*found, timestamp_ms) if found else DepotOffset(0)
 
     def reading_pstate(self, pstate: str) -> AbstractContextManager[StoredRows | NoRows]:
-        """Its rows, as long as the block lasts."""
+        """Open the rows of a PState for the length of a block."""
         database = self._pstates.get(pstate)
         if database is None:
             return nullcontext(NoRows())
@@ -390,7 +397,7 @@ class TaskState:
 
     @contextmanager
     def reading_pstates(self, *names: str) -> Iterator[list[StoredRows | NoRows]]:
-        """The rows of these, as of the same moment and as long as the block lasts."""
+        """Open the rows of these PStates, as of the same moment, for the length of a block."""
         databases = [self._pstates.get(name) for name in names]
         with self.environment.reading() as txn:
             yield [NoRows() if each is None else StoredRows(txn, each) for each in databases]
@@ -398,7 +405,7 @@ class TaskState:
     def look_up(
         self, pstate: str, keys: Iterable[bytes], *, max_bytes: int, wait: bool = True
     ) -> tuple[list[bytes | None], Offset]:
-        """The values of these rows, as of one moment, and what the file says was applied then.
+        """Read the values of these rows, as of one moment, and the applied offset of the file then.
 
         Of the first so many keys: one that fills ``max_bytes`` is the last. Without ``wait``, raises
         WouldWait if they are not to be had at once.
@@ -412,16 +419,19 @@ class TaskState:
         return values, Offset(U64.unpack(applied or b"")[0])
 
     def digest(self) -> str:
-        """Equal for two replicas of the task that have applied the same entries, however they got there."""
+        """Digest that is equal for replicas that have applied the same entries, however they got there."""
         with ExitStack() as snapshot:
             return self.begin_digest(snapshot)()
 
     def begin_digest(self, snapshot: ExitStack) -> Callable[[], str]:
-        """Of the state as it is now, computed when it is called, on any thread, before ``snapshot`` ends."""
+        """Begin a digest of the state as it is now.
+
+        The function that is returned computes it, on any thread, before ``snapshot`` ends.
+        """
         return self.hold(snapshot).digest
 
     def hold(self, snapshot: ExitStack) -> HeldTask:
-        """The state as it is now, to be looked at on any thread, before ``snapshot`` ends."""
+        """Keep the state as it is now, to be read on any thread before ``snapshot`` ends."""
         txn = snapshot.enter_context(self.environment.reading(long=True))
         handles = sorted((name, depot.database) for name, depot in list(self._depots.items()))
         return HeldTask(

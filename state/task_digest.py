@@ -25,7 +25,7 @@ _HASHED_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """A task's file as of one transaction. One thread at a time."""
+    """A task's file as of one transaction. For one thread at a time."""
 
     environment: Environment
     txn: ReadTransaction
@@ -38,10 +38,11 @@ class HeldTask:
         return digest_of(self.txn, self.task, self.meta, self.depots, self.pstates)
 
     def copy(self, fd: int) -> None:
-        """Write a compact file of it, without what lies unused. Waits for who takes it from ``fd``."""
+        """Write a compact copy, without what lies unused; waits for the reader of ``fd``."""
         self.environment.copy_held(self.txn, fd)
 
     def row(self, pstate: str, key: bytes) -> bytes | None:
+        """The value of a row of a PState, or None."""
         database = next((found for name, found in self.pstates if name == pstate), None)
         found = None if database is None else self.txn.get(key, db=database)
         return None if found is None else bytes(found)
@@ -54,9 +55,9 @@ def digest_of(
     handles: Sequence[tuple[str, Database]],
     databases: Sequence[tuple[str, Database]],
 ) -> str:
-    """Of depots and PStates by name, ascending, and of the producers."""
+    """Digest of depots and PStates by name, ascending, and of the producers."""
     digest = hashlib.blake2b(digest_size=16)
-    #: Hashed many at a time, which lets others run meanwhile.
+    #: Parts that are hashed many at a time, which lets other threads run meanwhile.
     parts: list[bytes | memoryview] = []
 
     def add(*more: bytes | memoryview) -> None:

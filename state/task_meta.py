@@ -53,7 +53,7 @@ class Seal:
 
     @classmethod
     def of(cls, header: Header) -> Seal | None:
-        """What an entry that seals, or takes that back, leaves."""
+        """The seal after this entry: that of a SEAL, None after an UNSEAL."""
         is_seal = header.kind is Kind.SEAL
         return cls(header.sequence, header.offset, header.epoch) if is_seal else None
 
@@ -67,7 +67,7 @@ class Seal:
 
 
 def offset_of_image(file: Path, task: TaskId) -> Offset:
-    """What a copy of a task's file is the state of. It must not be opened elsewhere."""
+    """Offset that a copy of a task's file is the state of. The copy must not be open elsewhere."""
     try:
         with (
             lmdb.open(str(file), subdir=False, readonly=True, lock=False, max_dbs=1) as environment,
@@ -79,7 +79,7 @@ def offset_of_image(file: Path, task: TaskId) -> Offset:
 
 
 def offset_in(txn: ReadTransaction, meta: Database, task: TaskId) -> Offset:
-    """What the file of a task says it is the state of. Raises StateCorrupt if it is another's."""
+    """Offset that the file of a task says it is the state of. Raises StateCorrupt if it is another task's."""
     version, owner = txn.get(FORMAT, b"", db=meta), txn.get(TASK, b"", db=meta)
     if bytes(version) != bytes([FORMAT_VERSION]) or bytes(owner) != U64.pack(task):
         raise StateCorrupt(f"the image of task {task} is that of something else")
@@ -92,7 +92,7 @@ def offset_in(txn: ReadTransaction, meta: Database, task: TaskId) -> Offset:
 def producers_in(
     txn: ReadTransaction | WriteTransaction, meta: Database, task: TaskId
 ) -> Iterator[tuple[ProducerId, dict[TaskId, Sequences]]]:
-    """The producers of a file, ascending."""
+    """Yield the producers of a file, ascending."""
     cursor = txn.cursor(meta)
     found = cursor.set_range(PRODUCER)
     while found and bytes(key := cursor.key()).startswith(PRODUCER):

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from stretto.state.environment import WriteTransaction
 
 HOPS = "$hops"
-"""Rows of what topologies send to other tasks; their keys are a topology and what else there is."""
+"""Database of what topologies send to other tasks; its keys begin with a topology."""
 
 
 def make_seed(folders: Mapping[TaskId, Path], end: Offset) -> None:
-    """Make files of tasks of a snapshot those of one group whose log begins at ``end``.
+    """Turn task files of a snapshot into those of one group whose log begins at ``end``.
 
     A producer is open in the whole group or not at all: one that any task knows, all of them know. What tasks
     know of one another's hops is forgotten. All of them were answered when the tasks were cut, and numbers

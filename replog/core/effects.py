@@ -36,20 +36,24 @@ class Truncate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Retention: the replog is not needed below ``start``. Answer with LogCut."""
+    """Retention: the replog is not needed below ``start``. The driver answers with LogCut."""
 
     start: Offset
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Send a message without frames to another replica."""
+
     to: WorkerId
     message: AnyMessage
 
 
 class SendEntries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Read whole frames from ``start``, at most ``max_bytes`` of them, send them with ``message``,
-    and say how far that went with a Sent event. Read before any later effect is carried out: the message
-    speaks of the log as it is now."""
+    """Read whole frames from ``start`` and send them with ``message``, at most ``max_bytes`` of them.
+
+    The driver says how far that went with a Sent event. It reads before any later effect is carried out: the
+    message speaks of the log as it is now.
+    """
 
     to: WorkerId
     message: Entries
@@ -65,12 +69,14 @@ class Apply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CompareAndSet(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One ZooKeeper multi: every registration in ``must_exist`` exists, and the record, still at
-    ``version``, becomes ``record``. Answer with CasReply."""
+    """Change the group's record by one ZooKeeper multi; answer with CasReply.
+
+    Every registration in ``must_exist`` exists, and the record, still at ``version``, becomes ``record``.
+    """
 
     token: int
     version: int | None
-    """None only in a mutant that forgets the condition."""
+    """Version that the record must still have; None only in a mutant that forgets the condition."""
     record: GroupRecord
     must_exist: tuple[Registration, ...] = ()
 
@@ -109,31 +115,35 @@ class Refusal(enum.StrEnum):
 
     NOT_LEADER = "not_leader"
     NOT_READY = "not_ready"
-    """The new leader still applies what it inherited."""
+    """The new leader is still applying what it inherited."""
     HANDING_OVER = "handing_over"
     STALLED = "stalled"
     OVERLOADED = "overloaded"
     NO_LEASE = "no_lease"
     TOO_STALE = "too_stale"
-    """A follower could not answer within the bound: the leader can."""
+    """A follower could not answer within the staleness bound; the leader can."""
     SEQUENCE_GAP = "sequence_gap"
     UNKNOWN_PRODUCER = "unknown_producer"
     CLAIMED = "claimed"
-    """A named producer's round was claimed for other records, or a later one was."""
+    """The named producer's round was claimed for other records, or a later round was claimed."""
     PAUSED = "paused"
     """The module takes no records until somebody resumes it."""
     SEALED = "sealed"
-    """Its tasks are about to go on in other groups: ask again, and find out which."""
+    """The group's tasks are about to go on in other groups: the client asks again and finds out which."""
 
 
 class Acked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The append is decided, at ``offset`` (None: long ago, position forgotten): who reads from now on sees
-    it."""
+    """The append is committed at ``offset``; reads from now on see it.
+
+    ``offset`` is None if that was long ago and the position is forgotten.
+    """
 
     offset: Offset | None
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The request was not taken and has had no effect."""
+
     reason: Refusal
     leader: WorkerId | None
     epoch: Epoch
@@ -144,41 +154,47 @@ class Unknown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReadServed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was sampled may be shown to the reader."""
+    """The sampled state may be shown to the reader."""
 
     epoch: Epoch
-    """In which it was served."""
+    """Epoch in which the read was served."""
 
 
 Result: TypeAlias = Acked | Refused | Unknown | ReadServed
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Answer a client's request."""
+
     request: int
     result: Result
 
 
 class ServeState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Answer what a follower asks of the applied state; the log stays pinned from ``pinned`` meanwhile, which
-    PinMoved moves."""
+    """Answer what a follower asks of the applied state; the log stays pinned from ``pinned`` meanwhile.
+
+    PinMoved moves the pin.
+    """
 
     to: WorkerId
     epoch: Epoch
     incarnation: Incarnation
-    """Of the follower."""
+    """The follower's incarnation."""
     attempt: int
     pinned: Offset
 
 
 class StopServing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The log could not be kept any longer for a follower that receives our state: let it begin again."""
+    """Stop serving our state to a follower: the log cannot be kept for it any longer, so it begins again."""
 
     to: WorkerId
 
 
 class FetchState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Ask the leader for its state, which it keeps its log for; then step StateArrived or TransferFailed, and
-    TransferProgressed meanwhile."""
+    """Ask the leader for its state, which it keeps its log for; then step StateArrived or TransferFailed.
+
+    Meanwhile the driver steps TransferProgressed.
+    """
 
     leader: WorkerId
     epoch: Epoch
@@ -186,8 +202,10 @@ class FetchState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class InstallState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Replace log and applied state by the state that arrived, atomically; then step StateInstalled, or
-    TransferFailed if that is impossible."""
+    """Replace log and applied state by the state that arrived, atomically; then step StateInstalled.
+
+    If that is impossible, step TransferFailed.
+    """
 
     end: Offset
 
@@ -199,11 +217,11 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """This replica must not go on. The driver closes it and says why."""
+    """Close this replica, which must not go on, and say why."""
 
     why: str
     renew: bool
-    """Its folder cannot be trusted: set it aside, and begin again with a fresh storage id."""
+    """Whether its folder cannot be trusted: set it aside, and begin again with a fresh storage id."""
 
 
 class ForgetResign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -213,14 +231,16 @@ class ForgetResign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FinishWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A hand-over is about to begin: end what somebody waits for, begin nothing of the kind, and then step
-    WorkFinished. Appends are taken until then, for a while."""
+    """Finish what callers wait for before a hand-over, begin nothing of the kind, and step WorkFinished.
+
+    Appends are taken until then, for a while.
+    """
 
     epoch: Epoch
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line per transition, for logs and telemetry."""
+    """Report one transition, for logs and telemetry."""
 
     event: str
     fields: dict[str, Any]

@@ -17,10 +17,12 @@ from stretto.vocabulary.types import Buffer, Epoch, Incarnation, Millis, Offset,
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The deadline the replica asked for has come. Harmless at any moment; the first one starts it."""
+    """The deadline that the replica asked for has come. Harmless at any moment; the first one starts it."""
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message of another replica came, with the frames that travelled beside it."""
+
     sender: WorkerId
     message: AnyMessage
     frames: tuple[Frame, ...] = ()
@@ -31,7 +33,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     to: WorkerId
     incarnation: Incarnation
-    """Of the receiver: ``message.to``."""
+    """The receiver's incarnation: ``message.to``."""
     attempt: int
     end: Offset
 
@@ -51,7 +53,7 @@ class StorageFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     why: str
     suspect: bool
-    """What the disk holds may not be what was confirmed."""
+    """Whether what the disk holds may not be what was confirmed."""
 
 
 class LogCut(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -73,7 +75,7 @@ class StateSynced(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StateArrived(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A leader's state is here, whole and verified, and not installed. It answers one FetchState."""
+    """A leader's state is here, whole and verified, but not installed; it answers one FetchState."""
 
     epoch: Epoch
     attempt: int
@@ -92,7 +94,7 @@ class StateInstalled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransferProgressed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The leader answers: no need to ask it anew for now."""
+    """The leader answers a transfer: no need to ask it anew for now."""
 
     epoch: Epoch
     attempt: int
@@ -108,7 +110,7 @@ class PinMoved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     to: WorkerId
     epoch: Epoch
     incarnation: Incarnation
-    """Of the follower."""
+    """The follower's incarnation."""
     start: Offset | None
 
 
@@ -124,10 +126,14 @@ class RecordRead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReadFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A ReadRecord got no answer."""
+
     token: int
 
 
 class RegistrationSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Whether a registration exists, for a CheckRegistration or by its watch."""
+
     registration: Registration
     exists: bool
 
@@ -143,6 +149,8 @@ class MembersSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CasOutcome(enum.Enum):
+    """How a compare-and-set ended."""
+
     OK = "ok"
     BAD_VERSION = "bad_version"
     NO_REGISTRATION = "no_registration"
@@ -151,6 +159,8 @@ class CasOutcome(enum.Enum):
 
 
 class CasReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The outcome of a CompareAndSet, and the record's new version if it is known."""
+
     token: int
     outcome: CasOutcome
     version: int | None = None
@@ -161,7 +171,7 @@ class SessionExpired(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionStarted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Registered again, as a new incarnation."""
+    """Our metastore session began anew: we are registered again, as a new incarnation."""
 
     incarnation: Incarnation
 
@@ -176,6 +186,8 @@ class LeaseRenewed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A client, or the worker itself, asks to append entries."""
+
     request: int
     kind: Kind
     task: TaskId
@@ -185,28 +197,34 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     payload: Buffer
     timestamp_ms: int
     timeout_ms: Millis | None = None
-    """When its outcome is reported as unknown; None: that of the settings."""
+    """Time after which its outcome is reported as unknown; None means that of the settings."""
     until_applied: bool = False
-    """It is acknowledged when it is applied, not as soon as that is decided."""
+    """Whether it is acknowledged only when it is applied, not as soon as it is committed."""
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Of a leader; with ``max_staleness_ms``, of a follower too that has applied what is below ``after``."""
+    """A client asks to read the applied state.
+
+    Of a leader; with ``max_staleness_ms``, of a follower too that has applied what is below ``after``.
+    """
 
     request: int
     max_staleness_ms: Millis | None = None
     after: Offset = Offset(0)
     after_epoch: Epoch = Epoch(0)
-    """In which that was seen."""
+    """Epoch in which the caller saw what is below ``after``."""
     asks_first: bool = False
-    """A follower asks its leader what is visible now, and does with an older word if it hears nothing."""
+    """Whether a follower first asks its leader what is visible now; unanswered, it uses older word."""
     is_sampled: bool = False
-    """By a leader's driver, just before this step, whose time was taken after that: no Sample is needed,
-    unless something acknowledged was not applied."""
+    """Whether a leader's driver has sampled the state just before this step, so that no Sample is needed.
+
+    The time of the step was taken after that. A Sample is needed all the same if something acknowledged was
+    not applied.
+    """
 
 
 class ClockRead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """For a ReadClock: the time of this step was taken after it."""
+    """The clock was read for a ReadClock: the time of this step was taken after it."""
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -220,11 +238,11 @@ class Resign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     epoch: Epoch
     target: WorkerId | None = None
-    """None: the worker stops, and the leader chooses."""
+    """Worker to hand over to; None if this worker stops, and the leader chooses."""
 
 
 class WorkFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """For a FinishWork of the leader of that epoch: nobody waits for anything that is under way."""
+    """A FinishWork of the leader of that epoch is done: no caller waits for anything under way."""
 
     epoch: Epoch
 
@@ -233,25 +251,27 @@ class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The assignment gives the group other replicas. A worker that it once left out is never in it again."""
 
     plan: int
-    """Goes up with every such change."""
+    """Number of the assignment; goes up with every such change."""
     replicas: tuple[WorkerId, ...]
-    """Preferred leader first."""
+    """Workers of the replicas, preferred leader first."""
 
 
 class Regrouping(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an assignment says of groupings, by their numbers; 0 is none."""
 
     present: int
-    """The one in force."""
+    """The grouping in force."""
     next: int = 0
-    """That is to follow: the log is to be sealed for it."""
+    """The grouping that is to follow: the log is to be sealed for it."""
     closing: int = 0
-    """That may be in force at any moment from now on: nothing is to be shown to readers."""
+    """The grouping that may be in force at any moment from now on: nothing is to be shown to readers."""
     abandoned: int = 0
-    """The latest that was given up."""
+    """The latest grouping that was given up."""
 
 
 class OptionsChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The settings were changed."""
+
     settings: Settings
 
 

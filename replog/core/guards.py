@@ -43,8 +43,11 @@ def is_same_log(generation: int, current: int) -> bool:
 
 
 def must_hold(committed: AbstractSet[Member], proposed: AbstractSet[Member]) -> AbstractSet[Member]:
-    """The maximal ISR: committed, plus an expansion not known to have failed, plus a shrink not known
-    to have committed."""
+    """The maximal ISR, all of whose members must hold an entry before it is applied.
+
+    It is the committed ISR, plus an expansion not known to have failed, plus a shrink not known to have
+    committed.
+    """
     return committed | proposed
 
 
@@ -54,7 +57,7 @@ def held_by_all(ends: Sequence[Offset], min_isr: int) -> Offset:
 
 
 def enough_members(committed: int, min_isr: int) -> bool:
-    """The committed ISR has at least min-ISR members."""
+    """Whether the committed ISR has at least min-ISR members."""
     return committed >= min_isr
 
 
@@ -64,28 +67,33 @@ def counts_as_member(storage: str, member: Member) -> bool:
 
 
 def follower_apply_limit(apply_offset: Offset, durable_end: Offset, log_end: Offset) -> Offset:
-    """A follower applies what its leader shows and its own disk holds."""
+    """A follower applies only what its leader has advertised and its own disk holds."""
     return min(apply_offset, durable_end)
 
 
 def acknowledged_end(apply_offset: Offset, log_end: Offset) -> Offset:
-    """An append is acknowledged when it is decided, and so held by all;"""
+    """End of what may be acknowledged: an append is acknowledged once it is committed, and so held by all."""
     return apply_offset
 
 
 def acknowledged_own_end(applied: Offset, apply_offset: Offset) -> Offset:
-    """one whose appender goes on from the applied state, when it is there."""
+    """End of what may be acknowledged to appenders that resume from the applied state: what is applied."""
     return applied
 
 
 def may_acknowledge_early(unapplied_bytes: int, early_bytes: int) -> bool:
-    """Before it is applied, while little is not: else producers would run ahead of what can be read."""
+    """Whether appends may be acknowledged before they are applied: only while little is unapplied.
+
+    Otherwise producers would run ahead of what can be read.
+    """
     return unapplied_bytes <= early_bytes
 
 
 def advertised_end(shown_end: Offset, apply_offset: Offset) -> Offset:
-    """Followers hear of, and so show, what a read at the leader shows too: who goes from one of them to the
-    leader does not go back."""
+    """Followers are sent, and so show, only what a read at the leader shows too.
+
+    A reader that goes from a follower to the leader therefore never goes back.
+    """
     return shown_end
 
 
@@ -98,12 +106,12 @@ def shows_acknowledged(applied: Offset, promised: Offset) -> bool:
 
 
 def lag_expired(waited_ms: int, max_time_lag_ms: Millis) -> bool:
-    """Laggards leave the ISR when the stall timer expires."""
+    """A member that lags leaves the ISR when the stall timer expires."""
     return waited_ms >= max_time_lag_ms
 
 
 def may_shrink_to(members: int, min_isr: int) -> bool:
-    """If dropping them would break min-ISR, nothing moves."""
+    """Laggards leave the ISR only if at least min-ISR members remain; otherwise the ISR stays as it is."""
     return members >= min_isr
 
 
@@ -113,12 +121,12 @@ def may_replace() -> bool:
 
 
 def stalled_refuses() -> bool:
-    """A stalled group refuses appends instead of gathering them."""
+    """A stalled group refuses appends instead of collecting them."""
     return True
 
 
 def within_bound(unapplied: int, max_unapplied: int) -> bool:
-    """Unapplied entries are bounded."""
+    """The number of unapplied entries is bounded: appends beyond the bound are refused."""
     return unapplied < max_unapplied
 
 
@@ -131,21 +139,25 @@ def confirmed_by_hello(claimed_end: Offset) -> Offset | None:
 
 
 def reached_apply_offset(confirmed: Offset, apply_offset: Offset) -> bool:
+    """A follower enters the ISR only if it has confirmed everything below the leader's apply offset."""
     return confirmed >= apply_offset
 
 
 def reached_epoch_start(confirmed: Offset, epoch_start: Offset) -> bool:
-    """The leader's apply offset may lag behind what its predecessor showed; its epoch start does not."""
+    """A follower enters the ISR only if it has confirmed everything below the start of the leader's epoch.
+
+    The leader's apply offset may lag behind what its predecessor showed; its epoch start does not.
+    """
     return confirmed >= epoch_start
 
 
 def holds_overdue(confirmed: Offset, overdue_end: Offset) -> bool:
-    """An entry that has waited too long is held by newcomers too: who lacks it would have to leave again."""
+    """A newcomer must hold an entry that has waited too long: without it, it would have to leave again."""
     return confirmed >= overdue_end
 
 
 def registrations_to_check(newcomers: tuple[Registration, ...]) -> tuple[Registration, ...]:
-    """The change commits only while that very incarnation of the newcomer is registered."""
+    """An ISR change commits only while that very incarnation of each newcomer is registered."""
     return newcomers
 
 
@@ -163,16 +175,17 @@ def may_stand(record: GroupRecord, candidate: Member) -> bool:
 
 
 def leader_is_gone(tested: bool | None) -> bool:
-    """The leader's registration was *tested* after the record changed, and is gone."""
+    """The leader counts as gone only if its registration was *tested* after the record changed."""
     return tested is False
 
 
 def election_version(version: int) -> int | None:
-    """Candidates race with one compare-and-set."""
+    """Candidates race with one compare-and-set on the record's version."""
     return version
 
 
 def next_epoch(epoch: Epoch) -> Epoch:
+    """Every new leader begins an epoch of its own, one above the last."""
     return Epoch(epoch + 1)
 
 
@@ -182,17 +195,20 @@ def leads_as(record: GroupRecord, worker: WorkerId, incarnation: Incarnation) ->
 
 
 def unclean_is_allowed(option: bool) -> bool:
-    """Outside the ISR only if the operator said so,"""
+    """A replica outside the ISR may stand only if the operator allowed it."""
     return option
 
 
 def may_stand_unclean(member_alive: bool) -> bool:
-    """and only if no member is there to stand;"""
+    """A replica outside the ISR may stand only if no member of the ISR is alive to stand."""
     return not member_alive
 
 
 def yields_to(theirs: tuple[Epoch, Offset], ours: tuple[Epoch, Offset]) -> bool:
-    """the longest log goes first: that of the latest epoch, then that which reaches furthest."""
+    """Whether a candidate outside the ISR yields to another: the longest log goes first.
+
+    That is the log of the latest epoch, and among those the one that reaches furthest.
+    """
     return theirs > ours
 
 
@@ -200,12 +216,12 @@ def yields_to(theirs: tuple[Epoch, Offset], ours: tuple[Epoch, Offset]) -> bool:
 
 
 def truncation_point(parting: Offset, apply_offset: Offset) -> Offset:
-    """Logs part by epoch, never by apply offset."""
+    """Cut a follower's log where it parts from the leader's by epoch, never at the apply offset."""
     return parting
 
 
 def find_divergence(mine: History, my_end: Offset, theirs: History, their_end: Offset) -> Offset | None:
-    """Iterate back to the latest epoch both logs have."""
+    """Find where two logs part by iterating back to the latest epoch that both have."""
     return divergence(mine, my_end, theirs, their_end)
 
 
@@ -223,10 +239,12 @@ def may_serve(applied: Offset, epoch_start: Offset) -> bool:
 
 
 def confirm_epoch_is_mine(theirs: Epoch, mine: Epoch) -> bool:
+    """A leader counts only confirmations that carry its own epoch."""
     return theirs == mine
 
 
 def entries_epoch_is_mine(theirs: Epoch, mine: Epoch) -> bool:
+    """A follower takes only entries that carry its own epoch."""
     return theirs == mine
 
 
@@ -239,26 +257,30 @@ def incarnation_is_known(theirs: Incarnation, known: Incarnation) -> bool:
 
 
 def lease_holds(now: Millis, lease_end: Millis) -> bool:
+    """A leader answers reads only before the end of its lease."""
     return now < lease_end
 
 
 def lease_checked_after_sampling() -> bool:
-    """After sampling the state and before replying; a check before it may be from before a pause."""
+    """The lease is checked after the state is sampled and before the reply is sent.
+
+    A check before the sampling may be from before a pause.
+    """
     return True
 
 
 def lease_end(sent_at: Millis, acknowledged_at: Millis, lease_ms: Millis) -> Millis:
-    """Timed from the sending of the write that renewed it."""
+    """A lease is timed from the sending of the write that renewed it, not from its acknowledgement."""
     return Millis(sent_at + lease_ms)
 
 
 def lease_duration(session_timeout_ms: Millis, tick_ms: Millis, margin_ms: Millis) -> Millis:
-    """Shorter than the session by a tick and a margin for clocks that drift."""
+    """A lease is shorter than the session by a tick and a margin for clocks that drift."""
     return Millis(session_timeout_ms - tick_ms - margin_ms)
 
 
 def renews_lease(is_write: bool) -> bool:
-    """Only an acknowledged write: a ping is answered by a server that may itself be cut off."""
+    """Only an acknowledged write renews a lease: a server that answers a ping may itself be cut off."""
     return is_write
 
 
@@ -266,12 +288,12 @@ def renews_lease(is_write: bool) -> bool:
 
 
 def may_assure(has_lease: bool) -> bool:
-    """Only a leader that could serve a read says what is visible."""
+    """Only a leader whose lease holds may assure followers of what is visible."""
     return has_lease
 
 
 def assurance_awaits_clock() -> bool:
-    """Its lease is checked by a clock that was read after the inquiry came."""
+    """Before a leader assures a follower, it checks its lease by a clock read after the inquiry came."""
     return True
 
 
@@ -286,17 +308,17 @@ def covers(applied: Offset, apply_offset: Offset) -> bool:
 
 
 def is_recent(age_ms: int, max_staleness_ms: Millis) -> bool:
-    """Within the bound, also by a clock that runs slow."""
+    """Whether an age is within the staleness bound, even by a clock that runs a seventh slow."""
     return 7 * (age_ms + 1) <= 6 * max_staleness_ms
 
 
 def staleness_checked_after_sampling() -> bool:
-    """After sampling the state and before replying, like a lease."""
+    """The staleness bound is checked after the state is sampled and before the reply, as a lease is."""
     return True
 
 
 def reached_token(applied: Offset, after: Offset) -> bool:
-    """A caller's reads never go back."""
+    """A follower answers a caller only after it has applied all that the caller has seen before."""
     return applied >= after
 
 
@@ -304,31 +326,35 @@ def reached_token(applied: Offset, after: Offset) -> bool:
 
 
 def resign_is_meant(request: Epoch, mine: Epoch) -> bool:
+    """A request to resign is obeyed only by the leader of the epoch that it names."""
     return request == mine
 
 
 def appends_while_resigning(is_finishing: bool) -> bool:
-    """Only while something is finished that takes appends; never while the log is handed over."""
+    """A resigning leader takes appends only while its driver finishes work, not during the hand-over."""
     return is_finishing
 
 
 def may_hand_over(target_end: Offset, applied: Offset, log_end: Offset) -> bool:
-    """The target has everything and everything is applied: no accepted append is left in doubt."""
+    """A leader hands over only once the target holds the whole log and all of it is applied here.
+
+    So no accepted append is left in doubt.
+    """
     return target_end >= log_end and applied >= log_end
 
 
 def hand_over_version(version: int) -> int | None:
-    """The hand-over is conditional on the version."""
+    """The hand-over is conditional on the record's version."""
     return version
 
 
 def reads_while_handing_over() -> bool:
-    """Reads stop before the compare-and-set is sent."""
+    """A leader stops answering reads before it sends the compare-and-set of a hand-over."""
     return False
 
 
 def resign_gave_up(now: Millis, deadline: Millis) -> bool:
-    """Bounded in time."""
+    """A resignation is bounded in time: after its deadline the leader resumes."""
     return now >= deadline
 
 
@@ -346,12 +372,12 @@ def unknown_is_settled() -> bool:
 
 
 def settles_with_sync() -> bool:
-    """That read comes after ``sync``."""
+    """The read that settles a lost reply comes after ``sync``."""
     return True
 
 
 def epoch_has_moved(seen: Epoch, mine: Epoch) -> bool:
-    """Step down if it has."""
+    """A leader steps down once it has seen a newer epoch than its own."""
     return seen > mine
 
 
@@ -359,10 +385,12 @@ def epoch_has_moved(seen: Epoch, mine: Epoch) -> bool:
 
 
 def continues_log(first: Offset, log_end: Offset) -> bool:
+    """A follower takes frames only if they leave no gap after the end of its log."""
     return first <= log_end
 
 
 def already_held(end: Offset, log_end: Offset) -> bool:
+    """A follower skips frames that its log already holds."""
     return end <= log_end
 
 
@@ -370,16 +398,20 @@ def already_held(end: Offset, log_end: Offset) -> bool:
 
 
 def fresh_id_when_corrupt() -> bool:
-    """Corruption is never healed by deleting."""
+    """A replica with a corrupt log takes a fresh storage id: corruption is never healed by deleting."""
     return True
 
 
 def fresh_id_when_wiped() -> bool:
+    """A replica that lost its log takes a fresh storage id."""
     return True
 
 
 def fresh_id_when_unclean() -> bool:
-    """Under ``replication.fsync=interval``, a machine crash may have taken what was confirmed."""
+    """A replica takes a fresh storage id after a machine crash under ``replication.fsync=interval``.
+
+    The crash may have taken what was confirmed.
+    """
     return True
 
 
@@ -387,12 +419,12 @@ def fresh_id_when_unclean() -> bool:
 
 
 def plan_is_current(recorded: int, known: int) -> bool:
-    """A leader that knows only an earlier assignment than the record follows takes nobody in."""
+    """A leader admits nobody to the ISR if the record follows a later assignment than the leader knows."""
     return known >= recorded
 
 
 def may_let_go(assigned_in: int, assigned: int) -> bool:
-    """A member that is no longer assigned goes when all who are assigned are in."""
+    """A member that is no longer assigned leaves only when all assigned replicas are in the ISR."""
     return assigned_in == assigned
 
 
@@ -407,8 +439,10 @@ def factor_in_force(recorded: int, assigned: int) -> int:
 
 
 def may_delete(record: GroupRecord, worker: WorkerId, plan: int) -> bool:
-    """A replica that ``plan`` leaves out is deleted when the record follows that plan, or a later one, and
-    does not list it."""
+    """A replica that ``plan`` leaves out may be deleted once the record follows that plan without it.
+
+    A record that follows a later plan will do as well.
+    """
     return record.plan >= plan and record.member(worker) is None
 
 
@@ -416,18 +450,24 @@ def may_delete(record: GroupRecord, worker: WorkerId, plan: int) -> bool:
 
 
 def takes_appends(sealed: int, heard: int) -> bool:
-    """A log that is sealed takes nothing more, whatever its leader has heard of the grouping to follow."""
+    """A sealed log takes no more appends, whatever its leader has heard of the grouping to follow."""
     return sealed == 0
 
 
 def may_unseal(number: int, present: int, abandoned: int) -> bool:
-    """The assignment says that the grouping was given up. That it does not mention it says nothing; and a
-    later one that was given up says nothing of one that took place."""
+    """A log is unsealed only if the assignment says that the grouping it was sealed for was abandoned.
+
+    An assignment that does not mention that grouping says nothing; and one that names a later abandoned
+    grouping says nothing of one that took place.
+    """
     return present < number <= abandoned
 
 
 def reads_while_closing() -> bool:
-    """The groups to follow may serve at any moment: who leads the old ones shows nothing more."""
+    """A leader whose group is about to be replaced by another grouping answers no reads.
+
+    The groups to follow may serve at any moment.
+    """
     return False
 
 
@@ -435,6 +475,7 @@ def reads_while_closing() -> bool:
 
 
 def recognizes_duplicates() -> bool:
+    """A batch that is sent twice is stored once."""
     return True
 
 
@@ -444,35 +485,41 @@ def duplicate_waits() -> bool:
 
 
 def refuses_gaps() -> bool:
+    """A batch whose sequence leaves a gap is refused."""
     return True
 
 
 def refuses_unknown_producers() -> bool:
+    """An append from a producer that is not admitted, or was forgotten, is refused."""
     return True
 
 
 def truncation_takes_back_sequences() -> bool:
+    """Truncating the log also takes back the sequences of the entries that it drops."""
     return True
 
 
 def is_young(age_ms: int, producer_expiry_ms: Millis) -> bool:
-    """An id is admitted only while nobody can have forgotten it: half of the expiry, either way."""
+    """A producer's id is admitted only while nobody can have forgotten it: half the expiry, either way."""
     return -producer_expiry_ms < 2 * age_ms < producer_expiry_ms
 
 
 def begins_round(sequence: int, expected: int) -> bool:
-    """A named producer leaves a round where it is, and begins a later one: at its first record."""
+    """A named producer may leave a round unfinished and begin a later one, but only at its first record."""
     return sequence > expected and index_of(sequence) == 0
 
 
 def may_claim(claimed: int, sequence: int) -> bool:
-    """A round is claimed for one content, and none before it any more."""
+    """A round is claimed for one content only, and once it is claimed no earlier round can be."""
     return round_of(sequence) > round_of(claimed)
 
 
 def may_forget(producer: ProducerId, silent_ms: int, expiry_ms: Millis) -> bool:
-    """A lasting one comes back, whenever that is, and may repeat what it wrote last; another with a name, for
-    as long as its users were promised."""
+    """Whether a producer that has been silent for so long may be forgotten.
+
+    A lasting producer never is: it may come back at any time and repeat what it wrote last. Another named
+    producer is remembered for as long as its users were promised.
+    """
     return not is_lasting(producer) and silent_ms >= silence_ms_of(producer, expiry_ms)
 
 
@@ -480,33 +527,33 @@ def may_forget(producer: ProducerId, silent_ms: int, expiry_ms: Millis) -> bool:
 
 
 def cut_limit(durably_applied: Offset, needed_by_others: Offset) -> Offset:
-    """Cut below what is durably applied here and no replica within range still needs."""
+    """The log is cut only below what is durably applied here and no replica within range still needs."""
     return min(durably_applied, needed_by_others)
 
 
 def pin_start(images: Sequence[Offset]) -> Offset:
-    """A transfer needs the log from the lowest of its images on."""
+    """A transfer needs the leader's log from the lowest of its images on."""
     return min(images)
 
 
 def first_entry(lowest: Offset, highest: Offset) -> Offset:
-    """Images are brought together by the entries from the lowest of them on."""
+    """The images of a transfer are brought to one offset by the entries from the lowest of them on."""
     return lowest
 
 
 def is_block_of(hashed: bytes, listed: bytes) -> bool:
-    """A block is taken only if it is the one that the image lists."""
+    """A block is taken only if its hash is the one that the image lists."""
     return hashed == listed
 
 
 def may_install(state_end: Offset, log_end: Offset) -> bool:
-    """An installed state never takes back what this log holds."""
+    """A state is installed only if it reaches at least as far as this log does."""
     return state_end >= log_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
-    """The table. Each default is the function of that name above."""
+    """The table of guards, one per clause; each default is the function of that name above."""
 
     confirmable_end: Callable[[Offset, Offset], Offset] = confirmable_end
     own_end: Callable[[Offset, Offset], Offset] = own_end

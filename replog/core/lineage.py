@@ -29,7 +29,7 @@ def truncated(history: History, end: Offset) -> History:
 
 
 def epoch_end(history: History, log_end: Offset, epoch: Epoch) -> Offset | None:
-    """End of that epoch's entries, or None if the log has none of it."""
+    """End of that epoch's entries, or None if the log has no entry of it."""
     for index in range(len(history) - 1, -1, -1):
         if history[index].epoch == epoch:
             return history[index + 1].start if index + 1 < len(history) else log_end

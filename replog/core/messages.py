@@ -15,13 +15,15 @@ from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, Storage
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """What all messages between replicas have in common."""
+
     epoch: Epoch
     incarnation: Incarnation
-    """Of the sender."""
+    """The sender's incarnation."""
 
 
 class Hello(Message, frozen=True, tag=True, gc=False):
-    """Follower to leader: begin (again) in this epoch. What it claims to hold is no confirmation."""
+    """Follower to leader: I begin (again) in this epoch. What it claims to hold is no confirmation."""
 
     storage: StorageId
     attempt: int
@@ -39,19 +41,19 @@ class Lineage(Message, frozen=True, tag=True, gc=False):
     apply_offset: Offset
     near_lag: int
     listed: bool
-    """The asking storage id is, or may be, in the ISR."""
+    """Whether the storage id that asked is, or may be, in the ISR."""
 
 
 class Entries(Message, frozen=True, tag=True, gc=False):
-    """Leader to follower; frames, if any, travel beside it."""
+    """Leader to follower: entries and the leader's offsets; frames, if any, travel beside it."""
 
     to: Incarnation
     apply_offset: Offset
     log_end: Offset
     retain_offset: Offset
-    """Keep your log from here on, so that any of us can serve the others."""
+    """The follower keeps its log from here on, so that any replica can serve the others."""
     probe: bool
-    """Answer even if there is nothing new."""
+    """Whether the follower answers even if there is nothing new."""
 
 
 class Confirm(Message, frozen=True, tag=True, gc=False):
@@ -60,10 +62,10 @@ class Confirm(Message, frozen=True, tag=True, gc=False):
     attempt: int
     end: Offset
     log_end: Offset
-    """End of what it has taken, durable or not."""
+    """End of what the follower has taken, durable or not."""
     known_apply_offset: Offset
     resume: bool
-    """Send from ``log_end`` on: something did not arrive, or this answers a probe."""
+    """Whether to send from ``log_end`` on: something did not arrive, or this answers a probe."""
 
 
 class FetchState(Message, frozen=True, tag=True, gc=False):
@@ -73,14 +75,16 @@ class FetchState(Message, frozen=True, tag=True, gc=False):
 
 
 class Inquire(Message, frozen=True, tag=True, gc=False):
-    """Follower to leader: up to where may entries be visible? ``stamp`` is of my clock."""
+    """Follower to leader: up to where may entries be visible? ``stamp`` is a time of the follower's clock."""
 
     stamp: Millis
 
 
 class Assure(Message, frozen=True, tag=True, gc=False):
-    """Leader to follower, the answer: I held my lease after your inquiry came, and nothing from
-    ``apply_offset`` on was visible then."""
+    """Leader to follower, the answer to an Inquire: nothing from ``apply_offset`` on was visible then.
+
+    The leader held its lease after the inquiry came.
+    """
 
     to: Incarnation
     stamp: Millis
@@ -88,24 +92,25 @@ class Assure(Message, frozen=True, tag=True, gc=False):
 
 
 class Reach(Message, frozen=True, tag=True, gc=False):
-    """To all, from who would be elected uncleanly: so far reaches my log."""
+    """Candidate of an unclean election to all others: my log reaches this far."""
 
     last_epoch: Epoch
     end: Offset
 
 
 class RejectReason(enum.StrEnum):
+    """Why a message was rejected."""
+
     STALE_EPOCH = "stale_epoch"
     STALE_INCARNATION = "stale_incarnation"
     NEW_EPOCH = "new_epoch"
-    """The leader has just begun, and knows nobody. A Hello that came before that was lost on it."""
+    """The leader has just begun and knows no follower; a Hello that came before was lost on it."""
     OUT_OF_RANGE = "out_of_range"
-    """The leader's log was cut above what the follower has: it must begin again."""
+    """The leader's log was cut above what the follower has: the follower must begin again."""
 
 
 class Reject(Message, frozen=True, tag=True, gc=False):
-    """A stale message is answered, not obeyed; and so is whatever came before an epoch began. Never answered
-    itself."""
+    """Answer to a message that is stale, or that came before an epoch began. It is never answered itself."""
 
     reason: RejectReason
 

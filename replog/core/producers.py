@@ -38,17 +38,20 @@ REMEMBERED_BATCHES = 5
 _RANDOM_BITS = 21
 
 _NAMED = 1 << 63
-"""Beyond what a time of birth reaches before the year 2109."""
+"""Set in the id of a named producer: beyond what a time of birth reaches before the year 2109."""
 _LASTING = 1 << 62
 _HASH_MASK = _LASTING - 1
 _INDEX_BITS = 32
 _INDEX_MASK = (1 << _INDEX_BITS) - 1
 DIGEST_BITS = 31
-"""One less than an index has: what follows a claim is of the same round."""
+"""Bits of the digest in a claim; one less than an index has, so that what follows is of the same round."""
 ROUNDS_MAX = 1 << 32
 NAMED_SILENCE_MS = 7 * 24 * 3600 * 1000
-"""A named producer is not refused once it is forgotten: what it repeats then is stored again. So no option
-makes that sooner than those who use it were promised."""
+"""Silence after which a named producer may be forgotten, at least, whatever the options say.
+
+A named producer is not refused once it is forgotten: what it repeats then is stored again. So no option makes
+that sooner than its users were promised.
+"""
 
 _LIFE = (Kind.PRODUCER_OPEN, Kind.PRODUCER_EXPIRE)
 SEALS = (Kind.SEAL, Kind.UNSEAL)
@@ -57,16 +60,20 @@ _OPEN = -1
 
 
 def new_producer_id(now_ms: int, random_bits: int) -> ProducerId:
-    """An id born now, told apart from others of the same millisecond by ``random_bits``."""
+    """Make an id born now; ``random_bits`` tell it apart from others of the same millisecond."""
     return ProducerId((now_ms << _RANDOM_BITS) | (random_bits & ((1 << _RANDOM_BITS) - 1)))
 
 
 def born_ms(producer: ProducerId) -> int:
+    """When the producer's id was made, by the wall clock."""
     return producer >> _RANDOM_BITS
 
 
 def named_producer_id(name_hash: int, *, lasting: bool) -> ProducerId:
-    """``lasting``: it is never forgotten; others are after a long silence, as every producer is."""
+    """Make the id of a named producer from a hash of its name.
+
+    A ``lasting`` one is never forgotten; others are after a long silence, as every producer is.
+    """
     return ProducerId(_NAMED | (_LASTING if lasting else 0) | (name_hash & _HASH_MASK))
 
 
@@ -75,11 +82,12 @@ def is_named(producer: ProducerId) -> bool:
 
 
 def is_lasting(producer: ProducerId) -> bool:
+    """Whether this is a named producer that is never forgotten."""
     return producer & _NAMED != 0 and producer & _LASTING != 0
 
 
 def silence_ms_of(producer: ProducerId, expiry_ms: int) -> int:
-    """How long it may be silent before it is forgotten, if it ever is."""
+    """How long this producer may be silent before it is forgotten, if it ever is."""
     return max(expiry_ms, NAMED_SILENCE_MS) if is_named(producer) else expiry_ms
 
 
@@ -89,34 +97,39 @@ def sequence_in(round_: int, index: int) -> int:
 
 
 def round_of(sequence: int) -> int:
+    """The round of a named producer's sequence; see :func:`sequence_in`."""
     return sequence >> _INDEX_BITS
 
 
 def index_of(sequence: int) -> int:
+    """The index of a named producer's sequence within its round; see :func:`sequence_in`."""
     return sequence & _INDEX_MASK
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A batch of a producer that was applied: its sequence, its entries, and where in the log it is."""
+
     sequence: int
     count: int
     offset: Offset
 
 
 class Sequences(msgspec.Struct, gc=False, array_like=True):
-    """One producer on one task."""
+    """What is known of one producer on one task: its next sequence and its most recent batches."""
 
     next: int
     recent: tuple[Batch, ...] = ()
 
 
 class ProducerTable(msgspec.Struct):
-    """The applied part; what a snapshot of the state carries."""
+    """The applied part of what is known of producers; a snapshot of the state carries it."""
 
     producers: dict[ProducerId, dict[TaskId, Sequences]] = {}
     sealed: int = 0
     """The number of the grouping that the log is sealed for; 0 if it takes appends."""
 
     def apply(self, header: Header) -> None:
+        """Take in an entry that is applied."""
         if header.kind in SEALS:
             self.sealed = sealed_by(header)
         producer = header.producer
@@ -150,34 +163,39 @@ class ProducerTable(msgspec.Struct):
 
 
 def sealed_by(header: Header) -> int:
+    """The number of the grouping that this entry seals the log for; 0 if it unseals the log."""
     return header.sequence if header.kind is Kind.SEAL else 0
 
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    pass
+    """The append is new: store it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicateBatch:
+    """The append repeats one that is in the log or applied already."""
+
     end: Offset | None
-    """None: the original is applied. Otherwise it is when the apply offset reaches this."""
+    """The original is applied once the apply offset reaches this; None if it is applied already."""
     offset: Offset | None
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceGap:
+    """The append's sequence is not the ``expected`` one."""
+
     expected: int
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownProducer:
-    pass
+    """The append's producer is not admitted, or was forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherClaim:
-    """A named producer claims a round, and ``claimed`` is what was claimed last."""
+    """The append is a claim of a named producer whose latest, ``claimed``, is of another round or content."""
 
     claimed: int
 
@@ -186,7 +204,7 @@ Verdict: TypeAlias = NewBatch | DuplicateBatch | SequenceGap | UnknownProducer |
 
 
 class Producers:
-    """The table with the unapplied part of the log on top."""
+    """All producers of a log: the applied table, with the unapplied part of the log on top."""
 
     def __init__(self, table: ProducerTable, unapplied: Iterable[Header]) -> None:
         self.table = table
@@ -209,10 +227,11 @@ class Producers:
 
     @property
     def sealed(self) -> int:
-        """The grouping that the log is sealed for, by all that is in it; 0 if it takes appends."""
+        """The grouping that the log is sealed for, counting unapplied entries; 0 if it takes appends."""
         return sealed_by(self._seals[-1]) if self._seals else self.table.sealed
 
     def appended(self, header: Header) -> None:
+        """Take in an entry that was appended and is not applied yet."""
         if header.kind in SEALS:
             self._seals.append(header)
             self._unapplied.append(header)
@@ -231,6 +250,7 @@ class Producers:
             self._by_batch[(producer, header.task, header.sequence)] = header
 
     def applied(self, end: Offset) -> None:
+        """Move the entries below ``end`` from the unapplied part to the table."""
         unapplied = self._unapplied
         while unapplied and unapplied[0].end_offset <= end:
             header = unapplied.popleft()
@@ -238,7 +258,7 @@ class Producers:
             self._forget(header)
 
     def _forget(self, header: Header) -> None:
-        """The unapplied part no longer speaks for this entry unless a later one does too."""
+        """Remove an entry from the unapplied part, unless a later entry says the same."""
         producer = header.producer
         if header.kind in SEALS:
             self._seals.popleft()
@@ -253,13 +273,16 @@ class Producers:
                 del self._next[key]
 
     def truncated(self, end: Offset) -> None:
+        """Take back the entries from ``end`` on."""
         kept = [header for header in self._unapplied if header.end_offset <= end]
         self._rebuild(self.table, kept)
 
     def replaced(self, table: ProducerTable) -> None:
+        """Begin anew with the table of a state that was installed."""
         self._rebuild(table, ())
 
     def is_open(self, producer: ProducerId) -> bool:
+        """Whether the producer is admitted, counting unapplied entries."""
         pending = self._open.get(producer)
         return producer in self.table.producers if pending is None else pending
 
@@ -267,7 +290,7 @@ class Producers:
         return [producer for producer in self.table.producers if self._open.get(producer, True)]
 
     def judge(self, kind: Kind, producer: ProducerId, task: TaskId, sequence: int, count: int) -> Verdict:
-        """What to do with an append that carries this producer and sequence."""
+        """Decide what to do with an append that carries this producer and sequence."""
         if producer == NO_PRODUCER:
             return NewBatch()
         if kind is Kind.PRODUCER_OPEN:

@@ -36,13 +36,15 @@ STORY_LENGTH = 60
 
 
 class RoleName(enum.StrEnum):
+    """What a replica does in its group, for people and telemetry."""
+
     LEADER = "leader"
     FOLLOWER = "follower"
-    """In the ISR."""
+    """A member of the ISR that does not lead."""
     NEAR = "near"
-    """Out of the ISR, catching up from the leader's log."""
+    """A replica outside the ISR that is catching up from the leader's log."""
     FAR = "far"
-    """Out of the ISR and of reach of the leader's log: waits for its state."""
+    """A replica outside the ISR and out of reach of the leader's log: it waits for the leader's state."""
     CANDIDATE = "candidate"
     STOPPED = "stopped"
 
@@ -56,13 +58,13 @@ class Recovered:
     history: History = ()
     applied: Offset = Offset(0)
     producers: ProducerTable
-    """As of ``applied``."""
+    """The producer table as of ``applied``."""
     unapplied: tuple[Header, ...] = ()
-    """Of the frames from ``applied`` on."""
+    """Headers of the frames from ``applied`` on."""
 
 
 class Replica:
-    """One replica of a task group. ``step`` is the one door."""
+    """One replica of a task group as a state machine; :meth:`step` is its only entry point."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Replica:
         settings: Settings,
         guards: Guards = GUARDS,
     ) -> None:
-        #: Never change, except the incarnation, which is None without a metastore session.
+        #: These never change, except the incarnation, which is None without a metastore session.
         self.worker = identity.worker
         self.storage = identity.storage
         self.incarnation: Incarnation | None = identity.incarnation
@@ -97,21 +99,21 @@ class Replica:
         self.log_end = recovered.log_end
         self.durable_end = recovered.log_end
         self.history = recovered.history
-        #: +1 whenever the end of the log goes back or is replaced: a Persisted of an earlier one is void.
+        #: Raised whenever the end of the log goes back or is replaced: a Persisted of an earlier one is void.
         self.generation = 0
 
-        #: The driver is replacing log and state by a leader's: until it is done nothing else is taken.
+        #: Whether the driver is replacing log and state by a leader's; until then nothing else is taken.
         self.installing = False
 
-        #: Decided: entries below may be applied. Never goes back.
+        #: Entries below are committed and may be applied. Never goes back.
         self.apply_offset = recovered.applied
-        #: Visible: entries below are in the applied state.
+        #: Entries below are in the applied state, and visible.
         self.applied = recovered.applied
-        #: Survives a power loss. Retention stays below it.
+        #: Entries below survive a power loss in the applied state. Retention stays below it.
         self.durably_applied = recovered.log_start
         self.producers = Producers(recovered.producers, recovered.unapplied)
 
-        #: On our clock; in the past means no lease.
+        #: When our lease ends, by our clock; in the past means no lease.
         self.lease_end = Millis(-1)
         #: The latest leader whose registration we tested and found gone, and the epoch it led.
         self.gone_leader: tuple[Registration, Epoch] | None = None
@@ -124,13 +126,13 @@ class Replica:
         self._tokens = 0
         self.stopped = False
         self.role: Leader | Follower = Follower(self)
-        #: The role, if it is that.
+        #: The role, if it is that of the leader.
         self.leading: Leader | None = None
 
     # The door.
 
     def step(self, event: Event, now: Millis) -> list[Effect]:
-        """Take in one event; returns what to do, in order."""
+        """Take in one event; return what to do, in order."""
         self.now = now
         out: list[Effect] = []
         self._effects = out
@@ -270,6 +272,7 @@ class Replica:
         leader.begin()
 
     def follow(self) -> None:
+        """Become a follower of the record's epoch."""
         self.role.end()
         self.role = follower = Follower(self)
         self.leading = None
@@ -284,7 +287,7 @@ class Replica:
         self.follow()
 
     def _start_session(self, incarnation: Incarnation) -> None:
-        """A new incarnation begins as a follower whatever the record says of the old one."""
+        """Begin a new incarnation, as a follower whatever the record says of the old one."""
         self.incarnation = incarnation
         self.lease_end = Millis(-1)
         self.follow()
@@ -305,7 +308,7 @@ class Replica:
     # What roles do to the log and the applied state.
 
     def append_to_log(self, frames: Iterable[Frame]) -> None:
-        """Frames that continue the log, in order."""
+        """Append frames that continue the log, in order."""
         taken = tuple(frames)
         for frame in taken:
             header = frame.header
@@ -337,7 +340,7 @@ class Replica:
         self.emit(effects.Truncate(end=end, then=then))
 
     def _state_installed(self, event: events.StateInstalled) -> None:
-        """What we asked for is in place. Nothing was taken since, so nothing is lost."""
+        """Take over the installed state that we asked for. Nothing was taken since, so nothing is lost."""
         if not self.installing or (event.history and event.history[-1].start >= event.end):
             raise InvariantViolation("a state was installed that was not asked for", {"end": event.end})
         self.installing = False
@@ -350,6 +353,7 @@ class Replica:
         self.role.state_replaced()
 
     def apply_to(self, end: Offset) -> None:
+        """Move the apply offset to ``end``, and have the driver apply."""
         if not self.apply_offset < end <= self.log_end:
             raise InvariantViolation(
                 "apply offset out of the log",
@@ -366,10 +370,13 @@ class Replica:
     # Small things.
 
     def _reckon(self) -> None:
-        """Anew, whenever the record, the assignment or the settings are others: each append asks for it."""
+        """Work out the factor and min-ISR anew: the record, the assignment or the settings have changed.
+
+        Each append asks for them.
+        """
         recorded = self.record.factor if self.record is not None else 0
         self.factor = self.guards.factor_in_force(recorded, len(self.replicas))
-        """What min-ISR is reckoned from."""
+        """Number of replicas that min-ISR is reckoned from."""
         self.min_isr = self.settings.min_isr_of(self.factor)
         self.is_assigned = self.worker in self.replicas
 
@@ -396,7 +403,7 @@ class Replica:
 
     @property
     def awaited_state(self) -> tuple[Epoch, int] | None:
-        """Epoch and attempt of the FetchState that was not answered yet."""
+        """Epoch and attempt of the FetchState that was not answered yet, if any."""
         role = self.role
         if isinstance(role, Leader) or self.stopped or not role.awaits_state:
             return None
@@ -409,7 +416,7 @@ class Replica:
 
     @property
     def awaits_applied(self) -> bool:
-        """Likewise of entries that become applied here: at a follower, only who reads there waits."""
+        """Whether anything waits for entries to be applied here; at a follower, only its readers do."""
         return self.role.awaits_applied
 
     def emit(self, effect: Effect) -> None:
@@ -429,6 +436,7 @@ class Replica:
         self.emit(effects.Note(event=event, fields=fields))
 
     def told_story(self) -> tuple[str, ...]:
+        """The latest transitions of this replica as lines of text."""
         return tuple(
             f"{now} {self.worker} {event} " + " ".join(f"{name}={value}" for name, value in fields.items())
             for now, event, fields in self.story

@@ -27,6 +27,7 @@ _CHANGE = struct.Struct(f"<I{HASH_BYTES}s")
 
 
 def seed_of(incarnation: Incarnation) -> int:
+    """Seed of a transfer's hashes, made from the follower's incarnation."""
     return xxhash.xxh3_64_intdigest(incarnation.encode())
 
 
@@ -35,6 +36,7 @@ def hash_of(block: bytes | memoryview, seed: int = 0) -> bytes:
 
 
 def digest_of(hashes: bytes) -> bytes:
+    """Digest of a whole list of hashes."""
     return hashlib.sha256(hashes).digest()
 
 
@@ -49,7 +51,7 @@ def differing(old: bytes, new: bytes) -> Iterator[int]:
 
 
 def missing_runs(old: bytes, new: bytes) -> list[Run]:
-    """Blocks of ``new`` that ``old`` has not."""
+    """Runs of the blocks of ``new`` that ``old`` does not have."""
     runs: list[Run] = []
     start = end = -1
     for index in differing(old, new):
@@ -64,6 +66,7 @@ def missing_runs(old: bytes, new: bytes) -> list[Run]:
 
 
 def encode_changes(old: bytes, new: bytes) -> bytes:
+    """Encode a list of hashes as its changes against an older one."""
     return b"".join(
         _CHANGE.pack(index, new[index * HASH_BYTES : (index + 1) * HASH_BYTES])
         for index in differing(old, new)
@@ -71,7 +74,7 @@ def encode_changes(old: bytes, new: bytes) -> bytes:
 
 
 def apply_changes(old: bytes, changes: bytes, blocks: int) -> bytes:
-    """The list that ``changes`` were made for. Raises PeerError if they cannot have been."""
+    """Decode the list that ``changes`` were made for. Raises PeerError if they cannot have been."""
     if len(changes) % _CHANGE.size:
         raise PeerError("a list of changed blocks has a broken length")
     hashes = bytearray(old[: blocks * HASH_BYTES].ljust(blocks * HASH_BYTES, b"\0"))

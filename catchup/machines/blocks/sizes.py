@@ -13,10 +13,11 @@ HASH_BYTES = 16
 BLOCK_BYTES = 8 * 1024
 LIST_BYTES_MAX = 64 * 1024 * 1024
 PART_BYTES = 1024 * 1024
-"""Blocks in one message, at most: so many that a message costs little beside them."""
+"""Most bytes of blocks in one message: so many that a message costs little beside them."""
 
 
 def block_bytes_for(size_bytes: int) -> int:
+    """The block size of an image of that size: so large that its list stays within LIST_BYTES_MAX."""
     block_bytes = BLOCK_BYTES
     while blocks_in(size_bytes, block_bytes) * HASH_BYTES > LIST_BYTES_MAX:
         block_bytes *= 2
@@ -24,11 +25,12 @@ def block_bytes_for(size_bytes: int) -> int:
 
 
 def blocks_in(size_bytes: int, block_bytes: int) -> int:
+    """Number of blocks of an image of that size; the last one may be short."""
     return -(-size_bytes // block_bytes)
 
 
 def length_of(run: Run, size_bytes: int, block_bytes: int) -> int:
-    """Bytes of a run; the last block of an image may be short."""
+    """Number of bytes in a run; the last block of an image may be short."""
     first, count = run
     return min((first + count) * block_bytes, size_bytes) - first * block_bytes
 

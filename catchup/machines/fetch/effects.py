@@ -13,6 +13,8 @@ from stretto.wire.catchup import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
+    """Send the leader a message."""
+
     message: catchup.Ask
 
 
@@ -25,7 +27,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeRoom:
-    """For an image of about that size; answer with RoomMade."""
+    """Make room for an image of about that size; answer with RoomMade."""
 
     task: TaskId
     size_bytes: int
@@ -44,8 +46,10 @@ class StoreAhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare:
-    """Work out the hashes of the image from the parts of its list, make room for it, and answer with
-    Compared. The old hashes are those of what is staged."""
+    """Work out the hashes of the image from the parts of its list, make room for it; answer with Compared.
+
+    The old hashes are those of what is staged.
+    """
 
     image: catchup.Image
     parts: tuple[Any, ...]
@@ -72,7 +76,7 @@ class StoreEntries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assemble:
-    """Everything is here: bring all tasks to ``end`` with the entries, and the state has arrived."""
+    """Bring all tasks to ``end`` with the entries: everything is here, and then the state has arrived."""
 
     start: Offset
     end: Offset
@@ -81,20 +85,22 @@ class Assemble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """This transfer leads nowhere; what is staged stays for the next one."""
+    """End this transfer, which leads nowhere; what is staged stays for the next one."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitRoom:
-    """As Fail, but the next transfer needs room first."""
+    """End this transfer like Fail, but the next one needs room first."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
+    """Log a transition."""
+
     event: str
     fields: dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""What a transfer to a follower is told."""
+"""What a transfer to a follower takes in."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from stretto.wire.catchup import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    pass
+    """The transfer begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
+    """The leader answered."""
+
     message: catchup.Answer
     body: Any = b""
 
@@ -27,24 +29,29 @@ class Prepared:
 
     task: TaskId
     is_empty: bool = False
-    """Nothing was staged."""
+    """Whether nothing was staged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomMade:
+    """There is room for the image of a task, for a MakeRoom."""
+
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfRoom:
-    """Instead of RoomMade, Compared or Stored: the disk is full. This transfer ends."""
+    """The disk is full, instead of RoomMade, Compared or Stored. This transfer ends."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """The list is complete and matches its digest; None: it does not."""
+    """The image's list of hashes was compared with what is staged.
+
+    ``missing`` is None if the list did not match its digest.
+    """
 
     task: TaskId
     round: int
@@ -61,17 +68,19 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesStored:
+    """Entries are written, for a StoreEntries."""
+
     end: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """What was wanted takes its time: hashing, writing."""
+    """Work that was asked for is still going on, such as hashing or writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    pass
+    """Time passed: ``next_deadline`` is reached."""
 
 
 Event: TypeAlias = (

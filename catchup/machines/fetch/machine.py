@@ -52,10 +52,10 @@ from stretto.wire import catchup
 from stretto.wire.catchup import Run
 
 WINDOW = 6
-"""Questions for blocks that may be asked and not yet written, at most."""
+"""Most questions for blocks that may be asked and not yet written."""
 TASKS_AT_ONCE = 4
 REFUSALS_MAX = 3
-"""Of a transfer that the leader has never answered."""
+"""Refusals after which a transfer that the leader has never answered fails."""
 DAMAGE_MAX = 100
 """Damaged blocks in one round after which its image is no longer trusted."""
 
@@ -74,11 +74,11 @@ class _Asked:
     runs: tuple[Run, ...]
     first_at: Millis
     at: Millis
-    #: To be asked again.
+    #: Whether it is to be asked again.
     lost: bool = False
-    #: Of an image that was being made.
+    #: Whether it is of an image that was still being made.
     ahead: bool = False
-    #: It came, and is being written.
+    #: Whether the answer came and is being written.
     storing: bool = False
 
     @property
@@ -87,16 +87,16 @@ class _Asked:
 
 
 class Fetch:
-    """One transfer; :meth:`step` is the one door."""
+    """One transfer to a follower; :meth:`step` is the only entry point."""
 
     def __init__(self, terms: Terms, guards: Guards = GUARDS) -> None:
         self.terms = terms
         self._guards = guards
         self.round = 1
         self.tasks = {task: TaskFetch(task) for task in terms.tasks}
-        #: What the leader had applied when it last said something.
+        #: End of what the leader had applied, as it last reported it.
         self.leader_applied = Offset(0)
-        #: How far behind it the latest complete round was when it ended.
+        #: How far the latest complete round was behind the leader when it ended.
         self._lag: int | None = None
         self.damaged_blocks = 0
         self._was_answered = False
@@ -105,7 +105,7 @@ class Fetch:
         self._pace = Pace(terms.retry_ms, terms.silence_max_ms, WINDOW)
         self._asks: dict[int, _Asked] = {}
         self._ask_count = 0
-        #: The entries between the images: next one to ask for, and when that was asked, first and last.
+        #: Next of the entries between the images to ask for, and when that was asked, first and last.
         self._entries_at: Offset | None = None
         self._entries_first_asked_at = Millis(0)
         self._entries_asked_at = Millis(0)
@@ -118,6 +118,7 @@ class Fetch:
     # The door.
 
     def step(self, event: Event, now: Millis) -> list[Effect]:
+        """Take in one event; return what to do, in order."""
         self._now = now
         out: list[Effect] = []
         self._out = out
@@ -138,7 +139,7 @@ class Fetch:
         return Millis(min(deadlines)) if deadlines else None
 
     def _asked_at(self) -> list[Millis]:
-        """When the questions that are under way were asked, of those whose answers are large."""
+        """When the questions under way whose answers are large were asked."""
         times = [asked.at for asked in self._asks.values() if asked.is_under_way]
         times += [each.asked_at for each in self.tasks.values() if each.phase is Phase.LISTING]
         if self._awaits_entries:
@@ -263,7 +264,7 @@ class Fetch:
         )
 
     def _ask_blocks(self) -> None:
-        """Fill the window: what is lost first, then a little of each task in turn."""
+        """Fill the window with questions for blocks: lost ones first, then a little of each task in turn."""
         while sum(asked.is_under_way for asked in self._asks.values()) < self._pace.window:
             lost = next((ask for ask, asked in self._asks.items() if asked.lost), None)
             if lost is not None:
@@ -328,8 +329,11 @@ class Fetch:
         )
 
     def _repeat_unanswered(self) -> None:
-        """An answer about an image is small and may be late, and it says how far the leader is; so that is
-        asked all the time. Whatever else is under way is lost if there was a silence."""
+        """Ask again for what was not answered.
+
+        An answer about an image is small and may be late, and it says how far the leader is; so that is asked
+        all the time. Whatever else is under way is lost if there was a silence.
+        """
         for fetching in self.tasks.values():
             is_asking = fetching.phase in (Phase.ASKING, Phase.AHEAD)
             if is_asking and fetching.asked_at + self.terms.retry_ms <= self._now:
@@ -356,6 +360,7 @@ class Fetch:
     # Answers.
 
     def belongs(self, message: catchup.Message) -> bool:
+        """Whether the message is of this transfer."""
         terms = self.terms
         return (message.epoch, message.incarnation, message.attempt) == (
             terms.epoch,
@@ -442,7 +447,7 @@ class Fetch:
             self._compare(fetching)
 
     def _compare(self, fetching: TaskFetch) -> None:
-        """When what was asked for ahead is written."""
+        """Compare the list with what is staged, once what was asked for ahead is written."""
         if not any(asked.task == fetching.task for asked in self._asks.values()):
             parts, fetching.parts = tuple(fetching.parts), []
             self._out.append(Compare(image=present(fetching.image, "image"), parts=parts))

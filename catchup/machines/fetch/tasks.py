@@ -14,6 +14,8 @@ from stretto.wire.catchup import Run
 
 
 class Phase(enum.StrEnum):
+    """How far a task is in its round."""
+
     WAITING = "waiting"
     PREPARING = "preparing"
     ASKING = "asking"
@@ -26,7 +28,7 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Which transfer this is, and when it is enough."""
+    """The terms of a transfer: which one it is, and when it is enough."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -36,38 +38,41 @@ class Terms:
     near_lag: int
     retry_ms: Millis
     silence_max_ms: Millis
-    """After which something is asked again, however slow the link is."""
+    """Silence after which something is asked again, however slow the link is."""
 
 
 @dataclass(slots=True)
 class TaskFetch:
+    """How far one task of a transfer is."""
+
     task: TaskId
     phase: Phase = Phase.WAITING
-    #: The one under way, or the latest that is complete.
+    #: The round under way, or the latest that is complete.
     round: int = 0
     #: The latest round whose hashes the driver has, in this transfer.
     listed_round: int = 0
-    #: Of the latest complete round.
+    #: Offset and image of the latest complete round.
     offset: Offset | None = None
     image: catchup.Image | None = None
-    #: Nothing was here before the first round.
+    #: Whether nothing was here before the first round.
     is_empty: bool = False
-    #: How far the image has come that is fetched while it is made; and how far it is asked for.
+    #: How far an image that is fetched while it is made has come; whether it has room; how far it is asked
+    #: for.
     growing: catchup.Growing | None = None
     has_room: bool = False
     ahead: int = 0
     parts: list[Any] = field(default_factory=list)
     list_position: int = 0
-    #: Descending, so that the next ones are at the end.
+    #: Blocks to ask for, descending, so that the next ones are at the end.
     missing: list[Run] = field(default_factory=list)
     missing_bytes: int = 0
-    """Of this round, not yet written."""
+    """Bytes of this round that are not yet written."""
     first_asked_at: Millis = Millis(0)
     asked_at: Millis = Millis(0)
     """When the question for the image or a part of its list was asked, first (of a part) and last."""
     damaged: int = 0
     fetched_bytes: int = 0
-    """Over all rounds."""
+    """Bytes fetched over all rounds."""
 
     @property
     def size_bytes(self) -> int | None:
@@ -76,11 +81,12 @@ class TaskFetch:
 
 
 def asks_for(fetching: TaskFetch, number: int) -> bool:
+    """Whether the task waits for the image of that round."""
     return fetching.phase in (Phase.ASKING, Phase.AHEAD) and fetching.round == number
 
 
 def has_more(fetching: TaskFetch) -> bool:
-    """Blocks that can be asked for."""
+    """Whether the task has more blocks that can be asked for."""
     if fetching.phase is Phase.AHEAD:
         made = fetching.growing.blocks if fetching.growing is not None else 0
         return fetching.has_room and fetching.ahead < made
@@ -88,8 +94,10 @@ def has_more(fetching: TaskFetch) -> bool:
 
 
 def blocks_below(runs: Iterable[Run], end: int) -> int:
+    """Number of blocks of these runs that lie below ``end``."""
     return sum(max(0, min(first + count, end) - first) for first, count in runs)
 
 
 def total(runs: Iterable[Run], image: catchup.Image) -> int:
+    """Number of bytes in these runs of the image."""
     return sum(blocks.length_of(run, image.size_bytes, image.block_bytes) for run in runs)

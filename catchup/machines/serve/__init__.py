@@ -1,4 +1,4 @@
-"""The leader's side of all transfers of a worker: which images exist, who is served next, what is kept.
+"""The leader's side of all transfers of a worker: which images exist, what is sent next, what is kept.
 
 A transfer begins when the core says so (ServeState), and is one of an epoch, a follower's incarnation and an
 attempt; a newer one of the same follower takes its place. It ends when the follower says that it has

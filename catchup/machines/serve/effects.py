@@ -21,9 +21,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeImage:
-    """Copy the task's state, hash it, and answer with ImageMade or ImageFailed; with ImageDropped, if the
-    transfer ended before that; meanwhile with ImageGrew, if that is worth the while. The image of ``base`` is
-    the one before; it need not be kept, but its list of hashes is what the new list may be told against."""
+    """Copy the task's state, hash it, and answer with ImageMade or ImageFailed.
+
+    With ImageDropped, if the transfer ended before that; meanwhile with ImageGrew, if that is worth the
+    while. The image of ``base`` is the one before; it need not be kept, but its list of hashes is what the
+    new list may be encoded against.
+    """
 
     key: Key
     ask: catchup.AskImage
@@ -31,7 +34,7 @@ class MakeImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHashes:
-    """Send the list from ``message.position`` on, PART_BYTES at most."""
+    """Send the image's list of hashes from ``message.position`` on, PART_BYTES at most."""
 
     key: Key
     message: catchup.Hashes
@@ -48,9 +51,10 @@ class SendBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendEntries:
-    """Send frames of our log from ``start`` to ``end``, PART_BYTES of them or one; and the history below
-    ``end``. Answer with EntriesSent; or with ImageFailed, if the log does not have them or they are not
-    decided."""
+    """Send frames of our log from ``start`` to ``end``, PART_BYTES of them or one, and the history below.
+
+    Answer with EntriesSent; or with ImageFailed, if the log does not have them or they are not committed.
+    """
 
     key: Key
     ask: catchup.AskEntries
@@ -58,14 +62,14 @@ class SendEntries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Let go of the images of a transfer: they are no longer needed."""
+    """Let go of the images of a transfer, which are no longer needed."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovePin:
-    """Tell the core that the log is needed for this follower from ``start`` on; None: no longer."""
+    """Let the core know that the log is needed for this follower from ``start`` on; None: no longer."""
 
     key: Key
     epoch: Epoch

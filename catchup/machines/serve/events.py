@@ -1,4 +1,4 @@
-"""What the leader's side of all transfers is told."""
+"""What the leader's side of all transfers takes in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto.vocabulary.types import Epoch, Incarnation, Millis, Offset, TaskId,
 from stretto.wire import catchup
 
 Key: TypeAlias = tuple[GroupKey, WorkerId]
-"""A transfer is known by its group and the follower that receives it."""
+"""A transfer's identity: its group and the follower that receives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """The follower asks for something, or says how it is getting on."""
+    """The follower asks for something, or reports how far it is."""
 
     key: Key
     message: catchup.Ask
     applied: Offset
-    """The leader's apply offset, now."""
+    """End of what the leader has applied at present."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class ImageDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesSent:
-    """A SendEntries is carried out, and that is how much it was."""
+    """A SendEntries was carried out, and sent so many bytes."""
 
     key: Key
     size_bytes: int

@@ -44,13 +44,13 @@ from stretto.wire.catchup import Reason
 
 IMAGES_AT_ONCE = 2
 SENDING_MS = 2_000
-"""A pause that is longer ends the sending."""
+"""Pause after which a worker no longer counts as sending, in milliseconds."""
 
 _Sendable: TypeAlias = catchup.AskHashes | catchup.AskBlocks | catchup.AskEntries
 
 
 class Serve:
-    """All transfers of a worker; :meth:`step` is the one door."""
+    """All transfers that a worker serves; :meth:`step` is the only entry point."""
 
     def __init__(self, limit: Limit, now: Millis, guards: Guards = GUARDS) -> None:
         self._guards = guards
@@ -67,6 +67,7 @@ class Serve:
     # The door.
 
     def step(self, event: Event, now: Millis) -> list[Effect]:
+        """Take in one event; return what to do, in order."""
         self._now = now
         out: list[Effect] = []
         self._out = out

@@ -14,14 +14,14 @@ from stretto.wire.catchup import Run
 
 @dataclass(slots=True)
 class TaskServe:
-    """The images of one task."""
+    """The images of one task in a transfer."""
 
     #: The round whose image exists or is being made; 0 before the first.
     round: int = 0
     image: catchup.Image | None = None
-    #: How far it has come, while it is being made.
+    #: How far the image has come, while it is being made.
     growing: catchup.Growing | None = None
-    #: Of the latest image that the follower has.
+    #: Offset of the latest image that the follower has.
     offset: Offset | None = None
 
     def image_of(self, number: int) -> catchup.Image | None:
@@ -41,7 +41,7 @@ class TaskServe:
 
 @dataclass(slots=True)
 class Transfer:
-    """One transfer to a follower."""
+    """One transfer to a follower, as its leader knows it."""
 
     begun: Begin
     heard_at: Millis
@@ -67,7 +67,10 @@ class Transfer:
         return served.image_of(number) if served is not None else None
 
     def readable(self, task: TaskId, number: int) -> tuple[int, int] | None:
-        """As :meth:`TaskServe.readable`; None also for a task that the group does not have."""
+        """Bytes that can be read of a task's image, and the size of its blocks; see TaskServe.readable.
+
+        None also for a task that the group does not have.
+        """
         served = self.tasks.get(task)
         return served.readable(number) if served is not None else None
 

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 
 COURTESY = 8
-"""Of the time before an unanswered message is sent again: how long members wait for one another."""
+"""Members stand one after the other, the retry time divided by this apart."""
 CANDIDACY = 4
-"""Times that: how long who would stand uncleanly waits for word of a longer log, and for who sent it."""
+"""How many retry times an unclean candidate waits for word of a longer log, and then for its owner."""
 EMPTY_PATIENCE = 16
-"""Times that: how long a replica without any entry, or with a shorter log, lets others stand uncleanly."""
+"""How many retry times an empty log, or a shorter one, lets others stand uncleanly at most."""
 
 
 @dataclass(slots=True)
 class Standing:
-    """A compare-and-set that would make us leader is on its way, or its reply was lost."""
+    """A compare-and-set that would make us leader and is on its way, or whose reply was lost."""
 
     token: int
     record: GroupRecord
     settling: int | None = None
-    """The read that will tell, once the reply is lost or was a refusal."""
+    """Token of the read that will settle it, once the reply is lost or was a refusal."""
 
 
 class Election:
@@ -49,17 +49,17 @@ class Election:
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
-        #: None until the registration of the record's leader was tested in this epoch.
+        #: Whether the leader of the record is registered; None until that was tested in this epoch.
         self.leader_exists: bool | None = None
         self.stand_at: Millis | None = None
         self.standing: Standing | None = None
-        #: The leader's log reached here when it last told.
+        #: End of the leader's log, as it last reported it.
         self.leader_log_end = Offset(0)
         self.looking: int | None = None
-        #: When to stand uncleanly, while that is what is left to us, and until when it may be put off.
+        #: When to stand uncleanly, if nothing else is left, and until when that may be put off.
         self._unclean_at: Millis | None = None
         self.unclean_by = Millis(0)
-        #: When the other replicas were last told how far our log reaches.
+        #: When the other replicas were last sent the reach of our log.
         self._told_at = Millis(-1)
         self.retry_at: Millis | None = None
 
@@ -74,7 +74,7 @@ class Election:
         self._consider()
 
     def record_changed(self) -> None:
-        """Test again after every change of the record instead of trusting an event."""
+        """Test the leader's registration after every change of the record, instead of trusting an event."""
         record = self.replica.record
         if record is not None and self.leader_exists is not False:
             self._test_leader(record)
@@ -142,7 +142,7 @@ class Election:
     # Unclean candidates.
 
     def _has_to_wait(self) -> bool:
-        """Until others have heard of our log, and we of theirs."""
+        """Whether an unclean candidacy has to wait until others have heard of our log, and we of theirs."""
         replica, retry_ms = self.replica, self.replica.settings.retry_ms
         if self._unclean_at is None:
             times = CANDIDACY if replica.log_end else EMPTY_PATIENCE
@@ -165,7 +165,10 @@ class Election:
 
     @property
     def _reach(self) -> tuple[Epoch, Offset]:
-        """Later epochs count for more: what was appended in them was meant to stay."""
+        """Epoch of the last entry, and end, of our log: how unclean candidates compare.
+
+        Later epochs count for more: what was appended in them was meant to stay.
+        """
         replica = self.replica
         return (replica.history[-1].epoch if replica.history else Epoch(0)), replica.log_end
 
@@ -178,7 +181,7 @@ class Election:
             replica.emit(effects.Send(to=to, message=reach))
 
     def heard_of(self, sender: WorkerId, reach: messages.Reach) -> None:
-        """Another one would stand uncleanly."""
+        """Take in the reach of another replica that would stand uncleanly."""
         replica, guards = self.replica, self.replica.guards
         if self._unclean_at is None:
             return
@@ -192,8 +195,10 @@ class Election:
     # The race.
 
     def _courtesy_ms(self, record: GroupRecord) -> int:
-        """Members stand one after the other, nobody waits for the leader that is gone, and one that lacks
-        what it had sent stands last."""
+        """How long to wait before standing, so that members stand one after the other.
+
+        No member waits for the leader that is gone, and one that lacks what the leader had sent stands last.
+        """
         replica = self.replica
         workers = [member.worker for member in record.isr]
         rank = workers.index(replica.worker) if replica.worker in workers else len(workers)
@@ -213,7 +218,7 @@ class Election:
         self._race(record.with_leader(replica.worker, replica.incarnation, epoch))
 
     def members_seen(self, token: int, alive: frozenset[Member]) -> None:
-        """The operator's way out: nobody who holds everything is there."""
+        """Stand uncleanly, the operator's way out, if no member of the ISR is alive."""
         replica = self.replica
         record = replica.record
         if token != self.looking:
@@ -255,13 +260,16 @@ class Election:
             self._settle(standing)
 
     def _settle(self, standing: Standing) -> None:
-        """Somebody was faster, or the reply was lost: only a read after ``sync`` tells."""
+        """Read the record after ``sync``: another candidate was faster, or the reply was lost."""
         replica = self.replica
         standing.settling = replica.read_record(sync=replica.guards.settles_with_sync())
         self.retry_at = Millis(replica.now + replica.settings.retry_ms)
 
     def record_read(self, token: int) -> None:
-        """If the record had named us, :meth:`Replica.adopt` would have replaced this object's role."""
+        """Give up the candidacy that this read settles.
+
+        If the record had named us, :meth:`Replica.adopt` would have replaced this object's role.
+        """
         if self.standing is not None and token == self.standing.settling:
             self.standing = None
             self.retry_at = None

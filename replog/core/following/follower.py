@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """One replica in one epoch it does not lead."""
+    """One replica in an epoch that it does not lead."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
@@ -43,11 +43,11 @@ class Follower:
         self.election = Election(replica)
         self.stale_reads = StaleReads(self)
 
-        #: Counts Hellos: a lineage answers one of them, and only the latest is obeyed.
+        #: Number of Hellos sent: a lineage answers one of them, and only the latest is obeyed.
         self.attempt = 0
-        #: Our log is a prefix of the leader's, by a lineage of this epoch.
+        #: Whether our log is a prefix of the leader's, by a lineage of this epoch.
         self.reconciled = False
-        #: The leader has answered our first confirmation; until then we repeat it.
+        #: Whether the leader has answered our first confirmation; until then we repeat it.
         self.heard = False
         self.awaits_state = False
 
@@ -55,7 +55,7 @@ class Follower:
         self.retain_offset = Offset(0)
         #: When to repeat a Hello, a first confirmation or a read that was not answered.
         self.retry_at: Millis | None = None
-        #: The read of a record that is on its way, if any.
+        #: Token of the read of the record that is on its way, if any.
         self.reading: int | None = None
 
     # Life.
@@ -70,11 +70,11 @@ class Follower:
         self.election.begin()
 
     def end(self) -> None:
-        """Another role takes over."""
+        """Refuse the reads that wait: another role takes over."""
         self.stale_reads.end()
 
     def record_changed(self) -> None:
-        """Same epoch, other ISR."""
+        """Take in a record of the same epoch with another ISR."""
         self.election.record_changed()
 
     def tick(self) -> None:
@@ -107,12 +107,13 @@ class Follower:
         self.election.options_changed()
 
     def replicas_changed(self) -> None:
-        """The leader follows it; a member goes on until the record lists it no more."""
+        """Do nothing: the leader follows an assignment, and a member stays one until the record drops it."""
 
     def regroup(self) -> None:
-        """The leader seals."""
+        """Do nothing: the leader seals the log."""
 
     def hears(self, sender: WorkerId) -> bool:
+        """Whether messages of that worker concern this group."""
         replica = self.replica
         return sender in replica.replicas or (replica.record is not None and sender in replica.record.workers)
 
@@ -167,7 +168,10 @@ class Follower:
         self._confirm(resume=True)
 
     def _diverged_below_apply_offset(self, parting: Offset) -> None:
-        """Never happens, except that an unclean election chose a log without what we had applied."""
+        """Set the log aside if an unclean election chose one without what was applied here.
+
+        Otherwise this never happens.
+        """
         replica = self.replica
         last_epoch = replica.history[-1].epoch if replica.history else Epoch(0)
         if replica.known_record.unclean_epoch > last_epoch:
@@ -178,7 +182,10 @@ class Follower:
         )
 
     def _go_far(self) -> None:
-        """Nothing unapplied is needed of a replica that the ISR does not list."""
+        """Drop the unapplied entries, and ask the leader for its state.
+
+        Nothing unapplied is needed of a replica that the ISR does not list.
+        """
         replica = self.replica
         replica.truncate_log(replica.apply_offset)
         self.awaits_state = True
@@ -202,7 +209,7 @@ class Follower:
             replica.emit(effects.InstallState(end=event.end))
 
     def pin_moved(self, event: PinMoved) -> None:
-        """For a follower of an epoch that we no longer lead."""
+        """Ignore a pin for a follower of an epoch that we no longer lead."""
 
     def state_replaced(self) -> None:
         self._hello()
@@ -277,7 +284,7 @@ class Follower:
 
     @property
     def awaits_durable(self) -> bool:
-        """The leader does."""
+        """Whether entries that become durable here matter: always, since the leader waits for them."""
         return True
 
     @property
@@ -332,7 +339,7 @@ class Follower:
     # Metastore.
 
     def _read_record(self) -> None:
-        """A newer epoch exists, or none is known: ask, and ask again until told."""
+        """Read the record, again until answered: a newer epoch exists, or none is known."""
         if self.replica.incarnation is None or self.reading is not None:
             return
         self.reading = self.replica.read_record()
@@ -369,7 +376,7 @@ class Follower:
             self.stale_reads.read(read)
 
     def clock_read(self) -> None:
-        """Asked for as a leader."""
+        """Ignore a clock that was asked for as a leader."""
 
     def sampled(self, request: int) -> None:
         self.stale_reads.sampled(request)
@@ -379,12 +386,12 @@ class Follower:
         self.replica.emit(effects.Reply(request=request, result=refused))
 
     def resign(self, event: Resign) -> None:
-        """Not ours to carry out; ours to clear away only if its epoch is over."""
+        """Forget a request to resign whose epoch is over; any other is for the leader to carry out."""
         if event.epoch < self.epoch:
             self.replica.emit(effects.ForgetResign(epoch=event.epoch))
 
     def work_finished(self, epoch: Epoch) -> None:
-        """Asked for as a leader."""
+        """Ignore the end of work that was asked for as a leader."""
 
     def sent(self, event: Sent) -> None:
         pass

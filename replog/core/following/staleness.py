@@ -26,30 +26,30 @@ if TYPE_CHECKING:
     from stretto.replog.core.following.follower import Follower
 
 UNCOVERED_MAX = 4
-"""Answers of the leader that wait for entries to be applied here; more would not come sooner."""
+"""Assurances of the leader that may wait here for entries to be applied; more would not come sooner."""
 
 
 @dataclass(slots=True)
 class _Waiting:
     read: Read
     since: Millis
-    """A word from before would not tell what became visible meanwhile."""
+    """When the read came; an older assurance would not tell what became visible meanwhile."""
     deadline: Millis
 
 
 class StaleReads:
-    """Of one follower in one epoch."""
+    """Reads that one follower answers in one epoch, within a bounded staleness."""
 
     def __init__(self, follower: Follower) -> None:
         self.follower = follower
         self.replica = follower.replica
-        #: We show everything that was visible then, on our clock; None before the first assurance.
+        #: Everything visible at this time, by our clock, is applied here; None before the first assurance.
         self.covered_at: Millis | None = None
-        #: (since when, apply offset) that the leader told and that is not applied here yet.
+        #: (since when, apply offset) of assurances whose entries are not all applied here yet.
         self._uncovered: deque[tuple[Millis, Offset]] = deque()
         self._inquired_at: Millis | None = None
         self._waiting: deque[_Waiting] = deque()
-        #: By request: what was covered when it was about to be sampled, and its bound.
+        #: By request: the time covered when its state was about to be sampled, and its staleness bound.
         self._sampling: dict[int, tuple[Millis, Millis]] = {}
 
     # Reads.
@@ -64,7 +64,7 @@ class StaleReads:
             self._inquire()
 
     def _may_answer(self) -> bool:
-        """A member of the ISR lags little; the others leave it to those."""
+        """Whether this follower may answer reads: only a member of the ISR, which lags little."""
         replica = self.replica
         is_member = replica.record is not None and replica.member in replica.record.isr
         return is_member and self.follower.reconciled and not replica.installing
@@ -88,7 +88,7 @@ class StaleReads:
         return True
 
     def _is_void(self, epoch: Epoch) -> bool:
-        """What was seen then is no longer promised: an unclean election gave it up."""
+        """Whether an unclean election has given up what was seen in that epoch."""
         record = self.replica.record
         return record is not None and record.unclean_epoch > epoch
 
@@ -107,7 +107,7 @@ class StaleReads:
     # The leader's word.
 
     def _inquire(self) -> None:
-        """One at a time; one that is not answered soon was lost."""
+        """Ask the leader what is visible, one inquiry at a time; one not answered soon was lost."""
         replica = self.replica
         asked_at = self._inquired_at
         if asked_at is not None and replica.now - asked_at < replica.settings.follower_read_wait_ms:
@@ -118,6 +118,7 @@ class StaleReads:
         self.follower.send(messages.Inquire(self.follower.epoch, replica.incarnation, stamp=replica.now))
 
     def assured(self, message: messages.Assure) -> None:
+        """Take in the leader's assurance."""
         replica = self.replica
         if message.stamp == self._inquired_at:
             self._inquired_at = None
@@ -130,7 +131,7 @@ class StaleReads:
         return bool(self._uncovered or self._waiting)
 
     def progressed(self) -> None:
-        """Something was assured or applied."""
+        """Begin the reads that can be answered now that something was assured or applied."""
         replica = self.replica
         if not self.awaits_applied:
             return

@@ -20,34 +20,37 @@ from stretto.vocabulary.types import Millis, Offset
 
 
 class Acks:
-    """Of one leader."""
+    """Appends of one leader that wait to be acknowledged."""
 
     def __init__(self) -> None:
         self._decided = _Line()
         self._applied = _Line()
-        #: A heap: the time-out may be changed while appends wait.
+        #: A heap, since the time-out may be changed while appends wait.
         self._timeouts: list[tuple[Millis, Offset, int]] = []
 
     @property
     def await_applied(self) -> bool:
+        """Whether any append waits to be applied, not just to be committed."""
         return bool(self._applied)
 
     def wait(self, event: Append, end: Offset, offset: Offset | None, deadline: Millis) -> None:
-        """For the entries below ``end``; the answer tells ``offset``."""
+        """Let an append wait for the entries below ``end``; its acknowledgement will carry ``offset``."""
         line = self._applied if event.until_applied else self._decided
         line.add(end, event.request, offset)
         heapq.heappush(self._timeouts, (deadline, end, event.request))
 
     def decided(self, end: Offset) -> Iterator[tuple[int, Offset | None]]:
-        """Requests to acknowledge, each with what it is told."""
+        """Yield the requests to acknowledge, with their offsets, once entries below ``end`` are committed."""
         return self._decided.reached(end)
 
     def applied(self, end: Offset) -> Iterator[tuple[int, Offset | None]]:
+        """Yield the requests to acknowledge, with their offsets, once entries below ``end`` are applied."""
         while self._timeouts and self._timeouts[0][1] <= end:
             heapq.heappop(self._timeouts)
         return self._applied.reached(end)
 
     def timed_out(self, now: Millis) -> Iterator[int]:
+        """Yield the requests that have waited too long; their outcome is unknown."""
         while self._timeouts and self._timeouts[0][0] <= now:
             _, end, request = heapq.heappop(self._timeouts)
             if self._decided.leave(end, request) or self._applied.leave(end, request):
@@ -57,14 +60,14 @@ class Acks:
         return self._timeouts[0][0] if self._timeouts else None
 
     def end(self) -> Iterator[int]:
-        """Everybody who still waits."""
+        """Yield all requests that still wait."""
         for line in (self._decided, self._applied):
             for request, _ in line.reached(None):
                 yield request
 
 
 class Backlog:
-    """What a leader has appended and not applied."""
+    """Entries that a leader has appended and not applied, and their size."""
 
     def __init__(self) -> None:
         self._entries: deque[tuple[Offset, int]] = deque()
@@ -84,7 +87,7 @@ class _Line:
 
     def __init__(self) -> None:
         self._requests: dict[Offset, dict[int, Offset | None]] = {}
-        #: A heap: a duplicate waits for an entry before those that others wait for.
+        #: A heap, since a duplicate may wait for an earlier entry than requests that came before it.
         self._ends: list[Offset] = []
 
     def __bool__(self) -> bool:
@@ -106,7 +109,7 @@ class _Line:
         return True
 
     def reached(self, end: Offset | None) -> Iterator[tuple[int, Offset | None]]:
-        """None: however far."""
+        """Yield the requests that wait for an offset up to ``end``; None means all."""
         ends = self._ends
         while ends and (end is None or ends[0] <= end):
             yield from self._requests.pop(heapq.heappop(ends)).items()

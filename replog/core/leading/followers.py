@@ -1,4 +1,4 @@
-"""A leader's followers: who has come, what each holds and is told, and from where the log is kept for it."""
+"""A leader's followers: which have come, what each holds and gets, from where the log is kept for it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Followers(dict[WorkerId, Progress]):
-    """One for each follower that said Hello in this epoch: its incarnation that counts."""
+    """Progress of each follower that said Hello in this epoch, for the one incarnation of it that counts."""
 
     def __init__(self, leader: Leader) -> None:
         super().__init__()
         self.leader = leader
         self.replica = leader.replica
-        #: All incarnations that did. A Hello may be late: the one it speaks for may be gone already.
+        #: All incarnations that said Hello. A Hello may be late: its incarnation may be gone already.
         self._incarnations: dict[Registration, Progress] = {}
-        #: When followers hear what is shown, unless entries tell them before.
+        #: When followers are sent the advertised end, unless entries carry it before.
         self.news_at: Millis | None = None
-        #: What readers at followers wait for, and is not shown here yet.
+        #: End of what readers at followers wait for and is not shown here yet.
         self.awaited_end: Offset | None = None
 
     # Coming and going.
@@ -65,7 +65,7 @@ class Followers(dict[WorkerId, Progress]):
         return max(near_lag, self.replica.apply_offset - progress.pinned)
 
     def forget_strangers(self) -> None:
-        """Who is neither assigned nor a member: it receives nothing more, and nothing is kept for it."""
+        """Forget followers that are neither assigned nor members; nothing more is sent or kept for them."""
         for worker in sorted(self.keys() - self.leader.membership.concerned):
             del self[worker]
             self.replica.emit(effects.StopServing(to=worker))
@@ -73,7 +73,7 @@ class Followers(dict[WorkerId, Progress]):
             del self._incarnations[registration]
 
     def registration_seen(self, registration: Registration, exists: bool) -> bool:
-        """False if it is of nobody who has come."""
+        """Take in a tested registration; False if no follower has come with it."""
         progress = self._incarnations.get(registration)
         if progress is None:
             return False
@@ -93,7 +93,7 @@ class Followers(dict[WorkerId, Progress]):
         return True
 
     def doubt(self, registration: Registration) -> None:
-        """The metastore refused a change because of it: test it before it is named again."""
+        """Test a registration that made the metastore refuse a change, before it is named again."""
         progress = self._incarnations.get(registration)
         if progress is not None:
             progress.in_doubt = True
@@ -102,7 +102,7 @@ class Followers(dict[WorkerId, Progress]):
     # Entries.
 
     def confirmed(self, sender: WorkerId, confirm: messages.Confirm) -> Progress | None:
-        """Whose confirmation counts; None if it does not."""
+        """Take in a confirmation, and return the progress of its sender; None if it does not count."""
         replica, guards, epoch = self.replica, self.replica.guards, self.leader.epoch
         if not guards.confirm_epoch_is_mine(confirm.epoch, epoch):
             self.leader.reject(sender, RejectReason.STALE_EPOCH)
@@ -128,7 +128,7 @@ class Followers(dict[WorkerId, Progress]):
         return progress
 
     def pump(self) -> None:
-        """Send to each what it lacks."""
+        """Send each follower what it lacks."""
         for progress in self.values():
             progress.pump(self.leader)
 
@@ -143,21 +143,27 @@ class Followers(dict[WorkerId, Progress]):
             progress.pump(self.leader)
 
     def probe_silent(self) -> None:
+        """Probe the followers that have been silent for a while and have not confirmed everything."""
         for progress in self.values():
             progress.probe_if_silent(self.leader)
 
     # News: what is shown.
 
     def have_news(self) -> None:
-        """If there are any. Entries that come soon tell them in passing, unless somebody waits."""
+        """Plan to send followers the advertised end, if it has moved.
+
+        Entries that are sent soon carry it, unless somebody waits for it.
+        """
         if self.awaited_end is not None:
             self.await_news(self.awaited_end)
         elif self.news_at is None and any(progress.lacks_news(self.leader) for progress in self.values()):
             self.news_at = Millis(self.replica.now + self.replica.settings.news_ms)
 
     def await_news(self, end: Offset | None = None) -> None:
-        """Who reads there waits for what is decided now, or for what is below ``end``: it is told as soon as
-        it is shown."""
+        """Send followers the advertised end as soon as it reaches ``end``, which a reader at one waits for.
+
+        None stands for the present apply offset.
+        """
         end = self.replica.apply_offset if end is None else end
         self.awaited_end = None if self.leader.advertised_end >= end else end
         if self.awaited_end is None:
@@ -168,7 +174,10 @@ class Followers(dict[WorkerId, Progress]):
         return self.news_at is not None and self.news_at <= self.replica.now
 
     def tell_news(self) -> None:
-        """Now, without waiting for entries; once more if some are with the driver that do not tell it."""
+        """Send followers the advertised end now, without waiting for entries that carry it.
+
+        Once more a little later, if entries are with the driver that do not carry it.
+        """
         self.news_at = self.replica.now
         self.pump()
         is_again = any(progress.sending for progress in self.values())
@@ -177,6 +186,7 @@ class Followers(dict[WorkerId, Progress]):
     # The log is kept for them.
 
     def fetch_state(self, sender: WorkerId, message: messages.FetchState) -> None:
+        """Pin the log for a follower that asks for our state, and have the driver serve it."""
         progress = self.get(sender)
         if progress is None or progress.attempt != message.attempt:
             return
@@ -201,7 +211,7 @@ class Followers(dict[WorkerId, Progress]):
             progress.pinned = event.start
 
     def release_pins(self) -> None:
-        """What is kept for others is bounded; who needs more begins again."""
+        """Release pins that keep too much of the log; a follower that needs more begins again."""
         replica = self.replica
         for progress in self.values():
             if progress.pinned is None or progress.gone:
@@ -240,7 +250,7 @@ class Followers(dict[WorkerId, Progress]):
     # Time.
 
     def next_deadline(self, first: Millis) -> Millis:
-        """That one, or an earlier one."""
+        """When a follower is due for a probe or for news, or ``first`` if that is earlier."""
         for progress in self.values():
             probe_at = progress.probe_at(self.leader)
             if probe_at is not None and probe_at < first:

@@ -28,20 +28,22 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Sent:
+    """The compare-and-set of a hand-over that is on its way, or whose reply was lost."""
+
     token: int
     record: GroupRecord
     settling: int | None = None
 
 
 class Handover:
-    """One resignation under way."""
+    """One resignation of a leader that is under way."""
 
     def __init__(self, leader: Leader, target: WorkerId) -> None:
         self.leader = leader
         self.replica = leader.replica
         self.target = target
         self.deadline = Millis(self.replica.now + self.replica.settings.resign_timeout_ms)
-        #: Until when the driver has time to finish; None: it has, or its time is over.
+        #: Until when the driver may finish its work; None once it has finished, or its time is over.
         self.finishes_by: Millis | None = Millis(
             self.replica.now + self.replica.settings.resign_timeout_ms // 2
         )
@@ -57,7 +59,7 @@ class Handover:
         self.finishes_by = None
 
     def advance(self) -> None:
-        """Hand over as soon as nothing is left to do first."""
+        """Send the hand-over's compare-and-set as soon as nothing is left to do first."""
         leader, replica = self.leader, self.replica
         if self.is_finishing or self.sent is not None or leader.membership.change is not None:
             return
@@ -100,7 +102,7 @@ class Handover:
         self.retry_at = Millis(replica.now + replica.settings.retry_ms)
 
     def record_read(self, token: int) -> None:
-        """The epoch did not move, else we would not lead any more: the hand-over failed."""
+        """Resume if this read settles the hand-over: it failed, for we still lead the same epoch."""
         if self.sent is not None and token == self.sent.settling:
             self.leader.resume("the compare-and-set failed")
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from stretto.replog.core.replica import Replica
 
 PAUSED_KINDS = (Kind.DEPOT, Kind.PRODUCER_OPEN, Kind.CLAIM)
-"""What clients of a paused module are refused."""
+"""Kinds of entries that a paused module takes from no client."""
 
 
 class Leader:
@@ -57,7 +57,7 @@ class Leader:
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.epoch: Epoch = replica.known_record.epoch
-        #: Under which it leads: another session ends the epoch here.
+        #: The incarnation under which it leads: another session ends the epoch here.
         self.incarnation: Incarnation = replica.registered_as
         self.epoch_start: Offset = replica.log_end
         self.followers = Followers(self)
@@ -66,19 +66,19 @@ class Leader:
         self.gone_predecessor: WorkerId | None = None
         if replica.gone_leader is not None and replica.gone_leader[1] == self.epoch - 1:
             self.gone_predecessor = replica.gone_leader[0].worker
-        #: Who handed over to us. It may be on its way out, and never say Hello.
+        #: The leader that handed over to us. It may be on its way out, and never say Hello.
         self._predecessor = self._handed_over_by()
         self.membership = Membership(self)
         self.handover: Handover | None = None
-        #: Not assigned any more, we hand over; not before this, if it was in vain.
+        #: When we may hand over because we are not assigned any more; put off if that was in vain.
         self._leave_at = replica.now
-        #: The stall timer expired and min-ISR forbids to drop the laggards.
+        #: Whether the stall timer expired and min-ISR forbids dropping the laggards.
         self.stalled = False
         self._served = False
-        #: Whether our epoch is over: the question under way, and since when.
+        #: Token and time of the read under way that tells whether our epoch is over.
         self._reading: tuple[int, Millis] | None = None
 
-        #: (end, when it was appended) of frames not decided yet, in order: the head runs the stall timer.
+        #: (end, when it was appended) of frames not committed yet, in order: the head runs the stall timer.
         self._undecided: deque[tuple[Offset, Millis]] = deque()
         self._acks = Acks()
         self._backlog = Backlog()
@@ -98,7 +98,7 @@ class Leader:
         return Registration(before.leader, before.leader_incarnation)
 
     def begin(self) -> None:
-        """Open the epoch."""
+        """Open the epoch with an entry, and let the other replicas know."""
         replica = self.replica
         if self._predecessor is not None and self.gone_predecessor is None:
             replica.emit(effects.CheckRegistration(registration=self._predecessor))
@@ -110,7 +110,7 @@ class Leader:
         self._progressed()
 
     def end(self) -> None:
-        """What was appended may or may not survive: its producers will ask again."""
+        """Step down. What was appended may or may not survive: its producers will ask again."""
         for request in self._acks.end():
             self._reply(request, effects.Unknown())
         self.serving.end()
@@ -118,11 +118,12 @@ class Leader:
 
     @property
     def is_serving(self) -> bool:
+        """Whether everything inherited is applied, so that appends and reads are taken."""
         return self.replica.guards.may_serve(self.replica.applied, self.epoch_start)
 
     @property
     def advertised_end(self) -> Offset:
-        """Up to where followers may apply: what is applied here, or was acknowledged."""
+        """End of what followers may apply: what is applied here, or was acknowledged."""
         replica = self.replica
         return replica.guards.advertised_end(
             max(replica.applied, self.acknowledged_end), replica.apply_offset
@@ -130,6 +131,7 @@ class Leader:
 
     @property
     def handover_sent(self) -> bool:
+        """Whether the compare-and-set of a hand-over was sent."""
         return self.handover is not None and self.handover.sent is not None
 
     # Appends.
@@ -209,7 +211,7 @@ class Leader:
         return None
 
     def _is_pressed(self) -> bool:
-        """So much is not applied that producers have to wait for it."""
+        """Whether so much is unapplied that producers have to wait until their appends are applied."""
         replica, settings = self.replica, self.replica.settings
         if 2 * (replica.log_end - replica.applied) >= settings.max_unapplied:
             return True
@@ -294,8 +296,11 @@ class Leader:
 
     @property
     def awaits_applied(self) -> bool:
-        """Not who appended, unless it asked for that; but whoever reads, here or at a follower, and has to
-        see it. Before we serve, and to hand over, all has to be applied."""
+        """Whether anything waits for entries to be applied here.
+
+        An append does not, unless it asked for that; but a read does, here or at a follower, that has to see
+        it. Before we serve, and to hand over, all has to be applied.
+        """
         return (
             self.serving.awaits_applied
             or self.followers.awaited_end is not None
@@ -307,14 +312,17 @@ class Leader:
 
     @property
     def awaits_durable(self) -> bool:
-        """Not while another member holds less than we do: then its confirmation decides."""
+        """Whether our own write may be what entries wait for to be committed.
+
+        Not while another member holds less than we do: then its confirmation decides.
+        """
         replica, membership = self.replica, self.membership
         members = replica.guards.must_hold(membership.committed, membership.proposed)
         durable_end = replica.durable_end
         return all(self.end_of(each) > durable_end for each in members if each != replica.member)
 
     def _advance_apply_offset(self) -> bool:
-        """True if it has moved."""
+        """Move the apply offset as far as the ISR allows; True if it has moved."""
         replica, guards = self.replica, self.replica.guards
         membership = self.membership
         if replica.apply_offset == replica.log_end:
@@ -331,7 +339,7 @@ class Leader:
         return True
 
     def _progressed(self) -> None:
-        """Something that decisions depend on has changed, whatever it is.
+        """Reconsider everything, after a change that decisions depend on.
 
         What happens with each append is dealt with by itself instead, since it changes less.
         """
@@ -359,7 +367,7 @@ class Leader:
         return self._undecided[0][0] if self.head_expired() else Offset(0)
 
     def head_expired(self) -> bool:
-        """The entry next to be applied has waited too long."""
+        """Whether the entry next to be applied has waited too long."""
         replica = self.replica
         if not self._undecided:
             return False
@@ -367,8 +375,11 @@ class Leader:
         return replica.guards.lag_expired(waited, replica.settings.max_time_lag_ms)
 
     def _decides_more(self) -> bool:
-        """True if another entry is next to be applied, which may have waited for too long by now, or none is
-        that we were stalled by."""
+        """Advance the apply offset; True if the ISR is to be reconsidered.
+
+        That is so if another entry is next to be applied, which may have waited for too long by now, or none
+        is that we were stalled by.
+        """
         return self._advance_apply_offset() and (self.stalled or bool(self._undecided))
 
     def persisted(self) -> None:
@@ -445,16 +456,17 @@ class Leader:
         self.replica.cut_below(self.followers.needed())
 
     def _read_record(self) -> None:
-        """A newer epoch exists: ask, one question at a time."""
+        """Read the record because a newer epoch may exist, one read at a time."""
         replica = self.replica
         if self._reading is None or replica.now - self._reading[1] >= replica.settings.retry_ms:
             self._reading = (replica.read_record(), replica.now)
 
     def others(self) -> list[WorkerId]:
-        """Assigned, and those that the ISR still lists or may; in the same order in every process."""
+        """Other replicas that are assigned, or that the ISR lists or may list; sorted the same everywhere."""
         return sorted(worker for worker in self.membership.concerned if worker != self.replica.worker)
 
     def hears(self, sender: WorkerId) -> bool:
+        """Whether messages of that worker concern this group."""
         return sender in self.membership.concerned
 
     def replicas_changed(self) -> None:
@@ -480,7 +492,7 @@ class Leader:
         self._progressed()
 
     def read_failed(self, token: int) -> None:
-        """The retry timer asks again."""
+        """Ignore a failed read: the retry timer asks again."""
         self._answered(token)
 
     def _answered(self, token: int) -> None:
@@ -501,19 +513,19 @@ class Leader:
             self._progressed()
 
     def members_seen(self, token: int, alive: frozenset[Member]) -> None:
-        """An answer to a question asked as a follower."""
+        """Ignore an answer to a question that was asked as a follower."""
 
     def state_arrived(self, event: StateArrived) -> None:
-        """For a follower that we are no longer."""
+        """Ignore a state that was fetched as a follower."""
 
     def transfer_progressed(self, event: TransferProgressed) -> None:
-        """Likewise."""
+        """Ignore the progress of a transfer that was begun as a follower."""
 
     def state_replaced(self) -> None:
         check(False, "a leader's state was replaced by another's", epoch=self.epoch)
 
     def state_failed(self) -> None:
-        """A transfer of an earlier epoch, when we followed."""
+        """Ignore the failure of a transfer of an earlier epoch, when this replica followed."""
 
     # Resigning.
 
@@ -535,7 +547,7 @@ class Leader:
             self._progressed()
 
     def _leave(self) -> None:
-        """We are to go, and all who are to stay are in the ISR: one of them takes over."""
+        """Hand over if we are not assigned any more and all assigned replicas are in the ISR."""
         replica, membership = self.replica, self.membership
         if not self.is_serving or replica.now < self._leave_at or not membership.may_leave():
             return
@@ -545,6 +557,7 @@ class Leader:
             self.handover = Handover(self, staying[0].worker)
 
     def resume(self, why: str) -> None:
+        """Give up a hand-over and lead on."""
         self._leave_at = Millis(self.replica.now + self.replica.settings.resign_timeout_ms)
         self.replica.note("resumes", epoch=self.epoch, why=why)
         self.replica.emit(effects.ForgetResign(epoch=self.epoch))
@@ -568,7 +581,10 @@ class Leader:
             self._reply(request, effects.Unknown())
 
     def _expire_producers(self) -> None:
-        """Decided here, by an entry; every replica forgets the producer at the same offset."""
+        """Append an entry that forgets producers silent for too long.
+
+        The leader decides; every replica forgets the producer at the same offset.
+        """
         replica = self.replica
         if replica.now < self._expiry_at:
             return

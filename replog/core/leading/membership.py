@@ -36,7 +36,7 @@ class Change:
     proposed: frozenset[Member]
     newcomers: tuple[Registration, ...]
     settling: int | None = None
-    """The read that will tell, once the reply is lost or was a refusal."""
+    """Token of the read that will settle it, once the reply is lost or was a refusal."""
 
 
 class Membership:
@@ -48,23 +48,25 @@ class Membership:
         self.committed: frozenset[Member] = frozenset(self.replica.known_record.isr)
         self.change: Change | None = None
         self.retry_at: Millis | None = None
-        #: Worth hearing: assigned, or listed, or perhaps listed.
+        #: Workers worth hearing: assigned, or listed in the ISR, or perhaps listed.
         self.concerned: frozenset[WorkerId] = frozenset()
-        #: The record is what the assignment asks for, as far as that depends on nobody else.
+        #: Whether the record is what the assignment asks for, as far as that depends on no other replica.
         self._is_settled = False
-        #: When the decision was last made; a stall timer that expired before then has been heeded.
+        #: When :meth:`consider` last ran; a stall timer that expired before then has been heeded.
         self.considered_at = Millis(-1)
         self._look()
 
     @property
     def proposed(self) -> frozenset[Member]:
+        """The ISR as it would be after the change under way."""
         return self.change.proposed if self.change else self.committed
 
     def may_list(self, member: Member) -> bool:
+        """Whether the member is in the ISR, or may be once the change under way is known."""
         return member in self.committed or member in self.proposed
 
     def is_short(self) -> bool:
-        """Fewer than min-ISR members, or perhaps fewer: a change that is under way may have committed."""
+        """Whether the ISR has fewer than min-ISR members, or may have once the change under way is known."""
         replica = self.replica
         if not replica.guards.enough_members(len(self.committed), replica.min_isr):
             return True
@@ -78,15 +80,15 @@ class Membership:
 
     @property
     def _is_current(self) -> bool:
-        """We know the assignment that the record follows, or a newer one."""
+        """Whether we know the assignment that the record follows, or a newer one."""
         return self.replica.guards.plan_is_current(self.replica.known_record.plan, self.replica.plan)
 
     def may_leave(self) -> bool:
-        """All that are assigned are in, and nothing is under way: the leader, which is not, may go."""
+        """Whether a leader that is not assigned may go: all assigned replicas are in, no change is open."""
         return self.change is None and self._is_current and self._all_are_in(self.committed)
 
     def _all_are_in(self, members: AbstractSet[Member]) -> bool:
-        """Of who is assigned, each is a member and has been heard of in this epoch."""
+        """Whether every assigned replica is a member and has been heard in this epoch."""
         replica, here = self.replica, 0
         for worker in replica.replicas:
             progress = self.leader.followers.get(worker)
@@ -112,7 +114,7 @@ class Membership:
         self._is_settled = not self._is_current or (followed and workers <= {*replica.replicas})
 
     def _factor(self) -> int:
-        """At once if it asks for no more members than before."""
+        """The factor to record: the assigned one at once if it asks for no more members than before."""
         replica = self.replica
         if not self._is_current:
             return replica.factor
@@ -120,7 +122,7 @@ class Membership:
         return wanted if min_isr_of(wanted) <= replica.min_isr else replica.factor
 
     def _going(self, target: AbstractSet[Member]) -> frozenset[Member]:
-        """Members that are not assigned any more, once all who are do not need them."""
+        """Members that are not assigned any more, once all assigned replicas are in the ISR."""
         replica = self.replica
         if not self._is_current or not self._all_are_in(target):
             return frozenset()
@@ -134,11 +136,14 @@ class Membership:
     # Proposing.
 
     def depends_on(self, progress: Progress) -> bool:
-        """Whether what a follower confirms can change who is in; if a member keeps us waiting, time tells."""
+        """Whether a confirmation of this follower can change the ISR; for a member that lags, time tells."""
         return not self._is_settled or self.leader.stalled or progress.member not in self.committed
 
     def consider(self) -> None:
-        """Add who is ready, drop who is lost, if min-ISR allows; both in one compare-and-set."""
+        """Propose an ISR with the followers that are ready and without the lost members, if min-ISR allows.
+
+        Both happen in one compare-and-set.
+        """
         self.considered_at = self.replica.now
         if self.change is not None or self.leader.handover_sent:
             return
@@ -179,7 +184,7 @@ class Membership:
             self.replica.note(event, epoch=self.leader.epoch, apply_offset=self.replica.apply_offset)
 
     def _ready(self, overdue_end: Offset) -> dict[Member, Registration]:
-        """Followers outside the ISR that hold all it takes, by a confirmation of this epoch."""
+        """Followers outside the ISR that may enter it, by a confirmation of this epoch."""
         guards = self.replica.guards
         ready = {}
         for progress in self.leader.followers.values():
@@ -264,7 +269,7 @@ class Membership:
         self.retry_at = Millis(replica.now + replica.settings.retry_ms)
 
     def record_changed(self) -> None:
-        """A newer version of our epoch's record: whatever was under way is in it, or failed."""
+        """Take in a newer version of our epoch's record: whatever was under way is in it, or failed."""
         record = self.replica.known_record
         before, self.committed = self.committed, frozenset(record.isr)
         self.change = None
@@ -275,7 +280,10 @@ class Membership:
             self.replica.note("isr", epoch=record.epoch, isr=[member.worker for member in record.isr])
 
     def record_read(self, token: int) -> None:
-        """The version did not move, else :meth:`record_changed` had cleared the change: it failed."""
+        """Drop the change that this read settles.
+
+        The version did not move, else :meth:`record_changed` had cleared the change: it failed.
+        """
         if self.change is not None and token == self.change.settling:
             self.change = None
             self.retry_at = None

@@ -27,26 +27,26 @@ class Progress:
         self.incarnation = incarnation
         self.storage = storage
         self.member = Member(worker, storage)
-        #: The Hello this progress answers; messages of earlier ones are void.
+        #: The attempt of the Hello that this progress answers; messages of earlier ones are void.
         self.attempt = attempt
-        #: Durable there and equal to our log, by a confirmation of this epoch; None before the first.
+        #: End of what is durable there and equal to our log, as confirmed in this epoch; None before that.
         self.confirmed: Offset | None = None
         #: Where the next entries to send begin.
         self.next = Offset(0)
         #: Ends of the messages not yet confirmed.
         self.in_flight: deque[Offset] = deque()
-        #: A SendEntries is with the driver.
+        #: Whether a SendEntries for it is with the driver.
         self.sending = False
         self.told_apply_offset = Offset(-1)
         self.known_apply_offset = Offset(-1)
         self.heard_at = now
-        #: Our log stays from here on while it receives our state.
+        #: Offset from which our log is kept while the follower receives our state.
         self.pinned: Offset | None = None
-        #: It was told to begin again, and has not yet.
+        #: Whether the follower was told to begin again, and has not yet.
         self.out_of_range = False
-        #: Its registration was tested and is gone.
+        #: Whether its registration was tested and is gone.
         self.gone = False
-        #: A change that named it was refused: it is being tested again.
+        #: Whether its registration is being tested again, because a change that named it was refused.
         self.in_doubt = False
 
     @property
@@ -66,12 +66,12 @@ class Progress:
             self.in_flight.popleft()
 
     def is_settled(self, leader: Leader) -> bool:
-        """It has all there is and knows it: nothing to repeat."""
+        """Whether the follower has confirmed everything and knows the advertised end: nothing to repeat."""
         replica = leader.replica
         return self.confirmed == replica.log_end and self.known_apply_offset >= leader.advertised_end
 
     def pump(self, leader: Leader) -> None:
-        """Send what it lacks, as far as the window allows."""
+        """Send the follower what it lacks, as far as the window allows."""
         replica = leader.replica
         if self.confirmed is None or self.sending:
             return
@@ -102,7 +102,7 @@ class Progress:
             replica.emit(effects.Send(to=self.worker, message=message))
 
     def _out_of_range(self, leader: Leader) -> None:
-        """It fell so far behind that retention passed it by: let it say Hello and take our state."""
+        """Reject a follower so far behind that retention passed it by: it says Hello and takes our state."""
         self.confirmed = None
         self.out_of_range = True
         self.heard_at = leader.replica.now
@@ -110,13 +110,16 @@ class Progress:
         leader.replica.emit(effects.Send(to=self.worker, message=reject))
 
     def _has_news(self, leader: Leader) -> bool:
-        """Not at once, unless they are large: entries may come that tell it in passing."""
+        """Whether to send the advertised end by itself: when it is due, or has moved by much.
+
+        Otherwise entries may come that carry it.
+        """
         replica = leader.replica
         is_much = replica.applied - self._advertised_end >= replica.settings.news_entries
         return (is_much or leader.followers.news_are_due) and self.lacks_news(leader)
 
     def lacks_news(self, leader: Leader) -> bool:
-        """It was not told all that is shown."""
+        """Whether the follower was not sent the whole advertised end."""
         return self._advertised_end < leader.advertised_end
 
     @property
@@ -136,7 +139,7 @@ class Progress:
         )
 
     def probe_if_silent(self, leader: Leader) -> None:
-        """Unsettled and silent for a while: what we sent, or its answer, was lost."""
+        """Probe a follower that is unsettled and silent for a while: a message or its answer was lost."""
         replica = leader.replica
         probe_at = self.probe_at(leader)
         if probe_at is None or replica.now < probe_at:
@@ -149,6 +152,7 @@ class Progress:
             replica.emit(effects.Send(to=self.worker, message=self._entries(leader, probe=True)))
 
     def probe_at(self, leader: Leader) -> Millis | None:
+        """When to probe the follower; None while it has nothing to answer."""
         if not self.out_of_range and (self.confirmed is None or self.is_settled(leader)):
             return None
         return Millis(self.heard_at + leader.replica.settings.retry_ms)

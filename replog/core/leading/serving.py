@@ -1,4 +1,4 @@
-"""Reads that a leader answers, and what it assures followers of, who answer reads too: both under its lease.
+"""Reads that a leader answers under its lease, and what it assures followers of, which answer reads too.
 
 The lease is looked at after the state was sampled, by a clock that was read after that. And the state is
 sampled when it has all that was acknowledged before the read came.
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class Serving:
-    """Of one leader."""
+    """Reads and inquiries that one leader answers under its lease."""
 
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
         self.replica = leader.replica
         self._sampling: set[int] = set()
-        #: Reads that came before all that was acknowledged was applied, each with where that ends.
+        #: Reads that came before everything acknowledged was applied, each with the end that it waits for.
         self._waiting: deque[tuple[Offset, int]] = deque()
-        #: Followers that inquired up to where entries may be visible, since the clock was last read.
+        #: Inquiries of followers since the clock was last read.
         self._inquiries: dict[WorkerId, messages.Inquire] = {}
 
     def read(self, read: Read) -> None:
@@ -76,7 +76,7 @@ class Serving:
             self.replica.emit(effects.Reply(request=request, result=served))
 
     def inquired(self, sender: WorkerId, inquire: messages.Inquire) -> None:
-        """Answered like a read: when a clock that is read from now on finds our lease."""
+        """Note a follower's inquiry; it is answered once a clock read from now on finds our lease."""
         if not self._inquiries:
             self.replica.emit(effects.ReadClock())
         self._inquiries[sender] = inquire
