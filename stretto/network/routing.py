@@ -216,7 +216,7 @@ class Network:
         self.call(self._bootstrap.append, address)
 
     def close(self) -> None:
-        """Close all connections and end the thread, from any other; a given loop closes it on its own thread."""
+        """Close all connections, from any thread; on a loop that was given, only from the loop's thread."""
         if self._closed:
             return
         self._closed = True
