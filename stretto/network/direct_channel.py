@@ -1,4 +1,4 @@
-"""The short way of a caller who waits for one answer: it sends and receives on connections of its own.
+"""The short way of a caller that waits for one answer: it sends and receives on connections of its own.
 
 To wake another thread and to be woken by it takes longer than all that a client does for a point read, or for
 a record that is appended by itself. So the first caller that comes has the channel to itself, with

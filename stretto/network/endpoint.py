@@ -2,7 +2,7 @@
 
 A ROUTER that everybody connects to. Each connection begins with a hello that names protocol and cluster, and
 nothing else is answered before it. Delivery is never trusted: a reply that does not fit the high-water mark
-is dropped, and whoever waits for it asks again.
+is dropped, and the process that waits for it asks again.
 """
 
 from __future__ import annotations

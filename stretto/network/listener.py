@@ -1,4 +1,4 @@
-"""The ROUTER socket of whoever listens: it hears none but stretto peers, and bounds what they make it hold.
+"""A ROUTER socket that listens: it hears none but stretto peers, and bounds what they make it hold.
 
 *Who is heard.* ZeroMQ takes whatever does not begin as ZMTP 2 or 3 for ZMTP/1.0, whose frames any bytes can
 be: a web page that POSTs to the port of a daemon would be a peer. A socket with an authenticator speaks

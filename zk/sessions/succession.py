@@ -1,4 +1,4 @@
-"""One session after the other, for as long as whoever needs them lives.
+"""One session after the other, for as long as the process that needs them lives.
 
 What a worker (:mod:`stretto.zk.metastore`) and the other daemons (:mod:`stretto.zk.watches.daemon_session`)
 have in common: a session that expired is followed by a fresh one; one whose server says nothing for too long

@@ -43,7 +43,7 @@ class WorkerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     address: str
     launch: str = ""
-    """Id of the process, by which its supervisor knows it; empty for one that was started by hand."""
+    """Random word by which the supervisor knows the process; empty for one that was started by hand."""
     members: dict[str, StorageId] = {}
     """The storage id of the replica it holds of each group, by ``str(GroupKey)``."""
     artifact: str = ""
