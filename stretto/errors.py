@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class StrettoError(Exception):
-    """Root of the tree."""
+    """Root of all errors that a caller of stretto can meet."""
 
 
 class RetriableError(StrettoError):
@@ -24,7 +24,7 @@ class NotEnoughReplicas(NotAppended):
 
 
 class OutcomeUnknown(RetriableError):
-    """The append may or may not be applied, now or later: whoever appends it again may append it twice."""
+    """The append may or may not be applied, now or later: appending it again may store it twice."""
 
 
 class ModulePaused(StrettoError):
@@ -41,12 +41,14 @@ class ProcessingFailed(StrettoError):
 
 
 class ResultUnknown(StrettoError):
-    """The record is appended and processed, but what its topologies made of it is not known: it may have
-    failed, or something was returned. Look at the state, and do not append it again."""
+    """The record is appended and processed, but what its topologies made of it is not known.
+
+    It may have failed, or something was returned. Look at the state, and do not append it again.
+    """
 
 
 class OffsetTrimmed(StrettoError):
-    """What a reader asks for is no longer there, by the depot's retention."""
+    """The records that a reader asks for are no longer there, by the depot's retention."""
 
     def __init__(self, depot: str, task: int, offset: int, start: int) -> None:
         super().__init__(
@@ -59,7 +61,7 @@ class OffsetTrimmed(StrettoError):
 
 
 class PinLost(StrettoError):
-    """A state that was pinned for reading is no longer kept; whoever reads it has to begin anew."""
+    """A state that was pinned for reading is no longer kept; its reader has to begin anew."""
 
     def __init__(self, pin: str, group: str, worker: str, why: str) -> None:
         super().__init__(f"pin {pin} of group {group} on worker {worker} is lost: {why}; load it again")
@@ -125,5 +127,5 @@ class StorageCorrupt(StrettoError):
 
 
 def sentence_of(error: Exception) -> str:
-    """What to tell of an error, also of one that was not written for people."""
+    """The sentence to show for an error, also for one that was not written for people."""
     return str(error) if isinstance(error, StrettoError) else f"{type(error).__name__}: {error}"

@@ -29,7 +29,10 @@ LOOK_SECONDS = 0.2
 
 
 def evenly(tasks: int, groups: int, workers: list[WorkerId], factor: int, generation: int = 1) -> Assignment:
-    """For workers started by hand, each its own node: replicas and preferred leaders in turn over them."""
+    """An assignment for workers started by hand, each its own node, which take turns.
+
+    The turns are those of replicas and of preferred leaders.
+    """
     if factor > len(workers):
         raise UsageError(f"{factor} replicas need {factor} workers, and there are {len(workers)}")
     if not 1 <= groups <= tasks:
@@ -51,6 +54,7 @@ def next_generation(client: KazooClient, paths: Paths) -> int:
 
 
 def write_assignment(client: KazooClient, paths: Paths, module: str, assignment: Assignment) -> None:
+    """Create the assignment of a module; raises UsageError if it has one."""
     try:
         client.create(paths.assignment(module), encode(assignment), makepath=True)
     except NodeExistsError:
@@ -62,7 +66,7 @@ def await_module(
 ) -> tuple[Assignment, ModuleSpec | None] | None:
     """The module's assignment, once there is one, and what was launched: None for one that was made by hand.
 
-    None if told to stop meanwhile. Tries again for as long as ZooKeeper does not answer. Raises UsageError
+    None if ``stop`` is set meanwhile. Tries again for as long as ZooKeeper does not answer. Raises UsageError
     if it wants credentials.
     """
     while not stop.is_set():
@@ -82,8 +86,10 @@ def await_module(
 
 
 def _read(client: KazooClient, path: str, kind: type[Record], changed: threading.Event) -> Record | None:
-    """None, and a watch, if it is not there. Not from a server that has missed the latest change: what a
-    worker has on its disk may be of that."""
+    """Read a record; None, and ``changed`` is set when it is created, if it is not there.
+
+    Not from a server that has missed the latest change: what a worker has on its disk may be of that.
+    """
     client.sync(path)
     if client.exists(path, watch=lambda _: changed.set()) is None:
         return None
@@ -95,7 +101,7 @@ def _read(client: KazooClient, path: str, kind: type[Record], changed: threading
 
 
 def first_record(plan: GroupPlan, members: Iterable[Member]) -> GroupRecord:
-    """Of a group that has not led yet."""
+    """The record of a group that has had no leader yet."""
     return GroupRecord(
         epoch=Epoch(0),
         leader=None,
@@ -145,7 +151,7 @@ def _create(
 def _registrations(
     client: KazooClient, paths: Paths, changed: threading.Event
 ) -> dict[WorkerId, WorkerRegistration]:
-    """``changed`` is set when these are no longer all, or no longer right."""
+    """The registrations of all workers; ``changed`` is set when they are no longer all, or not right."""
 
     def watch(_: object) -> None:
         changed.set()

@@ -58,12 +58,12 @@ from stretto.zk.znodes.records import (
 
 log = structlog.get_logger()
 
-#: So many renewals per session time-out.
+#: Renewals of the lease per session time-out.
 LEASE_RENEWALS = 6
 
 
 class MetastoreListener(Protocol):
-    """Implementations only enqueue."""
+    """Where a worker's metastore sends its news and answers; implementations only enqueue."""
 
     def session_started(self, incarnation: Incarnation) -> None: ...
 
@@ -74,13 +74,18 @@ class MetastoreListener(Protocol):
     def group_event(self, group: GroupKey, event: Event) -> None: ...
 
     def options_changed(self, options: OptionSet) -> None:
-        """Also before every ``session_started``, changed or not."""
+        """The options changed. Called also before every ``session_started``, changed or not."""
 
     def spec_changed(self, spec: ModuleSpec | None) -> None:
-        """Of the module; None if it was made by hand, or is gone. Also before every ``session_started``."""
+        """The module's spec changed; None if it was made by hand, or is gone.
+
+        Called also before every ``session_started``.
+        """
 
 
 class Metastore(Succession):
+    """A worker's access to the metastore; every method returns at once, and answers go to the listener."""
+
     def __init__(
         self,
         hosts: str,
@@ -95,7 +100,7 @@ class Metastore(Succession):
         on_failure: OnFailure | None = None,
         lease_interval_ms: int | None = None,
     ) -> None:
-        """``options_of``: the module whose spec and options are followed; without, none are."""
+        """``options_of`` is the module whose spec and options are followed; without it, none are."""
         super().__init__(
             hosts,
             session_timeout_ms=session_timeout_ms,
@@ -110,7 +115,7 @@ class Metastore(Succession):
         self._registration = registration
         self._listener = listener
         self._registration_changed = False
-        #: The renewal on its way, by when it was sent.
+        #: When the renewal of the lease that is on its way was sent; None if there is none.
         self._pulse_sent_ms: Millis | None = None
         self._groups: dict[GroupKey, WatchedGroup] = {}
         self._registrations = WatchedRegistrations(self)
@@ -125,7 +130,7 @@ class Metastore(Succession):
 
     @property
     def incarnation(self) -> Incarnation | None:
-        """Of the registered session."""
+        """Incarnation of the registered session; None if there is none."""
         with self.lock:
             return self._session.incarnation if self._session and self._is_registered else None
 
@@ -157,7 +162,10 @@ class Metastore(Succession):
             self._register_if_told()
 
     def _register_if_told(self) -> None:
-        """By what was read in this session, a worker counts replicas and takes records."""
+        """Register once options and spec were read in this session.
+
+        By these a worker counts replicas and takes records.
+        """
         is_told = self._options is not None and self._options.is_told
         if is_told and self._spec is not None and self._spec.is_told and self._session is not None:
             self._register(self._session)
@@ -196,7 +204,7 @@ class Metastore(Succession):
         session.submit(lambda client: client.delete_async(path), deleted)
 
     def _register(self, session: Session) -> None:
-        """Idempotent: done again on every connection until it is known to be there."""
+        """Create the registration, again on every connection until it is known to be there; idempotent."""
         if session is not self._session or self._is_registered:
             return
         path = self.paths.registration(self._worker, session.incarnation)
@@ -234,7 +242,7 @@ class Metastore(Succession):
         self._resume(session, new_session=True)
 
     def _resume(self, session: Session, *, new_session: bool) -> None:
-        """The lease first: it is what a leader serves by."""
+        """Renew the lease, by which a leader serves, then read and watch everything again."""
         self._pulse_sent_ms = None
         self._pulse(session)
         if self._registration_changed:
@@ -277,7 +285,7 @@ class Metastore(Succession):
             self._expect_answers(session)
 
     def _pulse(self, session: Session) -> None:
-        """At most one is on its way: they need not pile up."""
+        """Renew the lease, unless a renewal is on its way: they need not pile up."""
         if self._pulse_sent_ms is not None or not session.is_connected:
             return
         self._pulse_sent_ms = sent_at_ms = boot_time_ms()
@@ -294,13 +302,15 @@ class Metastore(Succession):
     # What the groups of this worker share.
 
     def ask(self, send: Send, done: Done) -> None:
+        """Send a request under the registered session; it fails at once if there is none."""
         self._started_session().submit(send, done)
 
     def ask_synced(self, send: Send, done: Done) -> None:
+        """Send a read that sees all that was committed when it was asked for."""
         self._started_session().submit_synced(send, done)
 
     def ask_early(self, send: Send, done: Done) -> None:
-        """Also before there is a registration."""
+        """Send a request, also before there is a registration."""
         (self._session or _NO_SESSION).submit(send, done)
 
     def ask_early_synced(self, send: Send, done: Done) -> None:
@@ -310,10 +320,12 @@ class Metastore(Succession):
         return self._session if self._session is not None and self._is_registered else _NO_SESSION
 
     def tell(self, group: GroupKey, event: Event) -> None:
+        """Pass an event of a group to the listener."""
         if not self._closing.is_set():
             self._listener.group_event(group, event)
 
     def leads_here(self, record: GroupRecord) -> bool:
+        """Whether a record names this worker, in this incarnation, as leader."""
         session = self._session
         return (
             session is not None
@@ -336,7 +348,7 @@ class Metastore(Succession):
     # Groups.
 
     def follow(self, group: GroupKey) -> None:
-        """Tell the record now, if there is one, and whenever it changes; and requests to resign."""
+        """Report a group's record now, if there is one, and whenever it changes; and requests to resign."""
         with self.lock:
             if group not in self._groups:
                 followed = self._groups[group] = WatchedGroup(self, group)
@@ -350,7 +362,7 @@ class Metastore(Succession):
             self._registrations.forget(group)
 
     def compare_and_set(self, group: GroupKey, effect: CompareAndSet) -> None:
-        """Answered by a CasReply."""
+        """Replace a group's record if its version still holds; answered by a CasReply."""
         path = self.paths.group(group)
         data = encode(effect.record)
         version = present(effect.version, "version of a compare-and-set")
@@ -372,7 +384,7 @@ class Metastore(Succession):
             self.ask(send, done)
 
     def read(self, group: GroupKey, effect: ReadRecord) -> None:
-        """Answered by a RecordRead with the token, or a ReadFailed."""
+        """Read a group's record; answered by a RecordRead with the token, or a ReadFailed."""
         path = self.paths.group(group)
 
         def done(value: Any, error: Exception | None) -> None:
@@ -393,39 +405,50 @@ class Metastore(Succession):
             ask(lambda client: client.get_async(path), done)
 
     def check(self, group: GroupKey, registration: Registration) -> None:
-        """Answered by a RegistrationSeen, however long that takes; and by another when it is gone."""
+        """Test whether a registration exists; answered by a RegistrationSeen, and another when it is gone.
+
+        The answer comes however long that takes.
+        """
         with self.lock:
             self._registrations.check(group, registration)
 
     def look_for_members(self, group: GroupKey, token: int) -> None:
-        """Answered by a MembersSeen; by nothing if it failed, so the core asks again in time."""
+        """Find the members of a group's ISR that are alive; answered by a MembersSeen.
+
+        By nothing if it failed, so the core asks again in time.
+        """
         with self.lock:
             MemberSearch(
                 self, group, lambda alive: self.tell(group, MembersSeen(token=token, alive=alive))
             ).start()
 
     def watch_workers(self, found: Found) -> None:
-        """Tell the registrations of all workers now, and whenever one comes or goes. Called like the
-        listener, once there is a session."""
+        """Report the registrations of all workers now, and whenever one comes or goes.
+
+        ``found`` is called like the listener, once there is a session.
+        """
         with self.lock:
             self._directory = WorkerDirectory(self, found)
             if self._is_registered:
                 self._directory.restart()
 
     def follow_assignment(self, module: str, told: Callable[[Assignment], None]) -> None:
-        """Tell it now, and whenever it changes. Called like the listener, once there is a session."""
+        """Report a module's assignment now, and whenever it changes.
+
+        ``told`` is called like the listener, once there is a session.
+        """
         with self.lock:
             self._assignment = follow_assignment(self, module, told)
             if self._is_registered:
                 self._assignment.restart()
 
     def survey(self, module: str | None, known: Collection[GroupKey], surveyed: Surveyed) -> None:
-        """Tell the groups of a module, or of all, but for the known ones, as far as they can be read."""
+        """Report the groups of a module, or of all, but for the known ones, as far as they can be read."""
         with self.lock:
             Survey(self, known, surveyed).start(module)
 
     def find_conductor(self, found: Callable[[str | None, Exception | None], None]) -> None:
-        """Tell the address of the active conductor, None if there is none; or why that is not known."""
+        """Report the address of the active conductor, None if there is none; or why that is not known."""
         path = self.paths.conductor_leader
 
         def done(value: Any, error: Exception | None) -> None:
@@ -443,8 +466,10 @@ class Metastore(Succession):
             self.ask(lambda client: client.get_async(path), done)
 
     def request(self, send: Send, *, synced: bool = False) -> Future[Any]:
-        """The answer to one request, for a thread that may wait. Raises what kazoo raises, or
-        MetastoreUnavailable if the answer was lost."""
+        """Send one request, for a thread that may wait for its answer.
+
+        The future raises what kazoo raises, or MetastoreUnavailable if the answer was lost.
+        """
         future: Future[Any] = Future()
 
         def done(value: Any, error: Exception | None) -> None:
@@ -467,15 +492,18 @@ class Metastore(Succession):
             if followed is not None:
                 followed.forget_resign(epoch)
 
-    # For who plans, and for tests.
+    # For planners, and for tests.
 
     def create_group(self, group: GroupKey, record: GroupRecord) -> Future[bool]:
-        """False if it was there already."""
+        """Create a group's record; False if it was there already."""
         path, data = self.paths.group(group), encode(record)
         return self._change(lambda client: client.create_async(path, data, makepath=True))
 
     def request_resign(self, group: GroupKey, request: ResignRequest) -> Future[bool]:
-        """False if there is a request already; the leader deletes it when it is done with it."""
+        """Ask a group's leader to resign; False if there is a request already.
+
+        The leader deletes the request when it is done with it.
+        """
         path, data = self.paths.resign(group), encode(request)
         return self._change(lambda client: client.create_async(path, data))
 
@@ -500,7 +528,7 @@ class Metastore(Succession):
 
 
 class _NoSession:
-    """Between two sessions every request fails like one whose session expired."""
+    """Stands for the session between two: every request fails like one whose session expired."""
 
     def submit(self, send: Send, done: Done) -> None:
         del send

@@ -10,34 +10,34 @@ from stretto.specs.operations import Operation
 
 
 class FindConductor(Call[str | None], frozen=True, kw_only=True):
-    """Address of the active conductor; None while there is none."""
+    """Find the address of the active conductor; None while there is none."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     address: str | None
-    """Of its supervisor; None while that is not registered."""
+    """Address of its supervisor; None while that is not registered."""
     labels: dict[str, str]
     workers: int
-    """Processes assigned to it."""
+    """Number of worker processes assigned to it."""
     running: int
-    """Of these, how many are registered."""
+    """How many of its workers are registered."""
     leaders: int
     leadership_allowed: bool
 
 
 class Nodes(Call[tuple[NodeView, ...]], frozen=True, kw_only=True):
-    pass
+    """The nodes of the cluster."""
 
 
 class Operations(Call[tuple[Operation, ...]], frozen=True, kw_only=True):
-    """Newest last."""
+    """What was done to the cluster, newest last."""
 
     module: str | None = None
     limit: int = 100
     before_ms: int | None = None
-    """Only those that were done before."""
+    """Only operations that were done before this time."""
 
 
 class LocalWorkers(Call[tuple[WorkerView, ...]], frozen=True, kw_only=True):
-    """The workers of this node: where to ask on when there is no conductor."""
+    """The workers of a supervisor's node: where to ask on when there is no conductor."""

@@ -122,7 +122,7 @@ def encode(value: object) -> msgspec.Raw:
 
 
 def decode_call(raw: msgspec.Raw) -> AnyCall:
-    """Raises one of MALFORMED for what is no call."""
+    """Decode a call; raises one of MALFORMED for what is none."""
     return _calls.decode(raw)
 
 
@@ -136,7 +136,10 @@ _deciding = threading.Lock()
 
 
 def _decoder(call: type[Call[Any]]) -> msgspec.msgpack.Decoder[Any]:
-    """Made by one thread at a time: two that look into the same struct for the first time crash msgspec."""
+    """The decoder of what a call returns, made by one thread at a time.
+
+    Two that look into the same struct for the first time crash msgspec.
+    """
     found = _decoders.get(call)
     if found is None:
         with _deciding:

@@ -28,12 +28,14 @@ class LeadershipView(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeLeaders, ...]
     leaderless: tuple[GroupKey, ...]
     switches: tuple[SwitchView, ...]
-    """What a balancing would do now."""
+    """The switches that a balancing would make now."""
     imbalance: float
     threshold: float
 
 
 class Leadership(Call[LeadershipView], frozen=True, kw_only=True):
+    """Where the leaders of a module are, and where they should be."""
+
     module: str
 
 
@@ -44,6 +46,8 @@ class Balance(Call[LeadershipView], frozen=True, kw_only=True):
 
 
 class AllowLeadership(Call[None], frozen=True, kw_only=True):
+    """Let leaders come back to a node."""
+
     node: str
 
 

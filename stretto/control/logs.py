@@ -22,29 +22,29 @@ class LogLevel(enum.StrEnum):
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     position: int
-    """Its first byte in the log."""
+    """Position of the line's first byte in the log."""
     at: str = ""
-    """UTC, as ISO 8601."""
+    """When it was written: UTC, as ISO 8601."""
     level: LogLevel | None = None
-    """None: it is none of stretto's, but for instance of a traceback."""
+    """Level of the line; None if it is none of stretto's, but for instance of a traceback."""
     event: str = ""
     text: str
 
 
 class LogPage(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[LogLine, ...]
-    """Oldest first."""
+    """Lines of the page, oldest first."""
     earlier: int | None
-    """Where to go on towards the beginning: ``before`` of the next page. None: nothing is left there."""
+    """Position for ``before`` of the next page, towards the beginning; None if nothing is left there."""
 
 
 class Log(Call[LogPage], frozen=True, kw_only=True):
-    """What a daemon said: a conductor, a supervisor, or a worker of it. Newest first, page by page."""
+    """The log of a conductor, of a supervisor, or of a worker of it; newest first, page by page."""
 
     worker: WorkerId | None = None
-    """Asked of the supervisor of its node."""
+    """The worker whose log is meant, asked of the supervisor of its node."""
     before: int | None = None
-    """Only what is above this position."""
+    """Only lines that are before this position."""
     level: LogLevel = LogLevel.DEBUG
-    """The least; lines without one are told always."""
+    """The least level of lines that are returned; lines without one always are."""
     lines_max: int = 200

@@ -23,7 +23,7 @@ from stretto.vocabulary.types import WorkerId
 
 
 class ModuleManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a module declares, told without running it."""
+    """What a module declares, as far as it is known without running it."""
 
     name: str
     entry: str
@@ -33,12 +33,14 @@ class ModuleManifest(msgspec.Struct, frozen=True, kw_only=True):
     topologies: tuple[TopologySpec, ...] = ()
     queries: tuple[QuerySpec, ...] = ()
     samples: dict[str, str] = {}
-    """By depot, a record that its topologies take, as JSON: to be shown to a person. Left out where none
-    could be made up by its type."""
+    """A record for each depot that its topologies take, as JSON: to be shown to a person.
+
+    Left out where none could be made up by its type.
+    """
 
 
 class OptionsAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is set for one object of a module, or, if none is named, for the module."""
+    """Options that are set for one object of a module, or, if none is named, for the module."""
 
     depot: str | None = None
     topology: str | None = None
@@ -50,11 +52,14 @@ class OptionsAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Launch(Call[None], frozen=True, kw_only=True):
-    """Commits when enough nodes keep the artifact; :class:`ModuleStatus` tells how it goes on."""
+    """Launch a module; commits when enough nodes keep the artifact.
+
+    :class:`ModuleView` tells how it goes on.
+    """
 
     module: str
     artifact: str
-    """Digest of what was uploaded."""
+    """Digest of the artifact that was uploaded."""
     manifest: ModuleManifest
     tasks: int
     threads: int
@@ -67,19 +72,22 @@ class Launch(Call[None], frozen=True, kw_only=True):
     version: int = 1
     deleted: dict[str, int] = msgspec.field(default_factory=dict)
     writers: dict[str, str] = msgspec.field(default_factory=dict)
-    """What a snapshot knows of who wrote its PStates."""
+    """The topologies that wrote its PStates, as far as a snapshot knows."""
     origin: str = ""
-    """Of the module that the snapshot is of; empty for a new one."""
+    """Origin of the module that the snapshot is of; empty for a new module."""
 
 
 class Destroy(Call[None], frozen=True, kw_only=True):
-    """Stops the module's workers and deletes its data, for good."""
+    """Stop the module's workers and delete its data, for good."""
 
     module: str
 
 
 class Update(Call[None], frozen=True, kw_only=True):
-    """New code for a module that runs. Commits to trying it; :class:`ModuleStatus` tells how it goes on."""
+    """Bring new code to a module that runs; commits to trying it.
+
+    :class:`ModuleView` tells how it goes on.
+    """
 
     module: str
     artifact: str
@@ -94,11 +102,11 @@ class Reassign(Call[str], frozen=True, kw_only=True):
     module: str
     node: str
     force: bool = False
-    """Also if no other replica is in sync."""
+    """Whether to move them also if no other replica is in sync."""
 
 
 class Scale(Call[str], frozen=True, kw_only=True):
-    """More or fewer workers or replicas; returns what is done, in a sentence."""
+    """Change the number of workers or replicas; returns what is done, in a sentence."""
 
     module: str
     workers: int | None = None
@@ -106,14 +114,14 @@ class Scale(Call[str], frozen=True, kw_only=True):
 
 
 class ScaleThreads(Call[str], frozen=True, kw_only=True):
-    """The same tasks in more or fewer groups; returns what is done, in a sentence."""
+    """Put the same tasks in more or fewer groups; returns what is done, in a sentence."""
 
     module: str
     threads: int
 
 
 class PossibleThreads(Call[tuple[int, ...]], frozen=True, kw_only=True):
-    """How many threads the module can have on its workers as they are."""
+    """The numbers of threads that the module can have on its workers as they are."""
 
     module: str
 
@@ -131,6 +139,8 @@ class Pause(Call[None], frozen=True, kw_only=True):
 
 
 class Resume(Call[None], frozen=True, kw_only=True):
+    """Let a paused module take records and run topologies again."""
+
     module: str
 
 
@@ -138,9 +148,9 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerId
     node: str
     address: str | None
-    """None while it is not registered."""
+    """Address of the worker; None while it is not registered."""
     paused: bool = False
-    """It refuses records, as its module demands."""
+    """Whether it refuses records, as its module demands."""
 
 
 class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +160,7 @@ class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     threads: int
     next_threads: int = 0
-    """How many it is being scaled to; 0 if it is not."""
+    """How many threads it is being scaled to; 0 if it is not."""
     workers: int
     replication_factor: int
     depots: tuple[DepotSpec, ...]
@@ -159,29 +169,31 @@ class ModuleView(msgspec.Struct, frozen=True, kw_only=True):
     queries: tuple[QuerySpec, ...] = ()
     processes: tuple[WorkerView, ...]
     version: int = 1
-    """Of its code: +1 with every update."""
+    """Version of its code: +1 with every update."""
     failed_update: FailedUpdate | None = None
     """Why the latest update was rolled back, if it was."""
     groups: int
     led: int
     """How many of its groups have a leader that is registered."""
     moved: int = 0
-    """How many have exactly the replicas that the assignment gives them."""
+    """How many of its groups have exactly the replicas that the assignment gives them."""
     problems: tuple[str, ...]
-    """One sentence each; none when all is well."""
+    """Problems of the module, one sentence each; none when all is well."""
     microbatches: tuple[MicrobatchView, ...] = ()
-    """Not by the conductor, which does not know, but added by who asks for one module."""
+    """Its microbatch topologies; the conductor does not know them, a caller adds them for one module."""
     pins: tuple[PinView, ...] = ()
-    """Added likewise, from its workers."""
+    """Its pins; a caller adds them, from the workers of one module."""
 
 
 class Modules(Call[tuple[ModuleView, ...]], frozen=True, kw_only=True):
+    """The modules of the cluster."""
+
     module: str | None = None
-    """Only this one; an unknown one is refused."""
+    """Only this module; an unknown one is refused."""
 
 
 class Specification(Call[ModuleSpec], frozen=True, kw_only=True):
-    """All that was launched, as it is now."""
+    """The spec of a module: all that was launched, as it is now."""
 
     module: str
 
@@ -191,18 +203,20 @@ class ModuleDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     tasks: int
     depots: tuple[DepotSpec, ...] | None
-    """None: it was not launched but made by hand, and takes records for any depot."""
+    """Its depots; None if it was not launched but made by hand, and takes records for any depot."""
     pstates: tuple[PStateSpec, ...] = ()
     topologies: tuple[TopologySpec, ...] = ()
     queries: tuple[QuerySpec, ...] = ()
     version: int = 1
-    """Of its code: +1 with every update."""
+    """Version of its code: +1 with every update."""
     origin: str = ""
-    """Tells it from a namesake that was launched before or after it. Empty: not known."""
+    """Tells the module from a namesake that was launched before or after it. Empty: not known."""
 
     def origin_of(self, depot: str) -> str:
-        """Offsets mean something within one origin only. A depot that was deleted and declared anew has
-        another than before."""
+        """The origin of a depot, within which alone its offsets mean something.
+
+        A depot that was deleted and declared anew has another than before.
+        """
         since = next((each.since for each in self.depots or () if each.name == depot), 1)
         return f"{self.origin}.{since}" if self.origin and since > 1 else self.origin
 
@@ -213,6 +227,7 @@ def is_same_module(origin: str, other: str) -> bool:
 
 
 def describe(spec: ModuleSpec) -> ModuleDescription:
+    """What clients of a module have to know of it, by its spec."""
     return ModuleDescription(
         tasks=spec.tasks,
         depots=spec.depots,
@@ -225,6 +240,6 @@ def describe(spec: ModuleSpec) -> ModuleDescription:
 
 
 class Describe(Call[ModuleDescription], frozen=True, kw_only=True):
-    """What the worker's module is; every worker of it knows, so no conductor is needed."""
+    """Describe the worker's module; every worker of it knows, so no conductor is needed."""
 
     module: str

@@ -22,7 +22,7 @@ class SetOption(Call[None], frozen=True, kw_only=True):
     level: OptionLevel
     name: str
     value: Any
-    """Text is read as the option's type; anything else must be of it."""
+    """The new value; text is read as the option's type, anything else must be of it."""
 
 
 class UnsetOption(Call[None], frozen=True, kw_only=True):
@@ -40,4 +40,6 @@ class OptionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(Call[tuple[OptionView, ...]], frozen=True, kw_only=True):
+    """The options that can be set at a level, with their values there."""
+
     level: OptionLevel

@@ -20,9 +20,9 @@ class PinView(msgspec.Struct, frozen=True, kw_only=True):
     holder: str
     age_ms: int
     idle_ms: int
-    """Since it was read."""
+    """How long ago it was read."""
     sent_bytes: int
-    """To its readers, so far."""
+    """Bytes sent to its readers so far."""
 
 
 class PinGroup(Call[PinnedGroup], frozen=True, kw_only=True):
@@ -30,9 +30,9 @@ class PinGroup(Call[PinnedGroup], frozen=True, kw_only=True):
 
     group: GroupKey
     max_staleness_ms: int | None = None
-    """A follower may do so if it shows all that was visible so long ago; None: only the leader."""
+    """A follower may pin if it shows all that was visible so long ago; None: only the leader may."""
     holder: str
-    """For whom, to be shown to people."""
+    """Name of the reader that the pin is for, to be shown to people."""
     idle_ms: int | None = None
     """End the pin when nobody has read it for so long; None: as ``pin.idle.timeout.millis`` says."""
     hold_ms: int = 0
@@ -46,14 +46,14 @@ class ReadMoment(msgspec.Struct, frozen=True, kw_only=True):
     query: int
     """The query's number in the application that runs it."""
     planned_ms: int
-    """When the groups were pinned, in milliseconds since 1970, by the clock of who did."""
+    """When the groups were pinned, in milliseconds since 1970, by the clock of the process that did."""
     pinned: tuple[PinnedGroup, ...]
     is_earlier: bool = False
-    """It is the moment of an earlier query: whoever decided took the beginning of the read for cached."""
+    """Whether it is an earlier query's: the task that decided took the beginning of the read for cached."""
 
     @property
     def generation(self) -> str:
-        """Which pins these are: queries that read at the same moment have the same ones."""
+        """Name of these pins: queries that read at the same moment have the same ones."""
         return self.pinned[0].pin
 
 
@@ -61,11 +61,11 @@ class MomentFound(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker knows of a query's moment."""
 
     moment: ReadMoment | None = None
-    """The query's own; None if it was not decided yet."""
+    """The query's own moment; None if it was not decided yet."""
     latest: ReadMoment | None = None
-    """That of the newest query of the same plan, if the query has none."""
+    """The moment of the newest query of the same plan, if the query has none."""
     is_begun: bool = False
-    """Somebody announced that it is about to decide, and has not yet."""
+    """Whether a task announced that it is about to decide, and has not yet."""
 
 
 class FindMoment(Call[MomentFound], frozen=True, kw_only=True):
@@ -100,4 +100,4 @@ class DecideMoment(Call[ReadMoment], frozen=True, kw_only=True):
 
 
 class Pins(Call[tuple[PinView, ...]], frozen=True, kw_only=True):
-    """Those that a worker keeps, oldest first."""
+    """The pins that a worker keeps, oldest first."""

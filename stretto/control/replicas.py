@@ -15,7 +15,7 @@ class FollowerView(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: WorkerId
     incarnation: Incarnation
-    """The one that counts in this epoch; the worker may have another by now."""
+    """The incarnation that counts in this epoch; the worker may have another by now."""
     confirmed: Offset | None
     in_isr: bool
 
@@ -28,13 +28,13 @@ class TaskCatchup(msgspec.Struct, frozen=True, kw_only=True):
     """waiting, preparing, asking, listing, comparing, fetching or complete."""
     round: int
     offset: Offset | None
-    """Of the latest image that is complete here."""
+    """Offset of the latest image that is complete here."""
     size_bytes: int | None
-    """Of the image under way; None before the first is known."""
+    """Size of the image under way; None before the first is known."""
     left_bytes: int
-    """Of this round; known from fetching on."""
+    """Bytes left of this round; known from fetching on."""
     bytes_per_second: int = 0
-    """Written."""
+    """Bytes written per second."""
 
 
 class CatchupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,10 +45,10 @@ class CatchupView(msgspec.Struct, frozen=True, kw_only=True):
     min_rounds: int
     leader_applied: Offset
     received_bytes: int
-    """In this transfer, over all rounds."""
+    """Bytes received in this transfer, over all rounds."""
     bytes_per_second: int
     damaged_blocks: int
-    """Refused, and asked for again."""
+    """Number of damaged blocks, which were refused and asked for again."""
     since_ms: int
     waits: str
     """What keeps it waiting, in a sentence: a full disk, a leader that refuses."""
@@ -71,24 +71,26 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     start: Offset
     end: Offset
     apply: Offset
-    """Decided; :attr:`applied` follows it."""
+    """The apply offset: everything below it is committed; :attr:`applied` follows it."""
     applied: Offset
     stalled: bool
     serving: bool
     paused: bool = False
-    """It refuses records, as its module demands."""
+    """Whether it refuses records, as its module demands."""
     leaderless: bool = False
-    """It found the leader of its epoch gone, and none has followed."""
+    """Whether it found the leader of its epoch gone, and none has followed."""
     since_ms: int
     """How long its role, its epoch and its state have been what they are."""
     why: str = ""
     """What keeps it from its work, in words: why it is stopped, or does not serve."""
     followers: tuple[FollowerView, ...] = ()
     catchup: CatchupView | None = None
-    """Only while it receives its leader's state."""
+    """How it receives its leader's state; None if it does not."""
 
 
 class Replicas(Call[tuple[ReplicaView, ...]], frozen=True, kw_only=True):
+    """The replicas of a worker."""
+
     module: str | None = None
 
 
@@ -100,14 +102,14 @@ class DigestView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Digests(Call[DigestView | None], frozen=True, kw_only=True):
-    """Of a replica at a marker of its group's log; None as long as it has none (yet)."""
+    """Digests of a replica at a marker of its group's log; None as long as it has none (yet)."""
 
     group: GroupKey
     marker: str
 
 
 class Windows(Call[tuple[Window, ...]], frozen=True, kw_only=True):
-    """What a worker measured: the windows that it still has, from one on."""
+    """The windows in which a worker measured, as far as it still has them, from a time on."""
 
     since_ms: int = 0
 
@@ -123,7 +125,7 @@ class EpochView(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: Epoch
     start: Offset
-    """Of its first entry."""
+    """Offset of its first entry."""
 
 
 class Epochs(Call[tuple[EpochView, ...]], frozen=True, kw_only=True):

@@ -17,22 +17,22 @@ class SnapshotView(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     name: str
     folder: str
-    """``DIR/<module>/<name>``, as the nodes and who asked for it see it."""
+    """``DIR/<module>/<name>``, as the nodes and the process that asked for it see it."""
     state: str
-    """creating, or complete."""
+    """State of the snapshot: creating, or complete."""
     at_ms: int
     tasks: int
     size_bytes: int
 
 
 class Snapshots(Call[tuple[SnapshotView, ...]], frozen=True, kw_only=True):
-    """Those that are noted, oldest first; also of modules that are gone."""
+    """The snapshots that are noted, oldest first; also of modules that are gone."""
 
     module: str | None = None
 
 
 class BeginSnapshot(Call[None], frozen=True, kw_only=True):
-    """Note that it is being made. Refused if there is one of that name."""
+    """Note that a snapshot is being made. Refused if there is one of that name."""
 
     module: str
     name: str
@@ -40,7 +40,7 @@ class BeginSnapshot(Call[None], frozen=True, kw_only=True):
 
 
 class FinishSnapshot(Call[int], frozen=True, kw_only=True):
-    """Note that it is whole; returns how many complete ones of the module are to be kept, 0 for all."""
+    """Note that a snapshot is whole; returns how many complete ones of the module to keep, 0 for all."""
 
     module: str
     name: str
@@ -48,7 +48,7 @@ class FinishSnapshot(Call[int], frozen=True, kw_only=True):
 
 
 class ForgetSnapshot(Call[None], frozen=True, kw_only=True):
-    """Its files are gone, or nobody's business any more."""
+    """Forget a snapshot whose files are gone, or nobody's business any more."""
 
     module: str
     name: str
@@ -61,45 +61,52 @@ class SeesSnapshot(Call[str], frozen=True, kw_only=True):
 
     folder: str
     checksum: str
-    """Of its manifest."""
+    """Checksum of its manifest."""
 
 
 class HoldView(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a worker's topologies are held."""
+
     led: tuple[tuple[GroupKey, Epoch], ...]
-    """What this worker leads, and holds."""
+    """Groups that this worker leads, and whose topologies it holds, each with its epoch."""
     waits: str
     """What has begun and is not done yet, in words; empty when nothing is."""
     was_held: bool = False
-    """By this token, already before this call. What a worker that was not says of itself is about to change:
-    what was on its way to a topology when the call came may be begun behind the answer."""
+    """Whether the worker was held by this token already before this call.
+
+    What a worker that was not says of itself is about to change: what was on its way to a topology when the
+    call came may be begun behind the answer.
+    """
 
 
 class HoldTopologies(Call[HoldView], frozen=True, kw_only=True):
-    """Begin no records and no microbatch for a while; what has begun goes on. Asked again, it lasts on."""
+    """Begin no records and no microbatch for a while; what has begun goes on. To ask again prolongs it."""
 
     token: str
-    """Whose hold it is."""
+    """Random word of the caller, which tells whose hold it is."""
     hold_ms: int
-    """From now; 0 ends it."""
+    """How long to hold from now; 0 ends it."""
 
 
 class MicrobatchCut(msgspec.Struct, frozen=True, kw_only=True):
-    """A microbatch topology as the rows of one task tell."""
+    """How far a microbatch topology is, by the rows of one task."""
 
     id: int
-    """The latest on record, which task 0 has; 0 if there is none."""
+    """The latest microbatch on record, which task 0 has; 0 if there is none."""
     tasks: tuple[TaskId, ...] | None
-    """Who has a part in it; None if it is not committed."""
+    """Tasks that have a part in it; None if it is not committed."""
     rolled: int
-    """The latest that took effect on this task."""
+    """The latest microbatch that took effect on this task."""
 
 
 class CutTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of a cut."""
+
     microbatches: dict[str, MicrobatchCut]
     digest: str | None = None
-    """None until it is computed."""
+    """Digest of its state; None until it is computed."""
     size_bytes: int | None = None
-    """Of its copy, which is whole; None until then."""
+    """Size of its copy, once that is whole; None until then."""
     sha256: str = ""
 
 
@@ -116,25 +123,30 @@ class CutView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cut(Call[CutView | None], frozen=True, kw_only=True):
-    """None as long as the marker is not applied, and once it is let go. Asking keeps it for a while more."""
+    """What a replica holds of a marker; None as long as that is not applied, and once it is let go.
+
+    Asking keeps it for a while more.
+    """
 
     group: GroupKey
     marker: str
 
 
 class CopyCut(Call[bool], frozen=True, kw_only=True):
-    """Begin to write the tasks of a group to a folder; :class:`Cut` tells how it goes on. False: there is
-    nothing to copy any more."""
+    """Begin to write the tasks of a group to a folder; :class:`Cut` tells how it goes on.
+
+    False: there is nothing to copy any more.
+    """
 
     group: GroupKey
     marker: str
     folder: str
     token: str
-    """What is in the file ``creating`` of that folder: by it a worker knows that it sees the right one."""
+    """Content of the file ``creating`` in that folder: by it a worker knows that it sees the right one."""
 
 
 class DropCut(Call[None], frozen=True, kw_only=True):
-    """Nobody wants it any more."""
+    """Let a cut go that nobody wants any more."""
 
     group: GroupKey
     marker: str

@@ -14,9 +14,9 @@ class MicrobatchView(msgspec.Struct, frozen=True, kw_only=True):
 
     topology: str
     id: int
-    """Of the latest microbatch; 0 before the first."""
+    """Id of the latest microbatch; 0 before the first."""
     version: int
-    """How often it was begun anew."""
+    """How often the latest microbatch was begun anew."""
     phase: str
     lag: int | None
     """Records that no committed microbatch has; None if that is not known yet."""
@@ -27,7 +27,7 @@ class MicrobatchView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Microbatches(Call[tuple[MicrobatchView, ...]], frozen=True, kw_only=True):
-    """Asked of the worker that leads task 0; another one knows of none."""
+    """How far the microbatch topologies are; asked of the leader of task 0: another knows of none."""
 
     module: str
 
@@ -47,7 +47,7 @@ class FailureView(FailureKey, frozen=True, kw_only=True):
     error: str
     traceback: str
     record: str
-    """How it begins."""
+    """The beginning of the record."""
 
 
 class TopologyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class FailuresView(msgspec.Struct, frozen=True, kw_only=True):
     parked: tuple[FailureView, ...] = ()
     """Records that are not tried again: by task, then topology, depot and offset."""
     more: bool = False
-    """There are others behind these."""
+    """Whether there are other parked records behind these."""
     streams: tuple[TopologyView, ...] = ()
     problems: tuple[str, ...] = ()
     """Why nothing runs at all; one sentence each."""
@@ -80,8 +80,10 @@ class Failures(Call[FailuresView], frozen=True, kw_only=True):
 
 
 class SettleFailures(Call[int], frozen=True, kw_only=True):
-    """Try parked records of a group again, or forget them; asked of its leader. The answer is how many of
-    them were parked and are not any more, which is replicated and applied by then."""
+    """Try parked records of a group again, or forget them; asked of its leader.
+
+    The answer is how many of them were parked and are not any more, which is replicated and applied by then.
+    """
 
     group: GroupKey
     keys: tuple[FailureKey, ...]

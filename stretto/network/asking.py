@@ -35,7 +35,7 @@ def ask_with_body(
     *,
     timeout: float = TIMEOUT_SECONDS,
 ) -> tuple[control.Result, list[memoryview]]:
-    """The same, with the bodies that came beside the result."""
+    """The result of ``call`` at ``address``, as by :func:`ask`, and the bodies that came beside it."""
     message = wire.Ask(network.next_request(), control.encode(call))
     answered = begin(network, address, message, bodies, timeout=timeout)
     try:
@@ -53,7 +53,7 @@ def begin(
     *,
     timeout: float,
 ) -> Future[tuple[wire.ToClient | None, list[memoryview]]]:
-    """What comes back for a message; None if nothing does."""
+    """Send a message; the future gets its reply and the bodies beside it, or None if no reply comes."""
     answered: Future[tuple[wire.ToClient | None, list[memoryview]]] = Future()
 
     def heard(reply: wire.ToClient | None, beside: list[memoryview]) -> None:
@@ -69,7 +69,7 @@ def begin(
 def result_of(
     call: control.Call[control.Result], address: str, reply: wire.ToClient | None
 ) -> control.Result:
-    """What a reply says; raises what it refuses with."""
+    """The result that a reply carries; raises an error for a refusal, and if there is no reply."""
     match reply:
         case wire.Answer(result=result):
             return control.decode_result(call, result)

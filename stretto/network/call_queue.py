@@ -14,15 +14,19 @@ from stretto import control
 from stretto.network.endpoint import Connection
 
 WAITING_MAX = 64
-"""Calls of one connection."""
+"""Calls of one connection that may wait at a time."""
 WAITING_BYTES_MAX = 32 * 1024 * 1024
-"""Of the bodies of one connection's calls."""
+"""Bytes that the bodies of one connection's waiting calls may have together."""
 ALL_WAITING_MAX = 2_000
+"""Calls of all connections that may wait at a time."""
 ALL_WAITING_BYTES_MAX = 128 * 1024 * 1024
+"""Bytes that the bodies of all waiting calls may have together."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingCall:
+    """A call that waits for a thread, and the connection that its answer goes to."""
+
     sender: Connection
     request: int
     call: control.AnyCall
@@ -30,17 +34,20 @@ class WaitingCall:
 
     @property
     def size(self) -> int:
-        """Bytes of its bodies."""
+        """Bytes of the call's bodies."""
         return sum(map(len, self.bodies))
 
 
 class CallQueue:
-    """Owned by one thread. Whoever takes a call tells when it is done."""
+    """A queue of calls for each connection, all owned by one thread.
+
+    A call that was taken is reported with :meth:`done` when it is carried out.
+    """
 
     def __init__(self, threads: int) -> None:
-        """``threads``: how many calls are under way at most."""
+        """``threads`` is how many calls may be under way at a time."""
         self._threads = threads
-        #: By connection, whose turn it is first. None of them is empty.
+        #: Waiting calls by connection; the connection whose turn it is comes first. No queue is empty.
         self._waiting: dict[Connection, deque[WaitingCall]] = {}
         self._bytes: dict[Connection, int] = {}
         self._count = 0
@@ -49,11 +56,11 @@ class CallQueue:
         self._running: dict[Connection, int] = {}
 
     def __len__(self) -> int:
-        """How many calls wait."""
+        """Number of calls that wait."""
         return self._count
 
     def put(self, call: WaitingCall) -> str | None:
-        """Why it is not taken, or None."""
+        """Let a call wait for a thread; returns why it is refused, or None if it is not."""
         waiting = self._waiting.get(call.sender, ())
         size = call.size
         mine = self._bytes.get(call.sender, 0)
@@ -68,7 +75,7 @@ class CallQueue:
         return None
 
     def take(self) -> WaitingCall | None:
-        """The next one, if a thread is free for it."""
+        """Take the next call, if a thread is free for it."""
         running = sum(self._running.values())
         if running >= self._threads:
             return None
@@ -86,13 +93,13 @@ class CallQueue:
         return None
 
     def done(self, sender: Connection) -> None:
-        """A call that was taken has been carried out."""
+        """Note that a call that was taken has been carried out."""
         self._running[sender] -= 1
         if not self._running[sender]:
             del self._running[sender]
 
     def forget(self, sender: Connection) -> None:
-        """It is gone, and so are its calls, but for those under way."""
+        """Drop the waiting calls of a connection that is gone; calls under way go on."""
         waiting = self._waiting.pop(sender, ())
         self._count -= len(waiting)
         self._all_bytes -= self._bytes.pop(sender, 0)

@@ -1,7 +1,7 @@
 """The client's connections to workers: requests go out on them, and each is answered exactly once.
 
-By its reply; or with None, when its time is over or its connection is lost, which is noticed at once. The
-next request makes a new connection.
+The answer is its reply; or None, when its time is over or its connection is lost, which is noticed at once.
+The next request makes a new connection.
 
 Everything here runs on the client's own thread.
 """
@@ -25,9 +25,9 @@ OnReply: TypeAlias = Callable[["wire.ToClient | None", list[memoryview]], None]
 
 SWEEP_MS = 100
 SUSPECT_MS = 500
-"""An answer that takes longer makes one ask whether somebody else leads by now."""
+"""How long an answer may take before the client asks whether another worker leads the group by now."""
 DOWN_MS = 50
-"""An address where nobody listened is left alone for so long."""
+"""How long an address where nobody listened is left alone."""
 
 
 class _Request:
@@ -51,6 +51,8 @@ class _Connection:
 
 
 class Connections:
+    """Connections to workers, one for each address, and the requests that wait for a reply on them."""
+
     def __init__(
         self,
         loop: Loop,
@@ -59,7 +61,7 @@ class Connections:
         worker: WorkerId = WorkerId(""),
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
-        """``worker`` is who we are, if we are one; ``context`` is somebody else's, who ends it."""
+        """``worker`` names this process, if it is a worker; a ``context`` that is given stays its owner's."""
         self._loop = loop
         self._worker = worker
         self._key = key
@@ -69,7 +71,7 @@ class Connections:
         self._connections: dict[str, _Connection] = {}
         self._down_until: dict[str, int] = {}
         self._sweeping = False
-        #: Why a worker did not let us in.
+        #: Why an endpoint refused this process, or an address cannot be connected to; the latest reason.
         self.refusal: str | None = None
 
     def request(
@@ -84,7 +86,10 @@ class Connections:
         group: GroupKey | None = None,
         wait_ms: int = 0,
     ) -> None:
-        """``wait_ms``: how long the answer may be held back."""
+        """Send a request to an address; ``on_reply`` is called once, with the reply or None.
+
+        ``wait_ms`` is how long the answer may be held back; the time-out begins after it.
+        """
         try:
             connection = self._connections.get(address) or self._connect(address)
         except (UsageError, zmq.ZMQError) as error:
@@ -101,17 +106,17 @@ class Connections:
             self._loop.call_soon(self._lose_one, connection, number)
 
     def is_down(self, address: str) -> bool:
-        """Nobody listened there a moment ago."""
+        """Whether nobody listened at an address a moment ago."""
         return self._down_until.get(address, 0) > self._loop.now
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for the answer any more; it is told so."""
+        """Drop a request whose answer nobody waits for any more, and send the worker a Cancel."""
         for connection in self._connections.values():
             if connection.requests.pop(number, None) is not None:
                 connection.dealer.send(wire.Cancel(number))
 
     def give_up(self, group: GroupKey, but: str | None) -> None:
-        """Requests about this group to any other address are in vain."""
+        """Answer with None all requests about a group that went to another address than ``but``."""
         for connection in list(self._connections.values()):
             if connection.address != but:
                 for number, request in list(connection.requests.items()):
@@ -167,7 +172,7 @@ class Connections:
     def _told(
         self, connection: _Connection, message: wire.Welcome | wire.HelloRefused | wire.QueryGoesOn
     ) -> None:
-        """What answers no request."""
+        """Take a message that answers no request."""
         if isinstance(message, wire.Welcome):
             connection.is_welcome = True
         elif isinstance(message, wire.HelloRefused):

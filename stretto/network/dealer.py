@@ -20,7 +20,10 @@ from stretto.wire import messages as wire
 
 
 class Dealer:
-    """All methods are the loop's. ``lost`` is called once, after everything that came in was received."""
+    """A connection to an endpoint, used until it is lost; only the loop's thread calls it.
+
+    ``lost`` is called once, after everything that came in was received.
+    """
 
     def __init__(
         self,
@@ -57,11 +60,11 @@ class Dealer:
 
     @property
     def was_up(self) -> bool:
-        """Somebody with the right key listened there."""
+        """Whether an endpoint with the right key was connected."""
         return self._link.was_up
 
     def send(self, message: wire.ToWorker, bodies: Sequence[Buffer] = ()) -> bool:
-        """False if its queue is full."""
+        """Send a message and its bodies; False if the queue is full."""
         try:
             send(self._socket, (wire.encode(message), *bodies))
         except zmq.ZMQError:
@@ -72,7 +75,7 @@ class Dealer:
         return True
 
     def close(self) -> None:
-        """It is not told as a loss."""
+        """Close the connection; ``lost`` is not called for it."""
         if not self.is_closed:
             self.is_closed = True
             self._loop.unregister(self._socket)

@@ -1,4 +1,4 @@
-"""The short way of a caller who waits for one answer: it sends and receives on connections of its own.
+"""The short way of a caller that waits for one answer: it sends and receives on connections of its own.
 
 To wake another thread and to be woken by it takes longer than all that a client does for a point read, or for
 a record that is appended by itself. So the first caller that comes has the channel to itself, with
@@ -25,7 +25,7 @@ TIMEOUT_MS = 3_000
 
 
 class DirectChannel:
-    """Connections on which one caller at a time, of any thread, asks a leader by its own hands."""
+    """Connections on which one caller at a time asks a leader, on the caller's own thread."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class DirectChannel:
         leader_address: Callable[[GroupKey], str | None],
         on_lost: Callable[[GroupKey], None],
     ) -> None:
-        """``on_lost`` hears on the caller's thread of a group whose leader's connection broke."""
+        """``on_lost`` is called on the caller's thread with a group whose leader is slow to answer."""
         self._key = key
         self._context = context
         self._leader_address = leader_address
@@ -48,8 +48,10 @@ class DirectChannel:
     def ask(
         self, group: GroupKey, message: wire.ReadRows | wire.AppendBatch, bodies: Sequence[Buffer] = ()
     ) -> wire.ToClient | None:
-        """The answer of the group's leader, which is Unknown if none came; None if nothing was sent, and the
-        client's thread is to be asked instead."""
+        """Ask a group's leader, and wait for its answer, which is Unknown if none came.
+
+        None if nothing was sent: then the client's thread is to be asked instead.
+        """
         address = self._leader_address(group)
         is_mine = False
         try:
@@ -105,8 +107,7 @@ class DirectChannel:
             self._loop = None
 
     def close(self) -> None:
-        """Close the connections once the caller on them has its answer; one that was interrupted may
-        never."""
+        """Close the connections once the caller on them has its answer, or after twice the time-out."""
         self._closed = True
         is_mine = self._taken.acquire(timeout=2 * TIMEOUT_MS / 1_000)
         self._end()

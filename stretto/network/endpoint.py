@@ -2,7 +2,7 @@
 
 A ROUTER that everybody connects to. Each connection begins with a hello that names protocol and cluster, and
 nothing else is answered before it. Delivery is never trusted: a reply that does not fit the high-water mark
-is dropped, and whoever waits for it asks again.
+is dropped, and the process that waits for it asks again.
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ from stretto.vocabulary.types import Buffer, WorkerId
 from stretto.wire import messages as wire
 
 GREETED_MAX = 10_000
+"""Connections whose hello is remembered; the oldest is forgotten first, and has to say hello again."""
 COPIED_BYTES = 8 * 1024
-"""What is larger is not copied when it is received: it has, more or less, a buffer to itself."""
+"""Size from which a part is not copied when it is received: it has, more or less, a buffer to itself."""
 
 # Plain numbers: pyzmq's enums take longer to combine than a small message to send.
 _NO_WAIT = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
-#: Past pyzmq's own method, which is Python and only looks at arguments that we never give.
+#: The method below pyzmq's own, which is Python and only looks at arguments that we never give.
 _send = SocketBase.send
 
 log = structlog.get_logger()
 
 Connection: TypeAlias = bytes
-"""The routing id of whoever is connected to us."""
+"""The routing id of a connection to an endpoint."""
 
 OnMessage: TypeAlias = Callable[[Connection, "WorkerId | None", wire.ToWorker, list[memoryview]], None]
-"""From whom, which worker that is (None: a client), what, and the bodies that came with it."""
+"""Takes the sender's connection, its worker id (None for a client), the message and its bodies."""
 
 
 _EVERYWHERE = {"0.0.0.0", "*", "::"}  # noqa: S104 - refused, not listened on
 
 
 def advertised(listening: str, advertise: str | None) -> str:
-    """Where others reach who listens there; ``advertise`` is HOST, with the listener's port, or HOST:PORT.
+    """The address by which others reach a listener.
 
-    Raises UsageError for what nobody can connect to.
+    ``advertise`` is HOST, with the listener's port, or HOST:PORT. Raises UsageError for
+    what nobody can connect to.
     """
     host, _, port = listening.rpartition(":")
     if advertise is not None:
@@ -63,9 +65,10 @@ def advertised(listening: str, advertise: str | None) -> str:
 
 
 def send(socket: zmq.Socket[bytes], parts: Sequence[Buffer]) -> None:
-    """All parts or nothing. Raises ZMQError if the queue is full or nobody is there.
+    """Send all parts of a message or none. Raises ZMQError if the queue is full or nobody is there.
 
-    Copied: to pass a buffer on as it is costs pyzmq a word between threads, which is more than the copy.
+    They are copied: to pass a buffer on as it is costs pyzmq a word between threads, which is more
+    than the copy.
     """
     for part in parts[:-1]:
         _send(socket, part, _MORE)
@@ -73,7 +76,7 @@ def send(socket: zmq.Socket[bytes], parts: Sequence[Buffer]) -> None:
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[Buffer]:
-    """All parts of one message, or what is left of it. Raises Again if there is none."""
+    """Receive all parts of one message, or what is left of it. Raises Again if there is none."""
     return received(socket, socket.recv(_NO_WAIT, copy=False))
 
 
@@ -93,7 +96,10 @@ def received(socket: zmq.Socket[bytes], frame: zmq.Frame) -> list[Buffer]:
 
 
 class Endpoint:
-    """All methods are the loop's. ``name`` is who answers, for the reader of a welcome."""
+    """The socket that a daemon listens on; only the loop's thread calls it.
+
+    ``name`` is how the daemon calls itself in a welcome.
+    """
 
     def __init__(
         self,
@@ -106,7 +112,7 @@ class Endpoint:
         on_message: OnMessage,
         on_gone: Callable[[Connection], None] = lambda _: None,
     ) -> None:
-        """``on_gone``: somebody who was heard is no longer connected, which is noticed some moments later."""
+        """``on_gone`` is called with a connection that was heard and is gone, some moments later."""
         self._loop = loop
         self._cluster = cluster
         self._name = name
@@ -122,7 +128,7 @@ class Endpoint:
         self._router = self._listener.router
         self._heard = self._listener.heard
         self.address = self._listener.address
-        #: Who said hello: a worker, or a client (None).
+        #: Connections that said hello, each with its worker id; None for a client.
         self._greeted: dict[Connection, WorkerId | None] = {}
         self.dropped = 0
         self._is_closed = False
@@ -144,7 +150,7 @@ class Endpoint:
         return is_somebody
 
     def _look(self) -> None:
-        """As long as somebody is connected."""
+        """Let the listener look at its connections, repeatedly for as long as there are any."""
         if self._is_closed:
             return
         again_ms = self._listener.look(self._loop.now)
@@ -169,8 +175,10 @@ class Endpoint:
         return True
 
     def _hear(self, sender: Connection, parts: list[Buffer]) -> None:
-        """Whatever a message raises is answered or dropped: no peer can end the process by one. A broken
-        invariant does."""
+        """Handle a message; whatever it raises is answered or dropped, so no peer can end the process by one.
+
+        A broken invariant does.
+        """
         message: wire.ToWorker | None = None
         try:
             message = wire.decode_to_worker(parts[0])
@@ -218,7 +226,7 @@ class Endpoint:
         self._on_gone(sender)
 
     def reply(self, to: Connection, message: wire.ToClient, bodies: Sequence[Buffer] = ()) -> bool:
-        """False if nobody is there who would hear it."""
+        """Send a reply; False if the connection is gone, or too slow to read its replies."""
         try:
             send(self._router, (to, wire.encode(message), *bodies))
         except zmq.ZMQError:

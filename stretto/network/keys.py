@@ -41,8 +41,10 @@ class ClusterKey:
 
     @classmethod
     def load(cls, path: Path, *, private: bool = True) -> ClusterKey:
-        """Raises UsageError for what is no key and, if it has to be ``private``, for one that others can
-        read."""
+        """Load the key from a file.
+
+        Raises UsageError for what is no key and, if it has to be ``private``, for one that others can read.
+        """
         try:
             key = msgspec.json.decode(path.read_bytes(), type=_KeyFile)
         except OSError as error:
@@ -67,7 +69,7 @@ class ClusterKey:
         return found
 
     def save(self, path: Path) -> None:
-        """Readable by its owner only; an existing file is never overwritten."""
+        """Write the key to a file that only its owner can read; an existing file is never overwritten."""
         content = msgspec.json.encode(_KeyFile(public=self.public.decode(), secret=self.secret.decode()))
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -77,12 +79,13 @@ class ClusterKey:
             file.write(content + b"\n")
 
     def serve_with(self, socket: zmq.Socket[bytes]) -> None:
-        """Speak only to who has a key. Which keys are let in is for the listener to say."""
+        """Make a listening socket speak only to peers with a key; the listener says which keys are let in."""
         socket.curve_server = True
         socket.curve_publickey = self.public
         socket.curve_secretkey = self.secret
 
     def connect_with(self, socket: zmq.Socket[bytes]) -> None:
+        """Make a connecting socket present this key, and speak only to an endpoint that has it."""
         socket.curve_publickey = self.public
         socket.curve_secretkey = self.secret
         socket.curve_serverkey = self.public

@@ -22,15 +22,18 @@ _monitors = itertools.count()
 
 
 class Link:
-    """Close it whatever happens, also while :meth:`connect` is interrupted: ZeroMQ's thread waits until
-    somebody takes the monitor's events, and all other connections wait with it."""
+    """A socket that is connected once, with the monitor that tells when it is up and when it is lost.
+
+    Close it whatever happens, also while :meth:`connect` is interrupted: ZeroMQ's thread waits until
+    somebody takes the monitor's events, and all other connections wait with it.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.socket = context.socket(zmq.DEALER)
         self.monitor: zmq.Socket[bytes] | None = None
-        #: Somebody with the right key listened there.
+        #: Whether an endpoint with the right key was connected.
         self.was_up = False
-        #: The connection was refused, or broke.
+        #: Whether the connection was refused, or broke.
         self.is_lost = False
 
     def connect(self, address: str, key: ClusterKey | None) -> zmq.Socket[bytes]:
@@ -44,7 +47,7 @@ class Link:
         return self.monitor
 
     def observe(self) -> bool:
-        """Take what the monitor tells next, which may be that the link is up, or lost; False: nothing."""
+        """Take the monitor's next event, that the link is up, or lost; False if there is none."""
         if self.monitor is None:
             return False
         try:
@@ -58,7 +61,7 @@ class Link:
         return True
 
     def close(self) -> None:
-        """Throw away what was not sent."""
+        """Close the socket and its monitor, and throw away what was not sent."""
         if self.socket.closed:
             return
         if self.monitor is not None:

@@ -1,4 +1,4 @@
-"""The ROUTER socket of whoever listens: it hears none but stretto peers, and bounds what they make it hold.
+"""A ROUTER socket that listens: it hears none but stretto peers, and bounds what they make it hold.
 
 *Who is heard.* ZeroMQ takes whatever does not begin as ZMTP 2 or 3 for ZMTP/1.0, whose frames any bytes can
 be: a web page that POSTs to the port of a daemon would be a peer. A socket with an authenticator speaks
@@ -54,27 +54,31 @@ HEARTBEAT_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 8_000
 
 UNHEARD_BYTES_MAX = 64 * 1024
-"""Of handshake and hello; both have some hundred bytes."""
+"""Bytes that a connection may send before it is heard; handshake and hello have some hundred."""
 UNHEARD_MS_MAX = 10_000
+"""How long a connection may stay without being heard."""
 UNHEARD_MAX = 1_000
+"""Connections that may be open without having been heard."""
 UNDER_WAY_BYTES_MAX = 512 * 1024 * 1024
-"""Of messages that are not whole yet, on all connections."""
+"""Bytes that messages which are not whole yet may have, on all connections together."""
 SMALL_BYTES = 1024 * 1024
 """A connection with less under way is not what fills the memory."""
 HEARTBEAT_BYTES_PER_SECOND = 256
-"""What a connection that says nothing sends to show that it is there."""
+"""Bytes per second that a connection without messages sends to show that it is there."""
 
 LOOK_MS = 100
 LOOK_AGAIN_MS = 20
-"""How often to look while there is somebody who was not heard yet, or who sends much."""
+"""How often to look while there is a connection that was not heard yet, or that sends much."""
 PATIENCE_MS = 1_000
-"""Who listens without end has come by everybody within this time."""
+"""Time within which a listener that is never done reading has read from every connection."""
 OTHERS_AT_ONCE = 256
 OTHERS_LOOKS_MAX = 5
-"""In how many looks all other connections are looked at, if they are more."""
+"""Number of looks within which all other connections are looked at, if they are more."""
 GAP_MS_MAX = 1_000
-"""What counts of the time between two looks: a loop that stood still, or a machine that was suspended, heard
-nobody meanwhile."""
+"""How much of the time between two looks counts, at most.
+
+A loop that stood still, or a machine that was suspended, heard nobody meanwhile.
+"""
 
 _ZAP = "inproc://zeromq.zap.01"
 _ZAP_VERSION = b"1.0"
@@ -82,9 +86,9 @@ _DOMAIN = b"stretto"
 _SO_COOKIE = 57
 _BYTES_RECEIVED = struct.Struct("=Q")
 _BYTES_RECEIVED_AT = 128
-"""Of ``tcpi_bytes_received`` in ``struct tcp_info``, since Linux 4.1."""
+"""Position of ``tcpi_bytes_received`` in ``struct tcp_info``, since Linux 4.1."""
 _GREETING_BYTES = 64
-"""Of ZMTP, which come before all messages."""
+"""Bytes of the greeting of ZMTP, which come before all messages."""
 _EVENT = struct.Struct("=HI")
 _COUNTER = struct.Struct("!I")
 _AT_ONCE = struct.pack("ii", 1, 0)
@@ -95,7 +99,7 @@ log = structlog.get_logger()
 
 
 def configure(socket: zmq.Socket[bytes]) -> None:
-    """Explicit bounds, and heartbeats that notice a peer that is gone without a word."""
+    """Give a socket explicit bounds, and heartbeats that notice a peer that is gone without a word."""
     socket.linger = 0
     socket.sndhwm = socket.rcvhwm = HIGH_WATER_MARK
     socket.maxmsgsize = MESSAGE_BYTES_MAX
@@ -137,23 +141,25 @@ class Listener:
         now: int,
         on_gone: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        """``on_gone`` hears the routing ids of those who were heard and are no longer connected. Raises
-        UsageError if it cannot listen there."""
+        """``on_gone`` is called with the routing id of a connection that was heard and is gone.
+
+        Raises UsageError if it cannot listen there.
+        """
         require_key(address, key)
         self._key = key
         self._on_gone = on_gone
         self._accepted: dict[int, _Accepted] = {}
         self._by_sender: dict[bytes, _Accepted] = {}
-        #: Those to be looked at each time, oldest first: not heard yet, or with much under way.
+        #: Connections to be looked at each time, oldest first: not heard yet, or with much under way.
         self._watched: dict[int, _Accepted] = {}
-        #: Descriptors of others, whose turn to be looked at comes from the end of it.
+        #: Descriptors of the other connections, which are looked at in turn, from the end of the list.
         self._turns: list[int] = []
         self._turned_at = now
         #: The sum of what all connections have under way.
         self._under_way = 0
         self._connections_max = _connections_max()
         self._accepts = 0
-        #: Whoever was heard since the last look. To be added to for each message.
+        #: Routing ids heard since the last look; the owner adds that of each message.
         self.heard: set[bytes] = set()
         #: Connections that were shut down because they exceeded a bound or brought a routing id.
         self.shut = 0
@@ -242,7 +248,7 @@ class Listener:
         return True
 
     def is_peer(self, sender: bytes, frame: zmq.Frame) -> bool:
-        """To be asked of whoever was not heard before, with the first frame; False if it is to be ignored."""
+        """Whether a sender that was not heard before is a peer, by its first frame; else it is ignored."""
         if sender in self._by_sender:
             return True
         while self.accepted():
@@ -312,7 +318,7 @@ class Listener:
         return LOOK_AGAIN_MS if self._watched else LOOK_MS
 
     def _others(self) -> list[_Accepted]:
-        """Those whose turn it is of the connections that need not be looked at each time."""
+        """The connections whose turn it is, of those that need not be looked at each time."""
         if self._now - self._turned_at < LOOK_MS:
             return []
         self._turned_at = self._now
@@ -362,7 +368,7 @@ class Listener:
         return max(0, received - each.base)
 
     def _judge(self, each: _Accepted, sent: int, *, is_drained: bool) -> None:
-        """``sent``: since it was last heard."""
+        """Suspect or shut down a connection beyond its bound; ``sent`` counts since it was last heard."""
         is_late = False
         if each.sender is None and each.since is not None:
             bound, why = UNHEARD_BYTES_MAX, "it sent much, or waited long, and has not said hello"
@@ -390,14 +396,14 @@ class Listener:
                 self._shut(oldest, "all connections together have too much under way")
 
     def _shut_unheard(self) -> None:
-        """The oldest ones, until the rest is within its bound."""
+        """Shut down the oldest connections that were not heard, until the rest is within its bound."""
         unheard = [each for each in self._watched.values() if each.sender is None]
         surplus = max(len(unheard) - UNHEARD_MAX, len(self._accepted) - self._connections_max)
         for each in unheard[: max(0, surplus)]:
             self._shut(each, "too many connections are open")
 
     def _shut(self, each: _Accepted, why: str) -> None:
-        """ZeroMQ finds it hung up, and throws away what it has of it."""
+        """Shut a connection down; ZeroMQ finds it hung up, and throws away what it has of it."""
         self._forget(each.descriptor)
         # A descriptor of our own: what it names cannot change between the question and the deed.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.descriptor)) as ours:
@@ -452,7 +458,7 @@ def _received_bytes(accepted: _Accepted) -> int | None:
 
 
 def _waiting_bytes(descriptor: int) -> int:
-    """Which the kernel has and ZeroMQ has not read."""
+    """Bytes of a connection that the kernel has and ZeroMQ has not read."""
     try:
         return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
     except OSError:
@@ -460,7 +466,7 @@ def _waiting_bytes(descriptor: int) -> int:
 
 
 def _seed_routing_ids() -> None:
-    """ZeroMQ takes the first one from C's ``rand()``, and leaves it to its user to seed that."""
+    """Seed C's ``rand()``, from which ZeroMQ takes the first routing id without seeding it."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), sys.byteorder)))
 
@@ -479,6 +485,6 @@ def _learn_counter(router: zmq.Socket[bytes]) -> int:
 
 
 def _connections_max() -> int:
-    """Leave descriptors for files."""
+    """How many connections may be open, so that descriptors are left for files."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if limit == resource.RLIM_INFINITY else max(64, limit * 3 // 4)

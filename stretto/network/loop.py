@@ -30,8 +30,10 @@ T = TypeVar("T")
 
 
 class Loop:
+    """An event loop on one thread: sockets, timers, and calls that other threads hand over."""
+
     def __init__(self, receives_max: int = RECEIVES_MAX) -> None:
-        """``receives_max``: messages taken from one socket in a turn, so that none starves the others."""
+        """``receives_max`` bounds the messages taken from one socket in a turn: none starves the others."""
         self._receives_max = receives_max
         self.now = boot_time_ms()
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -52,23 +54,24 @@ class Loop:
         self._used: set[Any] = set()
         self._running = False
         self._at_turn_end: list[Callable[[], None]] = []
-        #: How many there were, with the one under way.
+        #: How many turns there were, with the one under way.
         self.turns = 0
 
     # From any thread.
 
     def call_soon(self, function: Callable[..., None], *args: Any) -> None:
+        """Run a function on the loop in its next turn, which begins at once; from any thread."""
         self._calls.append((function, args))
         self.wake()
 
     def call_in_passing(self, function: Callable[..., None], *args: Any) -> None:
-        """In the next turn, whatever brings that about: for what nobody waits for."""
+        """Run a function on the loop in its next turn, without waking it: for what nobody waits for."""
         self._calls.append((function, args))
 
     def hand_back(self, work: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
         """Do ``work`` here, and ``then`` on the loop, with its result or its exception.
 
-        A broken invariant is raised on the loop: whoever runs that must not go on, and nobody would miss the
+        A broken invariant is raised on the loop: the process must not go on, and nobody would miss the
         thread that it was found on.
         """
         try:
@@ -81,10 +84,11 @@ class Loop:
         self.call_soon(then, result)
 
     def end_with(self, error: BaseException) -> None:
-        """Raise it on the loop."""
+        """Raise an error on the loop's thread, from any thread."""
         self.call_soon(_raise, error)
 
     def wake(self) -> None:
+        """Make the loop begin its next turn, from any thread."""
         if not self._woken:
             self._woken = True
             with self._waking:
@@ -94,6 +98,7 @@ class Loop:
     # From the loop's own thread.
 
     def call_at(self, when: int, function: Callable[..., None], *args: Any) -> None:
+        """Run a function on the loop at a time of its clock, :func:`boot_time_ms`."""
         self._timer_count += 1
         heapq.heappush(self._timers, (when, self._timer_count, function, args))
 
@@ -101,11 +106,14 @@ class Loop:
         self.call_at(self.now + delay_ms, function, *args)
 
     def at_turn_end(self, function: Callable[[], None]) -> None:
-        """Run it once, when all that came in has been handled: for what is cheaper done for many at once."""
+        """Run a function once, at the end of the turn: for what is cheaper done for many at once."""
         self._at_turn_end.append(function)
 
     def register(self, socket: zmq.Socket[bytes] | int, receive_one: Callable[[], bool]) -> None:
-        """``receive_one`` takes one message; it returns False when there is none. An int is a descriptor."""
+        """Wait for messages on a socket, or on a descriptor, which is an int.
+
+        ``receive_one`` takes one message; it returns False when there is none.
+        """
         self._sockets[socket] = receive_one
         self._of_descriptor[_descriptor(socket)] = socket
         self._epoll.register(_descriptor(socket), select.EPOLLIN)
@@ -122,11 +130,11 @@ class Loop:
             self._writers.pop(descriptor, None)
 
     def used(self, socket: zmq.Socket[bytes]) -> None:
-        """To be told after everything that is sent on a socket."""
+        """Look at a socket before the next wait; to be called after everything that is sent on it."""
         self._used.add(socket)
 
     def when_writable(self, descriptor: int, function: Callable[[], None]) -> None:
-        """Run it once, when a registered descriptor has room again."""
+        """Run a function once, when a registered descriptor has room again."""
         self._writers[descriptor] = function
         self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLOUT)
 
@@ -137,13 +145,13 @@ class Loop:
             function()
 
     def run(self) -> None:
-        """Until :meth:`stop`."""
+        """Make turns until :meth:`stop` is called."""
         self._running = True
         while self._running:
             self.turn()
 
     def turn(self) -> None:
-        """One, when there is something to do: for who has no thread for it, and waits for an answer."""
+        """Wait until there is something to do, and do it: one turn, also for a caller on its own thread."""
         ready = self._wait()
         self.turns += 1
         self.now = boot_time_ms()
@@ -158,7 +166,7 @@ class Loop:
             self._end_turn()
 
     def look_at_clock(self) -> None:
-        """For what depends on it after something that took time."""
+        """Read the clock again, after something that took time."""
         self.now = boot_time_ms()
 
     def stop(self) -> None:
@@ -171,7 +179,7 @@ class Loop:
             os.close(self._wake)
 
     def _wait(self) -> list[Any]:
-        """Until a socket may have a message, somebody calls, or a timer is due. Returns such sockets."""
+        """Wait until a socket may have a message, a call comes or a timer is due; returns such sockets."""
         ready = [socket for socket in self._used if socket in self._sockets and _may_have_more(socket)]
         self._used.clear()
         for descriptor, events in self._epoll.poll(0 if ready else self._patience_ms() / 1_000):
@@ -230,5 +238,5 @@ def _descriptor(socket: zmq.Socket[bytes] | int) -> int:
 
 
 def _may_have_more(socket: zmq.Socket[bytes] | int) -> bool:
-    """To ask a socket costs less than the exception of a receive in vain."""
+    """Whether a socket may have a message: to ask costs less than the exception of a receive in vain."""
     return isinstance(socket, int) or bool(int(socket.getsockopt(_EVENTS)) & _IN)

@@ -8,18 +8,18 @@ from stretto.network.loop import Loop
 
 
 class Repeating:
-    """Owned by the loop."""
+    """An action that the loop repeats at an interval, which may change meanwhile."""
 
     def __init__(self, loop: Loop, interval_ms: Callable[[], int], action: Callable[[], None]) -> None:
         self._loop = loop
         self._interval_ms = interval_ms
         self._action = action
         self._waits_ms = -1
-        #: Waits with another number were replaced.
+        #: Number of the present wait; waits with another number were replaced.
         self._number = 0
 
     def retime(self) -> None:
-        """Begin, or go by what the interval is now."""
+        """Begin to repeat, or use the interval as it is now."""
         if self._interval_ms() != self._waits_ms:
             self._wait()
 

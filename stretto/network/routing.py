@@ -31,14 +31,14 @@ from stretto.wire.messages import GroupView
 METADATA_TIMEOUT_MS = 1_000
 HEDGE = Backoff(first_ms=50, most_ms=1_000)
 NEWS_MS = 2_000
-"""How long a worker may hold back an answer while there is none."""
+"""How long a worker may hold back its answer while there are no news."""
 NEWS_AGAIN_MS = 50
 PATIENCE = Backoff(first_ms=5, most_ms=200)
 EAGER_ATTEMPTS = 8
 
 
 def patience_ms(attempt: int) -> int:
-    """Before the same leader is tried once more: often at first, since a new one is ready in a moment."""
+    """How long to wait before the same leader is tried again; little at first: a new one is soon ready."""
     return PATIENCE.after(max(0, attempt - EAGER_ATTEMPTS))
 
 
@@ -51,17 +51,17 @@ class ClusterView:
     """
 
     addresses: dict[WorkerId, str] = field(default_factory=dict)
-    #: Those that a task is in.
+    #: The groups that a task is in.
     groups: dict[GroupKey, GroupView] = field(default_factory=dict)
     of_task: dict[tuple[str, TaskId], GroupKey] = field(default_factory=dict)
-    #: Those of each module whose group is known.
+    #: The tasks of each module whose group is known.
     tasks: dict[str, list[TaskId]] = field(default_factory=dict)
-    #: How many there are, by the newest grouping.
+    #: How many tasks each module has, by its newest grouping.
     task_counts: dict[str, int] = field(default_factory=dict)
     _newest: dict[str, int] = field(default_factory=dict)
 
     def take(self, metadata: wire.Metadata) -> list[GroupKey]:
-        """Returns the groups that are led anew."""
+        """Take in what a worker reported; returns the groups that have a newer epoch."""
         self.addresses.update(metadata.addresses)
         unknown = {view.key.module for view in metadata.groups if view.key not in self.groups}
         led_anew = [view.key for view in metadata.groups if self._take(view)]
@@ -99,14 +99,16 @@ class ClusterView:
                 del self.groups[group]
 
     def _belongs(self, task: TaskId, key: GroupKey) -> bool:
-        """As far as is known: not to a newer group, nor to none any more."""
+        """Whether a task belongs to a group, as far as is known: not to a newer one, nor to none any more."""
         now = self.of_task.get((key.module, task))
         is_newer = now is None or now.generation <= key.generation
         return is_newer and task < self.task_counts[key.module]
 
     def check_tasks(self, module: str, tasks: int) -> None:
-        """What was made when the module had so many must not go on when it has others: a key is at home on
-        another task then."""
+        """Raise UsageError if a module no longer has this number of tasks.
+
+        What was made when it had so many must not go on: a key is at home on another task then.
+        """
         now = self.task_counts.get(module, tasks)
         if now != tasks:
             raise UsageError(
@@ -115,7 +117,7 @@ class ClusterView:
             )
 
     def learn(self, group: GroupKey, refused: wire.Refused) -> bool:
-        """From who was asked in vain. True if that is news."""
+        """Take in the leader that a refusal names; True if that is news."""
         known = self.groups.get(group)
         if known is None or known.epoch >= refused.epoch or refused.leader is None:
             return False
@@ -132,7 +134,7 @@ class ClusterView:
 
 
 class _Once:
-    """Runs one time, whoever calls first."""
+    """A function that runs one time, however often it is called."""
 
     __slots__ = ("_function", "is_done")
 
@@ -148,7 +150,7 @@ class _Once:
 
 @dataclass
 class _Awaited:
-    """Who waits for a group to be led anew, and which addresses have been asked to tell."""
+    """The calls that wait for a group to be led anew, and the addresses that were asked about it."""
 
     waiting: list[_Once] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
@@ -160,7 +162,7 @@ class _Awaited:
 
 
 class Network:
-    """Its thread runs :attr:`loop`; :meth:`call` is the way in."""
+    """A client's way to the cluster: its thread runs :attr:`loop`, and :meth:`call` is the way in."""
 
     def __init__(
         self,
@@ -170,13 +172,13 @@ class Network:
         loop: Loop | None = None,
         worker: WorkerId = WorkerId(""),
     ) -> None:
-        """With a ``loop`` it runs on that one: a ``worker``'s, which talks to others."""
+        """With a ``loop`` it has no thread of its own: it runs on the loop of a ``worker``."""
         if not bootstrap:
             raise UsageError("connect() needs the address of at least one worker, as host:port")
         for address in bootstrap:
             require_key(address, key)
         self._bootstrap = list(bootstrap)
-        #: For connections that others make to the same cluster.
+        #: The cluster key, for connections that others make to the same cluster.
         self.key = key
         self.loop = Loop() if loop is None else loop
         self.view = ClusterView()
@@ -206,15 +208,15 @@ class Network:
         self.loop.close()
 
     def call(self, function: Callable[..., None], *args: object) -> None:
-        """From any thread."""
+        """Run a function on the network's loop, from any thread."""
         self.loop.call_soon(function, *args)
 
     def know(self, address: str) -> None:
-        """From any thread: somebody else who may tell who leads what."""
+        """Add an address that may be asked who leads what, from any thread."""
         self.call(self._bootstrap.append, address)
 
     def close(self) -> None:
-        """From any thread; on somebody else's loop, from that."""
+        """Close all connections, from any thread; on a loop that was given, only from the loop's thread."""
         if self._closed:
             return
         self._closed = True
@@ -232,6 +234,7 @@ class Network:
 
     @property
     def refusal(self) -> str | None:
+        """Why a worker refused this client, or could not be connected to; the latest reason."""
         return self._connections.refusal
 
     # Requests.
@@ -250,7 +253,7 @@ class Network:
         timeout_ms: int,
         wait_ms: int = 0,
     ) -> bool:
-        """False, and nothing is sent, if nobody leads the group who could be reached."""
+        """Send a request to a group's leader; False, and nothing is sent, if none can be reached."""
         address = self.view.leader_address(group)
         if address is None or self._connections.is_down(address):
             return False
@@ -271,7 +274,7 @@ class Network:
         *,
         timeout_ms: int,
     ) -> None:
-        """To one that may answer without leading."""
+        """Send a request to a replica of a group, which may answer without leading."""
         self.request(address, number, message, (), self._learning(group, on_reply), timeout_ms=timeout_ms)
 
     def _learning(self, group: GroupKey, on_reply: OnReply) -> OnReply:
@@ -282,7 +285,7 @@ class Network:
         return replied
 
     def learn(self, group: GroupKey, reply: wire.ToClient | None) -> None:
-        """Who leads, if the answer tells."""
+        """Take in who leads a group, if a reply tells."""
         if isinstance(reply, wire.Refused) and self.view.learn(group, reply):
             self._led_anew(group)
 
@@ -295,7 +298,7 @@ class Network:
             self._ask_until_answered(self._refreshes, HEDGE)
 
     def _ask_until_answered(self, refresh: int, hedge: Backoff) -> None:
-        """One more is asked if those asked so far are slow to answer."""
+        """Ask one more worker whenever those asked so far are slow to answer."""
         if refresh == self._refreshes:
             self._ask(refresh, len(self._addresses()))
             self.loop.call_after(hedge.delay_ms, self._ask_until_answered, refresh, hedge.next())
@@ -330,7 +333,7 @@ class Network:
     def when_led_anew(
         self, group: GroupKey, then: Callable[[], None], *, above: Epoch, within_ms: int
     ) -> None:
-        """Run ``then`` once the group has an epoch above that one, and after that time in any case."""
+        """Run ``then`` once the group has an epoch above ``above``, and after ``within_ms`` in any case."""
         once = _Once(then)
         if self.view.epoch(group) > above:
             self.loop.call_soon(once)
@@ -345,7 +348,7 @@ class Network:
         self._ask_for_news(group)
 
     def suspect(self, group: GroupKey) -> None:
-        """It does not answer: does somebody else lead by now?"""
+        """Ask whether another worker leads a group by now, since its leader does not answer."""
         self.when_led_anew(group, lambda: None, above=self.view.epoch(group), within_ms=NEWS_MS)
 
     def _ask_for_news(self, group: GroupKey) -> None:
@@ -361,7 +364,7 @@ class Network:
                 self._ask_one_for_news(group, awaited, address)
 
     def _tellers(self, group: GroupKey) -> list[str]:
-        """Only who holds a replica hears of its leader by itself."""
+        """Addresses of a group's replicas: only these workers hear of its leader by themselves."""
         view = self.view.groups.get(group)
         replicas = view.replicas if view is not None else ()
         return [self.view.addresses[each] for each in replicas if each in self.view.addresses]

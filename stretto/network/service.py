@@ -41,14 +41,14 @@ class WithBody:
 
 
 Handler: TypeAlias = Callable[[control.AnyCall, list[memoryview]], object]
-"""Called on any thread of the pool, several at a time."""
+"""Carries out a call and returns its result, on any thread of the pool, several at a time."""
 
 Metadata: TypeAlias = Callable[[int, "str | None"], wire.ToClient]
-"""The answer to a request number, about one module or all of them."""
+"""Answers a request for metadata, by its number, about one module or (None) all of them."""
 
 
 class Service:
-    """All methods are the loop's."""
+    """Answers the calls to a daemon; only the loop's thread calls it."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Service:
             self._pool.submit(self._answer, waiting)
 
     def _answer(self, waiting: WaitingCall) -> None:
-        """On a thread of the pool."""
+        """Carry out a call, on a thread of the pool."""
         request, call = waiting.request, waiting.call
         try:
             result = self._handle(call, waiting.bodies)

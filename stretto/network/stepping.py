@@ -1,4 +1,4 @@
-"""Machines that a desk steps: events wait for the end of the loop's turn, deadlines for their time.
+"""Steps pure state machines on a loop: events wait for the end of the loop's turn, deadlines for their time.
 
 What happens to a machine while another is stepped joins the same inbox, so that no machine is ever entered
 twice. Each has one timer at most, for the earliest deadline that it was seen to have.
@@ -14,6 +14,8 @@ from stretto.network.loop import Loop
 
 
 class Stepped(Protocol):
+    """What surrounds a machine that is stepped: its timer, and whether it is over."""
+
     timer: int | None
     is_over: bool
 
@@ -23,11 +25,13 @@ Event = TypeVar("Event")
 
 
 class Stepping(Generic[Led, Event]):
-    """Owned by the loop."""
+    """Steps machines at the end of each turn; only the loop's thread calls it."""
 
     def __init__(self, loop: Loop, step: Callable[[Led, Event], int | None], tick: Event) -> None:
-        """``step`` carries out what comes of it, and returns the machine's next deadline; ``tick`` is the
-        event of one that has passed."""
+        """``step`` steps a machine by an event, carries out the effects, and returns its next deadline.
+
+        ``tick`` is the event of a deadline that has passed.
+        """
         self._loop = loop
         self._step_one = step
         self._tick_event = tick
@@ -35,6 +39,7 @@ class Stepping(Generic[Led, Event]):
         self._is_awaited = False
 
     def put(self, led: Led, event: Event) -> None:
+        """Step a machine by an event at the end of this turn."""
         self._inbox.append((led, event))
         if not self._is_awaited:
             self._is_awaited = True

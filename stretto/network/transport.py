@@ -41,7 +41,7 @@ class _Peer:
 
 
 class Transport:
-    """All methods are the loop's."""
+    """The sockets of a worker; only the loop's thread calls it."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Transport:
         self.dropped = 0
 
     def know(self, worker: WorkerId, address: str, incarnation: Incarnation) -> None:
-        """Where a peer is. A new incarnation is a new process, as far as we know."""
+        """Connect to a peer at its address; a new incarnation counts as a new process."""
         known = self._peers.get(worker)
         if worker == self._worker or (known and (known.address, known.incarnation) == (address, incarnation)):
             return
@@ -77,7 +77,7 @@ class Transport:
         self._connect(worker, peer)
 
     def forget(self, worker: WorkerId) -> None:
-        """It has no registration. A connection that still stands is kept, and not made again."""
+        """Note that a peer has no registration; a connection that stands is kept, and not made again."""
         peer = self._peers.get(worker)
         if peer is not None:
             peer.is_registered = False
@@ -85,7 +85,7 @@ class Transport:
                 del self._peers[worker]
 
     def hello(self) -> wire.Hello:
-        """How this worker begins a connection."""
+        """The message with which this worker begins a connection."""
         return wire.Hello(wire.PROTOCOL_VERSION, self._cluster, self._worker, self.incarnation)
 
     def address_of(self, worker: WorkerId) -> str | None:
@@ -119,7 +119,7 @@ class Transport:
         peer.backoff = peer.backoff.next()
 
     def _heard(self, worker: WorkerId, peer: _Peer, parts: list[Buffer]) -> None:
-        """A peer answers only to refuse us."""
+        """Take the answer of a peer, which answers only to refuse us."""
         with contextlib.suppress(PeerError):
             refusal = wire.decode_to_client(parts[0])
             if isinstance(refusal, wire.HelloRefused) and peer.dealer is not None:
@@ -128,6 +128,7 @@ class Transport:
                 self._lost(worker, peer)
 
     def send(self, to: WorkerId, message: wire.ToWorker, bodies: Sequence[Buffer] = ()) -> None:
+        """Send a message to a peer; it is dropped if the peer is unknown or its queue is full."""
         peer = self._peers.get(to)
         if peer is None or peer.dealer is None or not peer.dealer.send(message, bodies):
             self.dropped += 1

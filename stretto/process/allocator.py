@@ -19,7 +19,7 @@ _TRIM_BYTES = 256 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:
-    """For a process that is ours alone; with another C library than glibc, nothing happens."""
+    """Make glibc keep freed memory, in a process that is ours alone; nothing with another C library."""
     with contextlib.suppress(AttributeError):
         libc = ctypes.CDLL(None)
         # What it took to load the program is not needed again.

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from stretto.errors import ModuleError, QueryFailed, StrettoError, UpdateFailed, UsageError
 
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EPIPE})
-"""What may become of standard output, or of a disk; nobody who reads any more is no trouble."""
+"""Errors of a disk or a standard output that takes no more; a reader that is gone is no trouble."""
 
 
 def refuse(sentence: str, code: int) -> int:
+    """Print one sentence to stderr, and return the exit code."""
     _say(f"stretto: {' '.join(sentence.split())}")
     return code
 
@@ -29,7 +30,7 @@ def _say(text: str) -> None:
 
 
 def exit_code(program: Callable[[], object]) -> int:
-    """What it returns, 0 if that is no code, or that of what it raised, which is told."""
+    """Run a program and return its exit code, 0 if it returns none; what it raises is printed."""
     try:
         code = program()
     except StrettoError as error:
@@ -52,7 +53,7 @@ def exit_code(program: Callable[[], object]) -> int:
 
 
 def run_daemon(daemon: Callable[[], None]) -> None:
-    """Until it is told to stop. One that fails ends as if it were killed.
+    """Run a daemon until it is told to stop; one that fails ends as if it were killed.
 
     An interpreter that ends waits for the threads of pools, which may copy files for minutes. Meanwhile the
     threads that speak to ZooKeeper would keep a session alive whose process does nothing any more, and nobody

@@ -11,7 +11,7 @@ from stretto.process.private_files import private_folder
 
 
 def boot_id() -> str:
-    """Changes with every start of the machine."""
+    """The kernel's id of this boot, another with every start of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 
 

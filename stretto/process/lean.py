@@ -1,4 +1,4 @@
-"""To be imported before anything that logs, by a process of which there are many on a machine.
+"""Import this before anything that logs, in a process of which there are many on a machine.
 
 structlog loads rich, to show tracebacks in colour, wherever that is installed. A worker whose log is a file
 never shows any, and does without these 3.5 MB. Whoever wants rich after this gets it.

@@ -17,13 +17,14 @@ from stretto.errors import StrettoError
 from stretto.process.logs import Recent
 
 SPAN_BYTES = 512 * 1024
-"""Looked through for one page."""
+"""Bytes that are looked through for one page."""
 
 _LEVELS = list(LogLevel)
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def of_file(path: Path, call: Log) -> LogPage:
+    """The page of a worker's log file that a call asks for."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -38,6 +39,7 @@ def of_file(path: Path, call: Log) -> LogPage:
 
 
 def of_memory(recent: Recent, call: Log) -> LogPage:
+    """The page of this process's own log that a call asks for."""
     start, held = recent.held()
     size = len(held) if call.before is None else max(0, min(call.before - start, len(held)))
     begin = max(0, size - SPAN_BYTES)
@@ -45,7 +47,7 @@ def of_memory(recent: Recent, call: Log) -> LogPage:
 
 
 def _page(data: bytes, begin: int, first: int, call: Log) -> LogPage:
-    """``data`` is at ``begin`` of a log that begins at ``first``; only whole lines of it count."""
+    """Cut a page out of the whole lines of ``data``, at ``begin`` of a log that begins at ``first``."""
     at = data.find(b"\n") + 1 if begin > first else 0
     earlier = begin + at
     found: list[LogLine] = []
@@ -61,7 +63,7 @@ def _page(data: bytes, begin: int, first: int, call: Log) -> LogPage:
 
 
 def _line(position: int, line: bytes) -> LogLine:
-    """What is none of ours, such as the traceback of a crash, is text."""
+    """Parse a line; what is none of ours, such as the traceback of a crash, is text."""
     try:
         fields = {name: msgspec.json.decode(value) for name, value in _decode(line).items()}
         level = LogLevel(fields.pop("level"))

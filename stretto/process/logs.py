@@ -35,7 +35,7 @@ class Recent:
     def __call__(
         self, logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        """A processor: it passes on what it is given."""
+        """Remember an event, as a processor of structlog, which passes it on as it is."""
         text = self._render(logger, name, dict(event))
         line = (text.encode() if isinstance(text, str) else text) + b"\n"
         with self._lock:
@@ -46,7 +46,7 @@ class Recent:
         return event
 
     def held(self) -> tuple[int, bytes]:
-        """Where it begins, in bytes since the process began, and all that is there."""
+        """All lines that are remembered, and where they begin, in bytes since the process began."""
         with self._lock:
             return self._start, b"".join(self._lines)
 
@@ -65,7 +65,7 @@ class Sparing:
     ) -> None:
         self._logger = logger
         self._seconds = seconds
-        #: When it was last written, and how often it has happened since.
+        #: When each event was last written, and how often it has happened since.
         self._events: dict[str, tuple[float, int]] = {}
 
     def warning(self, event: str, **values: object) -> None:
@@ -74,13 +74,13 @@ class Sparing:
             self._logger.warning(event, times=times, **values)
 
     def exception(self, event: str, **values: object) -> None:
-        """With the traceback of the exception that is being handled."""
+        """Log an error with the traceback of the exception that is being handled."""
         times = self._due(event)
         if times:
             self._logger.error(event, times=times, exc_info=True, **values)  # noqa: LOG014 - its caller's
 
     def _due(self, event: str) -> int:
-        """How often it has happened since it was written; 0 if it is not to be written now."""
+        """How often an event has happened since it was written; 0 if it is not to be written now."""
         now = time.monotonic()
         at, times = self._events.get(event, (-self._seconds, 0))
         is_due = now - at >= self._seconds
@@ -89,7 +89,7 @@ class Sparing:
 
 
 class _Lossy:
-    """A stream that takes what it can."""
+    """A stream that drops what cannot be written."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -105,7 +105,7 @@ class _Lossy:
 
 
 def configure(level: int = logging.INFO, *, remember: bool = False) -> None:
-    """Once, at the start of a process; ``remember`` keeps the newest lines in :data:`RECENT`."""
+    """Set up logging, once in a process; ``remember`` keeps the newest lines in :data:`RECENT`."""
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     )

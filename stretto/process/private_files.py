@@ -26,7 +26,7 @@ def create_private_files() -> None:
 
 
 def private_folder(path: Path) -> Path:
-    """Create it and what is missing above it; a folder that is there already is closed to others.
+    """Create a folder and what is missing above it; one that is there already is closed to others.
 
     One that other things are kept in as well stays as it is: a home, the folder that a shell is in, or one
     that everybody writes to. What is made inside is private in any case.
@@ -40,7 +40,7 @@ def private_folder(path: Path) -> Path:
 
 
 def open_private(path: Path, mode: str, **options: Any) -> IO[Any]:
-    """As ``open``; a file that this creates is its owner's alone."""
+    """Open a file as ``open`` does; a file that this creates is its owner's alone."""
     return open(path, mode, opener=_create_private, **options)
 
 

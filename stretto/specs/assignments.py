@@ -18,17 +18,21 @@ class PlacedWorker(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NextGrouping(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups that the tasks are to make, on the same workers; see
-    :mod:`stretto.conductor.planning.regrouping`."""
+    """The groups that the tasks are to make, on the same workers.
+
+    See :mod:`stretto.conductor.planning.regrouping`.
+    """
 
     generation: int
     groups: tuple[tuple[int, ...], ...]
     began_ms: int
     closing: bool = False
-    """All its replicas are prepared; it is in force as soon as the present leaders show nothing more."""
+    """Whether all its replicas are prepared: it is in force once the present leaders show nothing more."""
     unclean_epochs: tuple[int, ...] = ()
-    """Of the present groups, when it began. After an unclean election two replicas may be sealed at different
-    entries."""
+    """The latest unclean epoch of each present group, when the regrouping began; 0 for none.
+
+    After an unclean election two replicas may be sealed at different entries.
+    """
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,21 +43,24 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     generation: int
     tasks: int
-    """How many; the groups share them out in contiguous runs."""
+    """Number of tasks; the groups share them out in contiguous runs."""
     workers: tuple[PlacedWorker, ...]
     groups: tuple[tuple[int, ...], ...]
     """The replicas of each group as positions in ``workers``, preferred leader first."""
     plan: int = 0
-    """Goes up whenever groups get other replicas; a worker that a group lost never returns to it."""
+    """A number that goes up whenever groups get other replicas.
+
+    A worker that a group lost never returns to it.
+    """
     retired: tuple[PlacedWorker, ...] = ()
-    """No group counts on these any more: they are stopped and their data is deleted."""
+    """Workers that no group counts on any more: they are stopped and their data is deleted."""
     named: int = 0
     """How many names of workers were given so far; none is given twice."""
     given_up: tuple[int, ...] = ()
     """Groups whose members in sync were given up by force: these, and no others, may elect uncleanly until
     the change under way is done."""
     next: NextGrouping | None = None
-    """What the tasks are being regrouped into."""
+    """The grouping that the tasks are being brought into; None if there is none."""
     abandoned: int = 0
     """The latest grouping that was given up before it was in force."""
 
@@ -64,7 +71,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def following(self) -> Assignment | None:
-        """As it is once the next grouping is in force."""
+        """The assignment once the next grouping is in force; None if there is no next one."""
         if self.next is None:
             return None
         return msgspec.structs.replace(
@@ -91,20 +98,22 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_of(tasks: int, groups: int, group: int) -> range:
-    """Equal runs: no group has two tasks more than another."""
+    """The tasks of a group: contiguous runs, and no group has two tasks more than another."""
     return range(-(-group * tasks // groups), -(-(group + 1) * tasks // groups))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
+    """A group as the assignment has it: its tasks and its replicas."""
+
     key: GroupKey
     tasks: tuple[TaskId, ...]
     replicas: tuple[WorkerId, ...]
-    """Preferred leader first."""
+    """Workers that hold its replicas, preferred leader first."""
     number: int = 0
-    """Of this list of replicas: a later one is higher."""
+    """Number of this list of replicas: that of a later one is higher."""
     is_given_up: bool = False
-    """Its members in sync were given up by force: others may lead with what they have."""
+    """Whether its members in sync were given up by force: others may lead with what they have."""
 
 
 def plans_of(module: str, assignment: Assignment) -> tuple[GroupPlan, ...]:

@@ -34,7 +34,7 @@ class DepotSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def declared(self) -> DepotSpec:
-        """As its code says it."""
+        """The depot as the module's code declares it."""
         return msgspec.structs.replace(self, since=1)
 
 
@@ -50,10 +50,10 @@ class TopologySpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["stream", "microbatch"]
     depots: tuple[str, ...]
     pstates: tuple[str, ...] = ()
-    """Those that it writes; no other topology does."""
+    """PStates that it writes; no other topology does."""
     retry: Literal["individual", "all-after", "none"] = "individual"
     batch: bool = False
-    """Its function takes many records at once, and is not asked which of them made a hop."""
+    """Whether its function takes many records at once, and is not asked which of them made a hop."""
 
 
 class QuerySpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class QuerySpec(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     """The parameter whose argument chooses the task; None asks all of them."""
     key_type: Type | None = None
-    """What that argument becomes: JSON, or text, says no dates, bytes and tuples."""
+    """The type that the argument is turned into: JSON, or text, says no dates, bytes and tuples."""
 
 
 class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +70,14 @@ class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str
     checksum: str
-    """Of its manifest."""
+    """Checksum of its manifest."""
 
 
 class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What was launched; the code itself is never in the metastore."""
 
     artifact: str
-    """Digest."""
+    """Digest of the module's code."""
     tasks: int
     threads: int
     workers: int
@@ -93,37 +93,37 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A random word of its launch. Whatever becomes of the module, it keeps it, and so does a copy that is
     restored from a snapshot; a namesake that is launched later has another. Empty: not known."""
     version: int = 1
-    """+1 with every update."""
+    """Version of the code: +1 with every update."""
     deleted: dict[str, int] = {}
     """Depots, PStates and topologies that updates deleted and whose data is still going, with the version
     that did."""
     writers: dict[str, str] = {}
     """The topology that writes each PState, or was the last to; it may be deleted by now."""
     update: Update | None = None
-    """Only while it is updating."""
+    """The update under way; None if it is not updating."""
     failed_update: FailedUpdate | None = None
     """Why the latest update was rolled back, if it was."""
     restored: RestoredFrom | None = None
-    """Only while it is launched: an empty replica begins with what this has."""
+    """The snapshot that an empty replica begins with; only while the module is launched."""
 
     @property
     def is_paused(self) -> bool:
-        """Neither records nor topologies change anything."""
+        """Whether the module is paused: neither records nor topologies change anything."""
         state = self.state if self.update is None else self.update.next.state
         return state is ModuleState.PAUSED and self.state is not ModuleState.DESTROYING
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
-    """New code on its way."""
+    """New code on its way to a module."""
 
     id: str
     next: ModuleSpec
-    """What is to be, once all nodes have loaded the code."""
+    """The spec that is to be, once all nodes have loaded the code."""
     delete: tuple[str, ...]
-    """Depots, PStates and topologies whose data goes."""
+    """Depots, PStates and topologies whose data is deleted."""
     began_ms: int
     is_switched: bool = False
-    """The spec is the new one, and workers take it up."""
+    """Whether the spec is the new one by now, and workers take it up."""
 
 
 class FailedUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,14 +131,14 @@ class FailedUpdate(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     why: str
     traceback: str = ""
-    """Its author's own, if their code raised."""
+    """Traceback of its author's own code, if that raised."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """How a node fared with the code of an update."""
 
     id: str
-    """Of the update."""
+    """Id of the update."""
     why: str = ""
-    """Empty: it loads."""
+    """Why the code does not load; empty if it does."""
     traceback: str = ""

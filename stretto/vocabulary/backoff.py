@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 GROWTHS_MAX = 64
-"""No delay in milliseconds grows more often before it is at its most; without a limit the number would be
-astronomic."""
+"""How often a delay grows at most; any delay in milliseconds is at its most by then.
+
+Without a limit the number would be astronomic.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,9 @@ class Backoff:
         return min(grown_ms, self.most_ms)
 
     def next(self) -> Backoff:
-        """What to go by after the next failure."""
+        """The back-off to use after the next failure."""
         return replace(self, failures=self.failures + 1)
 
     def reset(self) -> Backoff:
-        """What to go by after a success."""
+        """The back-off to use after a success."""
         return replace(self, failures=0)

@@ -8,8 +8,8 @@ from stretto.vocabulary.types import Millis
 
 
 def boot_time_ms() -> Millis:
-    """Counts while the machine sleeps, unlike the monotonic clock: a lease must not outlive a suspension.
+    """Milliseconds since the machine was started, rounded down.
 
-    Rounded down.
+    They count while the machine sleeps, unlike the monotonic clock: a lease must not outlive a suspension.
     """
     return Millis(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)

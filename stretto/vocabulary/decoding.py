@@ -12,12 +12,14 @@ from stretto.errors import PeerError
 T = TypeVar("T")
 
 MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not what they should be; Python's own for text that is no UTF-8, and
-for what is nested too deeply."""
+"""Errors that decoding raises for bytes that are not what they should be.
+
+They are msgspec's; Python's own for text that is no UTF-8, and for what is nested too deeply.
+"""
 
 
 def refusing(decoder: msgspec.msgpack.Decoder[T], what: str) -> Callable[[bytes | memoryview], T]:
-    """Decodes ``what``; raises PeerError for anything malformed."""
+    """A function that decodes headers, and raises PeerError, which names ``what``, for malformed ones."""
     decode = decoder.decode
 
     def decoded(header: bytes | memoryview) -> T:

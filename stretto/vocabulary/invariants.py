@@ -24,13 +24,13 @@ class InvariantViolation(BaseException):
 
 
 def check(condition: bool, what: str, **values: Any) -> None:
-    """Unlike ``assert``, not stripped by ``python -O``."""
+    """Raise InvariantViolation if a condition is false; unlike ``assert``, ``python -O`` keeps it."""
     if not condition:
         raise InvariantViolation(what, values)
 
 
 def present(value: T | None, what: str) -> T:
-    """The value, which cannot be absent here."""
+    """Return a value that cannot be None here; raises InvariantViolation if it is."""
     if value is None:
         raise InvariantViolation(f"{what} is absent", {})
     return value

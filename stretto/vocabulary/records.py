@@ -38,7 +38,7 @@ BATCH_VERSION = 1
 
 RECORD_BYTES_MAX = 8 * 1024 * 1024
 BATCH_BYTES_MAX = 32 * 1024 * 1024
-"""Of a whole batch, with its lengths. A batch is the payload of one frame and is held in memory."""
+"""Size of a whole batch, with its lengths, which is the payload of one frame and is held in memory."""
 DEPOT_NAME_BYTES_MAX = 255
 
 _HEAD = struct.Struct("<BBHI")
@@ -48,14 +48,14 @@ _SPLIT_AT_ONCE_MAX = 4096
 
 
 def pack(depot: str, records: Sequence[bytes]) -> bytes:
-    """The batch of these records. Raises UsageError beyond a limit."""
+    """Pack records into a batch. Raises UsageError beyond a limit."""
     lengths = array("I", map(len, records))
     head_ = _checked_head(depot, lengths, sum(lengths))
     return b"".join((head_, lengths, *records))
 
 
 def pack_joined(depot: str, lengths: array[int], data: Buffer | bytearray) -> bytes:
-    """The batch of records of these lengths, an ``array("I")``, that lie one after the other in ``data``."""
+    """Pack records that lie one after the other in ``data``; ``lengths`` is an ``array("I")``."""
     if lengths.typecode != "I":
         raise UsageError(f"lengths are an array of type 'I', not '{lengths.typecode}'")
     total = sum(lengths)
@@ -84,13 +84,13 @@ class RecordBatch(msgspec.Struct, frozen=True, gc=False):
 
     depot: str
     lengths: memoryview
-    """Of format ``I``, one for each record."""
+    """The length of each record, in format ``I``."""
     data: memoryview
     """The records, one after the other."""
 
     @classmethod
     def parse(cls, buffer: Buffer) -> RecordBatch:
-        """Copies nothing. Raises PeerError if the buffer is anything but one whole batch."""
+        """Parse a batch without copying; raises PeerError if the buffer is anything but one whole batch."""
         if len(buffer) > BATCH_BYTES_MAX:
             raise PeerError(f"a record batch of {len(buffer)} bytes is beyond the limit of {BATCH_BYTES_MAX}")
         depot, count = head(buffer)
@@ -121,7 +121,7 @@ class RecordBatch(msgspec.Struct, frozen=True, gc=False):
         return RecordBatch(self.depot, lengths, self.data[begin : begin + _total(lengths)])
 
     def records(self) -> list[bytes]:
-        """Every record as an object of its own: for who is about to use each of them."""
+        """Every record as an object of its own: for a reader that uses each of them."""
         data = bytes(self.data)
         length = _common_length(self.lengths)
         if length is not None and self.count <= _SPLIT_AT_ONCE_MAX:
@@ -130,12 +130,12 @@ class RecordBatch(msgspec.Struct, frozen=True, gc=False):
         return [data[start:end] for start, end in zip((0, *ends), ends, strict=False)]
 
     def pack(self) -> bytes:
-        """As bytes of its own, for a slice that goes on alone."""
+        """Pack the batch into bytes of its own, for a slice that goes on alone."""
         return pack_joined(self.depot, array("I", self.lengths), self.data)
 
 
 def check_depot_name(depot: str) -> str:
-    """The name, if a depot may have it. Raises UsageError."""
+    """Return a name that a depot may have; raises UsageError for any other."""
     size = len(depot.encode())
     if not 0 < size <= DEPOT_NAME_BYTES_MAX:
         raise UsageError(f"a depot name has 1 to {DEPOT_NAME_BYTES_MAX} bytes, not {size}")

@@ -9,7 +9,7 @@ _LISTED_MAX = 8
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``did you mean wordcount?``, or what there is, if nothing is near."""
+    """Ask ``did you mean wordcount?``, or list the known names, if none is near."""
     names = sorted(known)
     if not names:
         return "there are none"

@@ -6,7 +6,7 @@ BURST_SECONDS = 0.25
 
 
 class Throttle:
-    """Bytes gather with time; what is sent takes them away, and may run into debt once."""
+    """An allowance of bytes, which grows with time; what is sent is taken off, and may exceed it once."""
 
     def __init__(self, bytes_per_second: int, now_ms: int) -> None:
         self._rate = bytes_per_second
@@ -14,11 +14,12 @@ class Throttle:
         self._at_ms = now_ms
 
     def change(self, bytes_per_second: int, now_ms: int) -> None:
+        """Let the allowance grow by another rate from now on; 0 is without a limit."""
         self._refill(now_ms)
         self._rate = bytes_per_second
 
     def ready_at(self, now_ms: int) -> int:
-        """When the next message may go: now, or later."""
+        """When the next message may be sent: now, or later."""
         if self._rate == 0:
             return now_ms
         self._refill(now_ms)
@@ -27,6 +28,7 @@ class Throttle:
         return now_ms + max(1, int(-self._allowance * 1000 / self._rate) + 1)
 
     def take(self, size_bytes: int) -> None:
+        """Take what is sent off the allowance."""
         if self._rate:
             self._allowance -= size_bytes
 

@@ -6,18 +6,18 @@ Offset = NewType("Offset", int)
 """Position of an entry in a replog."""
 
 Epoch = NewType("Epoch", int)
-"""+1 with every new leader of a group. 0 is the state before the first leader."""
+"""Number of a leadership of a group: +1 with every new leader, 0 before the first."""
 
 WorkerId = NewType("WorkerId", str)
 
 Incarnation = NewType("Incarnation", str)
-"""Fresh random id per process start and per metastore session."""
+"""A fresh random id per process start and per metastore session."""
 
 StorageId = NewType("StorageId", str)
-"""Random id written inside a replica's folder when it is created empty."""
+"""A random id written inside a replica's folder when it is created empty."""
 
 ProducerId = NewType("ProducerId", int)
-"""Chosen at random by a client; 0 means *no producer*."""
+"""Id of a producer, chosen at random by a client; 0 means *no producer*."""
 
 TaskId = NewType("TaskId", int)
 

@@ -16,43 +16,47 @@ from stretto.replog.storage import EpochStart
 from stretto.vocabulary.types import Epoch, Incarnation, Offset, TaskId
 
 FORMAT = 5
-"""Of images, lists and blocks. Changes when either side could misunderstand the other."""
+"""Format of images, lists and blocks; it changes when either side could misunderstand the other."""
 
 Run: TypeAlias = tuple[int, int]
 """Consecutive blocks: the first one, and how many."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """What every message says of the transfer that it belongs to."""
+
     epoch: Epoch
     incarnation: Incarnation
-    """Of the follower, whoever sends."""
+    """The follower's incarnation, in both directions."""
     attempt: int
 
 
 class AskImage(Message, frozen=True, tag=True, gc=False):
-    """Make an image of the task. Asking for a round tells that the one before it is complete."""
+    """Ask for an image of a task; to ask for a round says that the one before it is complete."""
 
     task: TaskId
     round: int
     base: int
-    """The round whose list of hashes is here: only what differs from it need be told; 0 for none."""
+    """The round whose list of hashes the follower has: only what differs need be sent; 0 for none."""
     format: int = FORMAT
 
 
 class Image(Message, frozen=True, tag=True, gc=False):
+    """The image is made; its hashes and blocks can be asked for."""
+
     task: TaskId
     round: int
     offset: Offset
-    """What the image is the state of."""
+    """The offset that the image is the state of."""
     size_bytes: int
     block_bytes: int
     digest: bytes
-    """Over the hashes of all blocks, in order."""
+    """Digest over the hashes of all blocks, in order."""
     base: int
     list_bytes: int
-    """Of the list of hashes, complete or against ``base``."""
+    """Size of the list of hashes, complete or against ``base``."""
     applied: Offset
-    """How far the leader is by now."""
+    """How far the leader has applied by now."""
 
 
 class Growing(Message, frozen=True, tag=True, gc=False):
@@ -61,13 +65,15 @@ class Growing(Message, frozen=True, tag=True, gc=False):
     task: TaskId
     round: int
     size_bytes: int
-    """About what it will have."""
+    """The size that the image will have, about."""
     block_bytes: int
     blocks: int
     applied: Offset
 
 
 class AskHashes(Message, frozen=True, tag=True, gc=False):
+    """Ask for the list of hashes from ``position`` on."""
+
     task: TaskId
     round: int
     position: int
@@ -83,6 +89,8 @@ class Hashes(Message, frozen=True, tag=True, gc=False):
 
 
 class AskBlocks(Message, frozen=True, tag=True, gc=False):
+    """Ask for runs of blocks of an image."""
+
     ask: int
     task: TaskId
     round: int
@@ -99,6 +107,8 @@ class Blocks(Message, frozen=True, tag=True, gc=False):
 
 
 class AskEntries(Message, frozen=True, tag=True, gc=False):
+    """Ask for entries of the leader's log, from ``start`` to below ``end``."""
+
     start: Offset
     end: Offset
 
@@ -109,26 +119,30 @@ class Entries(Message, frozen=True, tag=True, gc=False):
     start: Offset
     next: Offset
     history: tuple[EpochStart, ...]
-    """Of the epochs that began below the end that was asked for."""
+    """The epochs that began below the end that was asked for."""
 
 
 class Waiting(Message, frozen=True, tag=True, gc=False):
-    """Heard, and still at it: an image is being made, or others are served first."""
+    """The leader is still at it: an image is being made, or others are served first."""
 
     applied: Offset
 
 
 class Reason(enum.StrEnum):
+    """Why a leader refuses a message of a transfer."""
+
     UNKNOWN = "unknown"
     """There is no such transfer here: it was never begun, or given up in a silence."""
     PIN_RELEASED = "pin_released"
-    """The log was kept for it as long as allowed."""
+    """The log was kept for the transfer for as long as is allowed."""
     FORMAT = "format"
     FAILED = "failed"
     """The leader could not make or read an image."""
 
 
 class Refused(Message, frozen=True, tag=True, gc=False):
+    """The leader refuses a message of a transfer; ``why`` may say more."""
+
     reason: Reason
     why: str = ""
 

@@ -25,7 +25,7 @@ PROTOCOL_VERSION = 1
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", gc=False):
-    """First on a connection. ``worker`` and ``incarnation`` are empty for a client."""
+    """The first message on a connection; ``worker`` and ``incarnation`` are empty for a client."""
 
     version: int
     cluster: str
@@ -34,11 +34,13 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", gc=False):
 
 
 class HelloRefused(msgspec.Struct, frozen=True, tag="hello_refused", gc=False):
+    """The hello is refused, or was left out; one sentence says why."""
+
     why: str
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", gc=False):
-    """``name`` is who answers: a worker, a supervisor, a conductor."""
+    """The hello is accepted; ``name`` says which worker, supervisor or conductor answers."""
 
     cluster: str
     name: str
@@ -62,8 +64,11 @@ class Catchup(msgspec.Struct, frozen=True, tag="catchup", gc=False):
 
 
 class GetMetadata(msgspec.Struct, frozen=True, tag="get_metadata", gc=False):
-    """Who leads what, in one module or in all. With ``awaited``: only that group, as soon as its epoch is
-    above ``above``, and after ``wait_ms`` in any case; asked of a worker that holds it."""
+    """Ask who leads what, in one module or in all.
+
+    With ``awaited``: only that group, as soon as its epoch is above ``above``, and after ``wait_ms`` in any
+    case; asked of a worker that holds it.
+    """
 
     request: int
     module: str | None = None
@@ -73,7 +78,7 @@ class GetMetadata(msgspec.Struct, frozen=True, tag="get_metadata", gc=False):
 
 
 class AppendBatch(msgspec.Struct, frozen=True, tag="append", gc=False):
-    """The body is the payload of the entry."""
+    """Append an entry to a group's log; the body is its payload."""
 
     request: int
     group: GroupKey
@@ -83,9 +88,9 @@ class AppendBatch(msgspec.Struct, frozen=True, tag="append", gc=False):
     sequence: int
     count: int
     awaits_streams: bool = False
-    """The answer waits until every stream of the depot has processed the records."""
+    """Whether the answer waits until every stream of the depot has processed the records."""
     awaits_microbatches: bool = False
-    """The answer waits until every microbatch topology of the depot has processed the records, too."""
+    """Whether it waits until every microbatch topology of the depot has processed the records, too."""
 
 
 class RunSteps(msgspec.Struct, frozen=True, tag="run_steps", gc=False):
@@ -102,31 +107,34 @@ class RunSteps(msgspec.Struct, frozen=True, tag="run_steps", gc=False):
     topology: str
     source: TaskId
     epoch: Epoch
-    """In which the sender leads."""
+    """The epoch in which the sender leads."""
     number: int
     after: int
     settled: int
     code: str
-    """Digest of the module's code that made the calls; a leader that goes by another refuses them for now."""
+    """Digest of the module's code that made the calls; a leader with other code refuses them for now."""
 
 
 class Microbatch(msgspec.Struct, frozen=True, tag="microbatch", gc=False):
-    """From worker to worker, to the leader of a task. The first body is a message of
-    :mod:`stretto.worker.microbatch.machines.messages`, the second calls, if it brings any. Answered with
-    Taken, which promises nothing."""
+    """A message about a microbatch, from worker to worker, to the leader of a task.
+
+    The first body is a message of :mod:`stretto.worker.microbatch.machines.messages`, the second calls, if it
+    brings any. Answered with Taken, which promises nothing.
+    """
 
     request: int
     group: GroupKey
     task: TaskId
     topology: str
     code: str
-    """Digest of the module's code that the sender goes by; who goes by another refuses it."""
+    """Digest of the module's code that the sender runs; a leader with other code refuses it."""
 
 
 class RunQuery(msgspec.Struct, frozen=True, tag="run_query", gc=False):
-    """The body is what a query is given: MessagePack of a list of arguments and a map of named ones.
+    """Run a query; the body is MessagePack of a list of arguments and a map of named ones.
 
-    With a task, of its leader, for what that task has to say; without, of any worker of the module.
+    With a task, it is asked of the task's leader, for what that task has to say; without, of any worker of
+    the module.
     """
 
     request: int
@@ -137,8 +145,11 @@ class RunQuery(msgspec.Struct, frozen=True, tag="run_query", gc=False):
 
 
 class Stale(msgspec.Struct, frozen=True, gc=False):
-    """A follower may answer if it shows all that was visible ``max_staleness_ms`` ago, and what is below
-    ``after``, which was seen in ``after_epoch``."""
+    """How old the state may be that a follower answers a read from.
+
+    It may answer if it shows all that was visible ``max_staleness_ms`` ago, and what is below ``after``,
+    which was seen in ``after_epoch``.
+    """
 
     max_staleness_ms: int
     after: Offset = Offset(0)
@@ -146,8 +157,11 @@ class Stale(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadDepot(msgspec.Struct, frozen=True, tag="read_depot", gc=False):
-    """What is there from ``offset`` on. A committed read at the end of the depot is answered when there is
-    something, and after ``wait_ms`` in any case."""
+    """Read a depot from ``offset`` on.
+
+    A committed read at the end of the depot is answered when there is something, and after ``wait_ms`` in any
+    case.
+    """
 
     request: int
     group: GroupKey
@@ -161,7 +175,7 @@ class ReadDepot(msgspec.Struct, frozen=True, tag="read_depot", gc=False):
 
 
 class FindOffset(msgspec.Struct, frozen=True, tag="find_offset", gc=False):
-    """Bounds of a depot, and the first offset at or after a time, if one is given."""
+    """Find the bounds of a depot, and the first offset at or after a time, if one is given."""
 
     request: int
     group: GroupKey
@@ -172,7 +186,7 @@ class FindOffset(msgspec.Struct, frozen=True, tag="find_offset", gc=False):
 
 
 class ReadRows(msgspec.Struct, frozen=True, tag="read_rows", gc=False):
-    """Rows of a PState, by their keys, each with the task that it lies on."""
+    """Read rows of a PState, by their keys, each with the task that it lies on."""
 
     request: int
     group: GroupKey
@@ -183,7 +197,7 @@ class ReadRows(msgspec.Struct, frozen=True, tag="read_rows", gc=False):
 
 
 class ScanRows(msgspec.Struct, frozen=True, tag="scan_rows", gc=False):
-    """Rows of a PState in ``[start, end)``, ascending; with ``backwards`` the last one alone."""
+    """Read rows of a PState in ``[start, end)``, ascending; with ``backwards`` the last one alone."""
 
     request: int
     group: GroupKey
@@ -197,7 +211,7 @@ class ScanRows(msgspec.Struct, frozen=True, tag="scan_rows", gc=False):
 
 
 class ScanKeys(msgspec.Struct, frozen=True, tag="scan_keys", gc=False):
-    """What rows in ``[start, end)`` begin with, up to one key after ``depth`` bytes: told, or counted."""
+    """List, or count, what rows in ``[start, end)`` begin with, up to one key after ``depth`` bytes."""
 
     request: int
     group: GroupKey
@@ -212,7 +226,7 @@ class ScanKeys(msgspec.Struct, frozen=True, tag="scan_keys", gc=False):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", gc=False):
-    """Who ran a query under this number no longer waits for it. Not answered."""
+    """The client no longer waits for the query that it ran under this number. Not answered."""
 
     request: int
 
@@ -228,6 +242,8 @@ class Ask(msgspec.Struct, frozen=True, tag="ask", gc=False):
 
 
 class GroupView(msgspec.Struct, frozen=True, gc=False):
+    """A task group as a worker knows it: tasks, replicas, leader and ISR."""
+
     key: GroupKey
     tasks: tuple[TaskId, ...]
     replicas: tuple[WorkerId, ...]
@@ -239,6 +255,8 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Metadata(msgspec.Struct, frozen=True, tag="metadata", gc=False):
+    """The answer to GetMetadata: where workers listen, and who leads which group."""
+
     request: int
     addresses: dict[WorkerId, str]
     groups: tuple[GroupView, ...]
@@ -249,41 +267,45 @@ class StreamResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     topology: str
     results: tuple[tuple[int, bytes], ...]
-    """As JSON; those that returned nothing are left out."""
+    """Results as JSON; records for which nothing was returned are left out."""
     failures: tuple[tuple[int, str], ...]
     is_lost: bool = False
-    """They are processed, but what came of them is not known: the leader that ran them is gone."""
+    """Whether the results are lost: the records are processed, but the leader that ran them is gone."""
 
 
 class Appended(msgspec.Struct, frozen=True, tag="appended", gc=False):
+    """The entry is acknowledged: it is committed, and every read from now on sees it."""
+
     request: int
     offset: Offset | None
     streams: tuple[StreamResult, ...] = ()
-    """If they were waited for."""
+    """What streams made of the records, if they were waited for."""
 
 
 class StepFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call of a hop that failed."""
+
     origin: int
-    """As the caller numbered it."""
+    """The number that the sender gave it."""
     error: str
     traceback: str
 
 
 class StepsRun(msgspec.Struct, frozen=True, tag="steps_run", gc=False):
-    """They have, here and wherever they hopped to, and what they did is applied; except for these."""
+    """The steps have run, also where they hopped to, and are applied; except for those that failed."""
 
     request: int
     failures: tuple[StepFailure, ...]
 
 
 class Taken(msgspec.Struct, frozen=True, tag="taken", gc=False):
-    """It reached who was meant."""
+    """The message reached the leader that it was meant for."""
 
     request: int
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused", gc=False):
-    """Not done, and it has had no effect; most reasons pass."""
+    """The request was not carried out and has had no effect; most reasons pass."""
 
     request: int
     reason: Refusal
@@ -292,20 +314,23 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", gc=False):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown", gc=False):
+    """It is not known whether the request was carried out, or will be."""
+
     request: int
 
 
 class Fault(enum.StrEnum):
-    """What the refusal of a call means to who asked."""
+    """What the refusal of a call means to the caller."""
 
     USAGE = "usage"
-    """Such a thing cannot be asked for."""
+    """The caller asked for something that cannot be."""
     PASSING = "passing"
     """The same call may succeed later."""
     OTHER = "other"
 
     @classmethod
     def of(cls, error: StrettoError) -> Fault:
+        """The fault that stands for an error on the wire."""
         match error:
             case UsageError():
                 return cls.USAGE
@@ -315,12 +340,12 @@ class Fault(enum.StrEnum):
                 return cls.OTHER
 
     def error(self, why: str) -> StrettoError:
-        """The error that it was, as far as who asked can tell."""
+        """The error to raise for the caller, of the class that this fault stands for."""
         return {Fault.USAGE: UsageError, Fault.PASSING: RetriableError}.get(self, StrettoError)(why)
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
-    """It does not work like this: one sentence says why."""
+    """The request cannot be carried out as it is; one sentence says why."""
 
     request: int
     why: str
@@ -328,8 +353,10 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", gc=False):
 
 
 class DepotBatches(msgspec.Struct, frozen=True, tag="depot_batches", gc=False):
-    """Each body is a stored batch; ``bases`` and ``timestamps_ms`` are theirs, in order. ``epoch`` and
-    ``offset`` as in RowValues."""
+    """The answer to ReadDepot: each body is a stored batch.
+
+    ``bases`` and ``timestamps_ms`` are theirs, in order. ``epoch`` and ``offset`` as in RowValues.
+    """
 
     request: int
     start: int
@@ -341,6 +368,8 @@ class DepotBatches(msgspec.Struct, frozen=True, tag="depot_batches", gc=False):
 
 
 class DepotOffsets(msgspec.Struct, frozen=True, tag="depot_offsets", gc=False):
+    """The answer to FindOffset: the bounds of the depot, and what was found."""
+
     request: int
     start: int
     end: int
@@ -350,8 +379,10 @@ class DepotOffsets(msgspec.Struct, frozen=True, tag="depot_offsets", gc=False):
 
 
 class RowValues(msgspec.Struct, frozen=True, tag="row_values", gc=False):
-    """Of the first so many keys, as many as fitted; None where there is no row. Read in ``epoch``, where
-    everything below ``offset`` was applied."""
+    """The answer to ReadRows: values of the first keys, as many as fitted; None where there is no row.
+
+    Read in ``epoch``, where everything below ``offset`` was applied.
+    """
 
     request: int
     values: tuple[bytes | None, ...]
@@ -360,7 +391,10 @@ class RowValues(msgspec.Struct, frozen=True, tag="row_values", gc=False):
 
 
 class RowPage(msgspec.Struct, frozen=True, tag="row_page", gc=False):
-    """``next`` is where to go on; None if there is nothing more. ``epoch`` and ``offset`` as in RowValues."""
+    """A page of rows or keys; ``next`` is where to go on, None if there is nothing more.
+
+    ``epoch`` and ``offset`` as in RowValues.
+    """
 
     request: int
     keys: tuple[bytes, ...]
@@ -372,7 +406,7 @@ class RowPage(msgspec.Struct, frozen=True, tag="row_page", gc=False):
 
 
 class QueryGoesOn(msgspec.Struct, frozen=True, tag="query_goes_on", gc=False):
-    """Not an answer: it shows who runs the query whether somebody is still there to be told."""
+    """Shows the worker that runs a query whether its client is still connected; it answers nothing."""
 
     request: int
 
@@ -384,7 +418,7 @@ class QueryAnswered(msgspec.Struct, frozen=True, tag="query_answered", gc=False)
 
 
 class QueryFailed(msgspec.Struct, frozen=True, tag="query_failed", gc=False):
-    """Its function raised, hung or ended its process; ``traceback`` is its author's own."""
+    """The function of the query raised, hung or ended its process; ``traceback`` is its author's own."""
 
     request: int
     error: str

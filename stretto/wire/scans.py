@@ -14,7 +14,7 @@ import msgspec
 from stretto.vocabulary.decoding import refusing
 
 OFFSET_END = 1 << 62
-"""Beyond every offset of a depot."""
+"""An offset beyond every offset of a depot."""
 
 
 class PinnedGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,15 +29,15 @@ class PinnedGroup(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     worker: str
     address: str
-    """Where its rows are asked for."""
+    """The address at which its rows are asked for."""
     offset: int
-    """Everything below is in it, and nothing else."""
+    """The apply offset: everything below it is in the pinned state, and nothing else."""
     epoch: int
     version: int
-    """Of the module's code, as :class:`~stretto.control.ModuleDescription` tells it."""
+    """Version of the module's code, as :class:`~stretto.control.ModuleDescription` tells it."""
     tasks: tuple[int, ...]
     by_leader: bool = False
-    """The group's leader serves it."""
+    """Whether the group's leader serves it."""
     idle_ms: int = 0
     """How long it lasts when nobody reads or renews it; 0 if that is not known."""
     max_age_ms: int = 0
@@ -45,16 +45,16 @@ class PinnedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Size(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Of one PState or depot on one task."""
+    """Size of one PState or depot on one task."""
 
     rows: int
-    """Of a depot: stored batches."""
+    """Number of rows; of a depot, of stored batches."""
     bytes: int
-    """Of the pages that hold them."""
+    """Bytes of the pages that hold the rows."""
 
 
 class TaskSizes(msgspec.Struct, frozen=True, gc=False):
-    """What a task has, by name; what has no rows is left out."""
+    """Sizes of what a task has, by name; what has no rows is left out."""
 
     pstates: dict[str, Size]
     depots: dict[str, Size]
@@ -64,7 +64,7 @@ class TaskSizes(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadPage(msgspec.Struct, frozen=True, tag="read_page", gc=False):
-    """Rows of a PState from ``start`` on, without that itself if ``after``, and below ``end``."""
+    """Read rows of a PState from ``start`` on, without that itself if ``after``, and below ``end``."""
 
     request: int
     pin: str
@@ -77,6 +77,8 @@ class ReadPage(msgspec.Struct, frozen=True, tag="read_page", gc=False):
 
 
 class FindSplits(msgspec.Struct, frozen=True, tag="find_splits", gc=False):
+    """Find the keys that split the rows of a PState in ``[start, end)`` into parts."""
+
     request: int
     pin: str
     task: int
@@ -87,12 +89,14 @@ class FindSplits(msgspec.Struct, frozen=True, tag="find_splits", gc=False):
 
 
 class FindSizes(msgspec.Struct, frozen=True, tag="find_sizes", gc=False):
+    """Find the sizes of all PStates and depots of a pin."""
+
     request: int
     pin: str
 
 
 class ReadBatches(msgspec.Struct, frozen=True, tag="read_batches", gc=False):
-    """Stored batches of a depot, from the one that holds ``offset``; those that begin below ``end``."""
+    """Read stored batches of a depot, from the one that holds ``offset``; those that begin below ``end``."""
 
     request: int
     pin: str
@@ -104,7 +108,7 @@ class ReadBatches(msgspec.Struct, frozen=True, tag="read_batches", gc=False):
 
 
 class FindBounds(msgspec.Struct, frozen=True, tag="find_bounds", gc=False):
-    """Of a depot; and its first offset at or after a time, if one is given."""
+    """Find the bounds of a depot; and its first offset at or after a time, if one is given."""
 
     request: int
     pin: str
@@ -114,23 +118,25 @@ class FindBounds(msgspec.Struct, frozen=True, tag="find_bounds", gc=False):
 
 
 class Renew(msgspec.Struct, frozen=True, tag="renew", gc=False):
-    """These pins are read, or will be: they last on. Answered with Released, which names those that are
-    gone."""
+    """Keep pins that are read, or will be. Answered with Released, which names those that are gone."""
 
     request: int
     pins: tuple[str, ...]
 
 
 class Release(msgspec.Struct, frozen=True, tag="release", gc=False):
-    """Nobody reads it any more. Answered with Released, whether there was such a pin or not."""
+    """Drop a pin that nobody reads any more. Answered with Released, whether there was such a pin or not."""
 
     request: int
     pin: str
 
 
 class PartRead(msgspec.Struct, frozen=True, tag="part_read", gc=False):
-    """One of the parts that a read of the pin consists of is read to its end. Once all of them are, the pin
-    is kept for about as long as that took, for those that are read again. Answered with Released."""
+    """One of the parts that a read of the pin consists of is read to its end.
+
+    Once all of them are, the pin is kept for about as long as that took, for those that are read again.
+    Answered with Released.
+    """
 
     request: int
     pin: str
@@ -178,7 +184,7 @@ class BoundsFound(msgspec.Struct, frozen=True, tag="bounds_found", gc=False):
 class Released(msgspec.Struct, frozen=True, tag="released", gc=False):
     request: int
     gone: tuple[str, ...] = ()
-    """Of the pins that were to be renewed, those that are not there any more."""
+    """Pins that were to be renewed and are not there any more."""
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost", gc=False):

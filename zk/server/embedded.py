@@ -82,6 +82,8 @@ class ZooKeeperFailed(StrettoError):
 
 
 class PortInUse(ZooKeeperFailed):
+    """Another process listens on the port."""
+
     def __init__(self, port: int) -> None:
         super().__init__(f"port {port} of {HOST} is in use; choose another one with --port")
 
@@ -99,7 +101,7 @@ class QuorumAddress:
 
 
 class EmbeddedZooKeeper:
-    """One server. ``port=0`` takes a free one, anew at each start."""
+    """One ZooKeeper server; ``port=0`` takes a free port, anew at each start."""
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class EmbeddedZooKeeper:
         self.stop()
 
     def start(self, timeout_seconds: float = START_SECONDS) -> None:
-        """Returns when it serves requests."""
+        """Start the server; returns when it serves requests."""
         for _ in range(_PORT_ATTEMPTS):
             self.launch(timeout_seconds)
             try:
@@ -177,7 +179,7 @@ class EmbeddedZooKeeper:
             time.sleep(_POLL_SECONDS)
 
     def mode(self) -> str | None:
-        """``standalone``, ``leader``, ``follower``; None while it does not serve requests."""
+        """``standalone``, ``leader`` or ``follower``; None while the server does not serve requests."""
         for line in four_letter_word(self.port, b"srvr").splitlines():
             name, _, value = line.partition(": ")
             if name == "Mode":
@@ -185,7 +187,7 @@ class EmbeddedZooKeeper:
         return None
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until it ends by itself; True if it did."""
+        """Wait until the server ends by itself; True if it did."""
         if self._process is not None:
             try:
                 self._process.wait(timeout_seconds)
@@ -200,14 +202,14 @@ class EmbeddedZooKeeper:
             self._process.stdin.flush()
 
     def kill(self) -> None:
-        """As a crash would."""
+        """End the JVM as a crash would."""
         if self.is_running:
             self.signal(signal.SIGKILL)
             self.wait(_STOP_SECONDS)
         self._release()
 
     def stop(self) -> None:
-        """Returns when the JVM is gone; harmless if it is not there."""
+        """Stop the server; returns when the JVM is gone. Harmless if it is not there."""
         if self._process is None:
             return
         if self._process.stdin is not None:
@@ -254,7 +256,7 @@ class EmbeddedZooKeeper:
             os.close(lock)
 
     def _prepare_folder(self) -> int:
-        """The descriptor of the lock, which the JVM inherits."""
+        """Lock the folder and write what it holds; returns the lock's descriptor, which the JVM inherits."""
         try:
             data = self.folder / "data"
             private_folder(self.folder)
@@ -311,7 +313,7 @@ class EmbeddedZooKeeper:
 
 
 def _escaped(path: Path) -> str:
-    """For Java's properties format, where a backslash escapes."""
+    """A path in Java's properties format, where a backslash escapes."""
     return str(path.absolute()).replace("\\", "\\\\")
 
 
@@ -347,7 +349,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """A moment ago."""
+    """Whether a port was free a moment ago."""
     try:
         _check_port(port)
     except PortInUse:
@@ -368,7 +370,7 @@ def _check_port(port: int) -> None:
 
 
 def four_letter_word(port: int, word: bytes, timeout_seconds: float = 2.0) -> str:
-    """What the server answers; empty if it does not."""
+    """The server's answer to a four-letter word; empty if it does not answer."""
     answer = b""
     try:
         with socket.create_connection((HOST, port), timeout_seconds) as connection:

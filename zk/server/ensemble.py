@@ -10,11 +10,11 @@ from stretto.errors import StrettoError
 from stretto.zk.server.embedded import HOST, EmbeddedZooKeeper, QuorumAddress, free_ports
 
 _POLL_SECONDS = 0.02
-"""A server says that it serves to who connects, and to nobody else."""
+"""Time between two questions whether a server leads: a server does not tell by itself."""
 
 
 class EmbeddedEnsemble:
-    """Ports are chosen once, so that a restarted server is found where it was."""
+    """Several servers; ports are chosen once, so that a restarted server is found where it was."""
 
     def __init__(self, folder: Path, servers: int = 3, *, tick_ms: int = 200, fsync: bool = True) -> None:
         ports = free_ports(3 * servers)
@@ -39,7 +39,7 @@ class EmbeddedEnsemble:
 
     @property
     def hosts(self) -> str:
-        """The connection string."""
+        """The connection string of all servers."""
         return ",".join(f"{HOST}:{port}" for port in self._clients)
 
     def __enter__(self) -> Self:
@@ -50,7 +50,7 @@ class EmbeddedEnsemble:
         self.stop()
 
     def start(self) -> None:
-        """Returns when all serve requests, hence one leads."""
+        """Start all servers; returns when all serve requests, hence one leads."""
         try:
             for server in self.servers:
                 server.launch()
@@ -65,7 +65,7 @@ class EmbeddedEnsemble:
             server.stop()
 
     def leader(self, timeout_seconds: float = 30.0) -> EmbeddedZooKeeper:
-        """Waits until there is one."""
+        """The server that leads, once there is one. Raises StrettoError after the time-out."""
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
             for server in self.servers:

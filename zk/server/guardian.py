@@ -1,4 +1,4 @@
-"""Runs one program as its only child and makes sure that it does not outlive who asked for it.
+"""Runs one program as its only child and makes sure that it does not outlive the process that asked for it.
 
 Started as a script by :mod:`stretto.zk.server.embedded`, with nothing but the standard library, in an
 interpreter of its own: ``guardian.py PROGRAM ARGUMENT...``. Standard input is the tie to the parent. Each

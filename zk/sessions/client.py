@@ -28,7 +28,10 @@ LOOK_SECONDS = 0.1
 
 
 class _Client(KazooClient):  # type: ignore[misc] # kazoo is published without types
-    """Kazoo keeps what it is asked without a connection for the next one, however long that takes."""
+    """A client whose calls fail at once without a connection.
+
+    Kazoo's own keeps them for the next connection, however long that takes.
+    """
 
     def _call(self, request: Any, async_object: Any) -> Any:
         if self._state == KeeperState.CONNECTING:
@@ -38,7 +41,10 @@ class _Client(KazooClient):  # type: ignore[misc] # kazoo is published without t
 
 
 def new_client(hosts: str, session_timeout_ms: int, credentials: Credentials | None = None) -> KazooClient:
-    """Not connected yet. Connecting, it tries for ever; a call without a connection fails at once."""
+    """A client that is not connected yet.
+
+    Connecting, it tries for ever; a call without a connection fails at once.
+    """
     try:
         return _Client(
             hosts,
@@ -53,7 +59,7 @@ def new_client(hosts: str, session_timeout_ms: int, credentials: Credentials | N
 
 
 def await_connection(client: KazooClient, hosts: str, stop: threading.Event) -> bool:
-    """Until ZooKeeper answers, saying every now and then who does not; False if told to stop first."""
+    """Wait until ZooKeeper answers, with a warning every now and then; False if told to stop first."""
     connected = client.start_async()
     tell_at = time.monotonic() + PATIENCE_SECONDS
     while not connected.wait(LOOK_SECONDS):

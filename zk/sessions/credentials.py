@@ -18,12 +18,14 @@ from stretto.process.private_files import require_private
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
+    """A user and a password of ZooKeeper's digest scheme."""
+
     user: str
     password: str = field(repr=False)
 
     @classmethod
     def load(cls, path: Path) -> Credentials:
-        """From a file of one line, ``user:password``, that nobody but its owner can read."""
+        """Load credentials from a file of one line, ``user:password``, that only its owner can read."""
         require_private(path)
         try:
             user, _, password = path.read_text("utf-8").removesuffix("\n").partition(":")
@@ -35,7 +37,7 @@ class Credentials:
 
 
 def kazoo_options(credentials: Credentials | None) -> dict[str, Any]:
-    """For a client that presents them, and gives what it creates to who has them."""
+    """Options for a client that presents credentials, and lets only these at what it creates."""
     if credentials is None:
         return {}
     user, password = credentials.user, credentials.password
@@ -46,7 +48,7 @@ def kazoo_options(credentials: Credentials | None) -> dict[str, Any]:
 
 
 def refusal(path: str) -> str:
-    """What to tell who is refused."""
+    """The sentence for a process that ZooKeeper refuses a path to."""
     return (
         f"ZooKeeper refuses {path} to this process; "
         "give it the cluster's credentials with --zookeeper-credentials FILE"

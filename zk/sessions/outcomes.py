@@ -25,7 +25,7 @@ log = structlog.get_logger()
 #: The answer was lost, or will not come; the request may have been carried out.
 LOST_ANSWER = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
 
-#: Of operations that are not at fault, in a transaction that failed: those before the culprit, and after.
+#: Results of operations that are not at fault, in a transaction that failed: before the culprit, and after.
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 
 

@@ -72,16 +72,19 @@ class MetastoreUnavailable(RetriableError):
 
 
 class SessionOwner(Protocol):
-    """Called under the lock, on kazoo's threads."""
+    """What a session reports to its owner, under the lock, on kazoo's threads."""
 
     def connected(self, session: Session) -> None:
-        """For the first time or again; whatever was asked before and not answered must be asked anew."""
+        """The session is connected, for the first time or again.
+
+        Whatever was asked before and not answered must be asked anew.
+        """
 
     def failed(self, error: BaseException) -> None:
-        """Something went wrong on one of these threads that should not. Nobody else would notice."""
+        """Something went wrong on one of kazoo's threads that should not. Nobody else would notice."""
 
     def over(self, session: Session) -> None:
-        """It expired. Every request has been answered; nothing more will come of this session."""
+        """The session expired. Every request has been answered; nothing more will come of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +141,7 @@ class _Client(KazooClient):  # type: ignore[misc] # kazoo is published without t
 
 
 class Session:
-    """Opened by :meth:`open`, ended by expiry or :meth:`close`. All else needs the lock."""
+    """A ZooKeeper session, from :meth:`open` to its expiry or :meth:`close`; all else needs the lock."""
 
     def __init__(
         self,
@@ -159,9 +162,9 @@ class Session:
         self._owner = owner
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[_Request, None] = {}
-        #: When something was last heard, or asked when nothing else was.
+        #: When an answer last came, or a request was sent while no other was under way.
         self._heard_at = 0.0
-        #: The latest one made. As long as it waits here, it is a barrier for whatever is asked.
+        #: The latest barrier made. As long as it waits here, it is a barrier for whatever is asked.
         self._barrier = _Barrier(is_sent=True)
         try:
             self._client = _Client(hosts, timeout_ms, credentials)
@@ -172,13 +175,13 @@ class Session:
         self._client.add_listener(self._state_changed)
 
     def open(self) -> None:
-        """Begins to connect, and goes on until it is closed."""
+        """Begin to connect, and go on until the session is closed."""
         with self._lock:
             if not self.is_over:
                 self._client.start_async()
 
     def close(self) -> None:
-        """Ends the session in the ensemble too, if it is reached. Blocks; without the lock."""
+        """End the session, in the ensemble too, if it is reached. Blocks; to be called without the lock."""
         with self._lock:
             self._end()
         try:
@@ -189,7 +192,7 @@ class Session:
 
     @property
     def negotiated_timeout_ms(self) -> Millis:
-        """What the server granted; 0 before the first connection."""
+        """The session time-out that the server granted; 0 before the first connection."""
         return Millis(self._client.negotiated_timeout_ms)
 
     @property
@@ -203,13 +206,13 @@ class Session:
         return int((time.monotonic() - self._heard_at) * 1000) if self._in_flight else 0
 
     def drop_connection(self) -> None:
-        """For who knows that it is dead: kazoo takes whatever it *sends* for a sign of life."""
+        """Break a connection that is known to be dead: kazoo takes whatever it *sends* for a sign of life."""
         self._client.drop_connection()
 
     # Requests.
 
     def submit(self, send: Send, done: Done, *, at_once: bool = False) -> None:
-        """``done`` is called once, immediately if there is no connection."""
+        """Send a request; ``done`` is called once, immediately if there is no connection."""
         if self.is_over:
             done(None, SessionExpiredError())
         elif not self.is_connected:
@@ -223,7 +226,7 @@ class Session:
             self._pump()
 
     def submit_synced(self, send: Send, done: Done) -> None:
-        """A read that sees all that was committed when it was asked for.
+        """Send a read that sees all that was committed when it was asked for.
 
         ZooKeeper's ``sync`` does not promise that: a leader that was deposed and does not know it yet
         answers it too. A *write* only a leader with a quorum can acknowledge, and a session's later
@@ -253,7 +256,7 @@ class Session:
         return barrier
 
     def pulse(self, done: Done) -> None:
-        """The smallest write through the ensemble; it changes nothing and wakes nobody.
+        """Send the smallest write through the ensemble; it changes nothing and wakes nobody.
 
         A transaction of a single check, which also proves that our registration is still there. It goes
         before whatever waits: a lease must not lapse because much is asked.
@@ -332,14 +335,14 @@ class Session:
 
     @contextlib.contextmanager
     def _guarding(self) -> Iterator[None]:
-        """On kazoo's threads, which a broken invariant would end without a word."""
+        """Pass errors to the owner: kazoo's threads would end without a word."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - told to who knows what to do about it
             self._owner.failed(error)
 
     def give_up(self) -> None:
-        """Its registration is gone, so it counts as expired."""
+        """End the session as if it had expired, since its registration is gone."""
         self._lose()
 
     def _lose(self) -> None:

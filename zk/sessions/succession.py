@@ -1,4 +1,4 @@
-"""One session after the other, for as long as whoever needs them lives.
+"""One session after the other, for as long as the process that needs them lives.
 
 What a worker (:mod:`stretto.zk.metastore`) and the other daemons (:mod:`stretto.zk.watches.daemon_session`)
 have in common: a session that expired is followed by a fresh one; one whose server says nothing for too long
@@ -28,7 +28,10 @@ OnFailure: TypeAlias = Callable[[BaseException], None]
 
 
 class Succession(ABC):
-    """Whatever begins with ``_`` and is overridden is called under the lock."""
+    """One session after the other, for a process that needs one for as long as it lives.
+
+    Whatever begins with ``_`` and is overridden is called under the lock.
+    """
 
     def __init__(
         self,
@@ -41,8 +44,10 @@ class Succession(ABC):
         on_failure: OnFailure | None,
         **logged: Any,
     ) -> None:
-        """``thread`` is the name of the one that ticks; ``logged`` goes with every line of the log.
-        ``on_failure`` gets what can never be, from any thread: who needs the sessions must end with it."""
+        """``thread`` names the thread that ticks; ``logged`` goes with every line of the log.
+
+        ``on_failure`` gets a broken invariant, from any thread: the process must end with it.
+        """
         self._hosts = hosts
         self._on_failure = on_failure
         self._session_timeout_ms = session_timeout_ms
@@ -52,9 +57,9 @@ class Succession(ABC):
         #: Guards everything here, and every session. Held for moments only.
         self.lock = threading.RLock()
         self._closing = threading.Event()
-        #: Of this moment; None between two.
+        #: The present session; None between two.
         self._session: Session | None = self._new_session()
-        #: Its registration is there and was told.
+        #: Whether the registration of the present session is there and was reported.
         self._is_registered = False
         self._later: list[Callable[[], None]] = []
         self._silent_since = time.monotonic()
@@ -62,12 +67,12 @@ class Succession(ABC):
         self._ticker = threading.Thread(target=self._tick, name=thread, daemon=True)
 
     def start(self) -> None:
-        """Begins to connect, and goes on until it is closed."""
+        """Begin to connect, and go on until :meth:`close`."""
         present(self._session, "session").open()
         self._ticker.start()
 
     def close(self) -> None:
-        """Ends the session, and its registration with it. Nothing is told any more. Blocks."""
+        """End the session, and its registration with it; nothing is reported any more. Blocks."""
         with self.lock:
             self._closing.set()
             self._is_registered = False
@@ -79,7 +84,7 @@ class Succession(ABC):
                 thread.join()
 
     def again_later(self, again: Callable[[], None]) -> None:
-        """With the next tick, and under the lock, as this call is."""
+        """Run ``again`` with the next tick, under the lock, as this call is."""
         self._later.append(again)
 
     @abstractmethod
@@ -105,7 +110,7 @@ class Succession(ABC):
 
     @abstractmethod
     def _ticked(self, session: Session) -> None:
-        """Time for a sign of life, and for :meth:`_expect_answers`."""
+        """Send a sign of life, and call :meth:`_expect_answers`; called with each tick."""
 
     def _new_session(self) -> Session:
         return Session(
@@ -128,7 +133,10 @@ class Succession(ABC):
         old.close()
 
     def failed(self, error: BaseException) -> None:
-        """An ordinary error is of one znode or one request: all else goes on."""
+        """Log an error; only a broken invariant ends the process.
+
+        An ordinary error is of one znode or one request: all else goes on.
+        """
         self._log.error("metastore_failed", error=repr(error), exc_info=error)
         if not isinstance(error, Exception) and self._on_failure is not None:
             self._on_failure(error)
@@ -149,7 +157,7 @@ class Succession(ABC):
             self._ticked(session)
 
     def _expect_answers(self, session: Session) -> None:
-        """Silence for two thirds of the time-out: try another server while the session still lives."""
+        """Try another server after a silence of two thirds of the time-out, while the session still lives."""
         silent_ms = session.silent_ms
         if session.is_connected and silent_ms * 3 > session.negotiated_timeout_ms * 2:
             self._log.warning("metastore_silent", hosts=self._hosts, silent_ms=silent_ms)

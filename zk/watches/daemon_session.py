@@ -40,7 +40,7 @@ Told: TypeAlias = Callable[[Any], None]
 
 
 class WatchedPath:
-    """One znode's data or children. At most one read is under way, however often it changes."""
+    """A znode whose data or children are followed; one read at a time, however often it changes."""
 
     def __init__(self, view: DaemonSession, path: str, read: Read, told: Told) -> None:
         self._view = view
@@ -48,7 +48,7 @@ class WatchedPath:
         self._read_it = read
         self._told = told
         self._is_followed = True
-        #: Answers to reads with another number are void.
+        #: Number of the latest read; answers to others are void.
         self._number = 0
         self._is_reading = False
         self._changed_meanwhile = False
@@ -59,12 +59,12 @@ class WatchedPath:
             self._view.followed.pop(self, None)
 
     def again(self) -> None:
-        """Tell it once more, as it is now."""
+        """Report the znode once more, as it is now."""
         with self._view.lock:
             self._read()
 
     def restart(self) -> None:
-        """There is a connection (again): the watches of the one before are gone."""
+        """Read and watch again on a new connection: the watches of the one before are gone."""
         self._is_reading = False
         self._read()
 
@@ -123,6 +123,8 @@ class WatchedPath:
 
 
 class DaemonSession(Succession):
+    """A daemon's sessions, its registration under each, and the znodes that it follows."""
+
     def __init__(
         self,
         hosts: str,
@@ -133,7 +135,7 @@ class DaemonSession(Succession):
         credentials: Credentials | None = None,
         on_failure: OnFailure | None = None,
     ) -> None:
-        """``registration`` says where and what to register; ``started`` is told when that is done."""
+        """``registration`` says where and what to register; ``started`` is called when that is done."""
         super().__init__(
             hosts,
             session_timeout_ms=session_timeout_ms,
@@ -161,7 +163,7 @@ class DaemonSession(Succession):
     # What is followed, and what is deleted.
 
     def follow_data(self, path: str, told: Callable[[bytes | None], None]) -> WatchedPath:
-        """None: there is no such znode."""
+        """Report a znode's data once it is known and with every change; None if there is no such znode."""
 
         def read(client: KazooClient, path: str, watch: Callable[[WatchedEvent], None]) -> Any:
             return client.get_async(path, watch=watch)
@@ -169,7 +171,7 @@ class DaemonSession(Succession):
         return self._follow(path, read, lambda value: told(None if value is None else value[0]))
 
     def follow_children(self, path: str, told: Callable[[list[str] | None], None]) -> WatchedPath:
-        """None: there is no such znode."""
+        """Report a znode's children once known and with every change; None if there is no such znode."""
 
         def read(client: KazooClient, path: str, watch: Callable[[WatchedEvent], None]) -> Any:
             return client.get_children_async(path, watch=watch)
@@ -184,7 +186,7 @@ class DaemonSession(Succession):
             return followed
 
     def delete(self, path: str, gone: Callable[[], None]) -> None:
-        """Sent at once if there is a connection, else when there is one; ``gone`` is told when it is."""
+        """Delete a znode, now or with the next connection; ``gone`` is called when it is gone."""
         with self.lock:
             waiting = self._deleting.setdefault(path, [])
             waiting.append(gone)
@@ -204,7 +206,7 @@ class DaemonSession(Succession):
             self.submit(lambda client: client.delete_async(path), answered, at_once=True)
 
     def write(self, path: str, data: bytes) -> None:
-        """Created, or replaced; sent until it is known to be there, or its parent not to be."""
+        """Create or replace a znode; sent until it is known to be there, or its parent not to be."""
         with self.lock:
             self._writing[path] = data
             self._write(path)
@@ -233,12 +235,12 @@ class DaemonSession(Succession):
     # For threads that may wait.
 
     def data(self, path: str) -> bytes | None:
-        """Once, as it is; None: there is no such znode. Raises MetastoreUnavailable."""
+        """A znode's data as it is now; None if there is no such znode. Raises MetastoreUnavailable."""
         value = self._wait_for(lambda client: client.get_async(path))
         return None if value is None else value[0]
 
     def children(self, path: str) -> list[str]:
-        """Once, as they are. Raises MetastoreUnavailable."""
+        """A znode's children as they are now. Raises MetastoreUnavailable."""
         return named(self._wait_for(lambda client: client.get_children_async(path)) or [])
 
     def _wait_for(self, send: Callable[[KazooClient], Any]) -> Any:
@@ -266,7 +268,10 @@ class DaemonSession(Succession):
         *,
         at_once: bool = False,
     ) -> None:
-        """Under the lock. Unanswered without a session: everything is asked again when there is one."""
+        """Send a request, under the lock.
+
+        Without a session it is not answered: everything is asked again when there is one.
+        """
         if self._session is not None:
             self._session.submit(send, done, at_once=at_once)
 
@@ -285,7 +290,7 @@ class DaemonSession(Succession):
             followed.restart()
 
     def _register(self, session: Session) -> None:
-        """Idempotent: done again on every connection until it is known to be there."""
+        """Create the registration, again on every connection until it is known to be there; idempotent."""
         if session is not self._session or self._is_registered:
             return
         path, data = self._registration(session.incarnation)
@@ -305,7 +310,7 @@ class DaemonSession(Succession):
         session.submit(lambda client: client.create_async(path, data, ephemeral=True, makepath=True), created)
 
     def _expired(self) -> None:
-        """All that is followed is read again when there is another."""
+        """Do nothing: all that is followed is read again when there is another session."""
 
     def _ticked(self, session: Session) -> None:
         if session.is_connected:

@@ -29,6 +29,8 @@ Found = Callable[[Workers], None]
 
 
 class WorkerDirectory:
+    """The registrations of all workers; ``found`` gets all of them whenever one comes or goes."""
+
     def __init__(self, asker: Asker, found: Found) -> None:
         self._asker = asker
         self._found = found
@@ -39,11 +41,11 @@ class WorkerDirectory:
             asker, asker.paths.workers, ask=self._ask, found=self._workers_listed, lists=True
         )
         self._listings: dict[WorkerId, WatchedZnode] = {}
-        #: By incarnation, with the zxid of its creation.
+        #: Registrations of each worker by incarnation, with the zxid of their creation.
         self._registered: dict[WorkerId, dict[Incarnation, tuple[int, WorkerRegistration]]] = {}
 
     def restart(self) -> None:
-        """There is a connection (again): the watches of the one before are gone."""
+        """Read and watch again on a new connection: the watches of the one before are gone."""
         self._root.restart()
         for listing in list(self._listings.values()):
             listing.restart()

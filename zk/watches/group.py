@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 
 class Asker(Watcher, Protocol):
-    """What the followers of a worker share."""
+    """What the watches of a worker need of its metastore."""
 
     paths: Paths
 
@@ -44,13 +44,15 @@ class Asker(Watcher, Protocol):
 
 
 class WatchedGroup:
+    """A group's record, and the requests to resign that concern this worker, as it follows them."""
+
     def __init__(self, asker: Asker, group: GroupKey) -> None:
         self.asker = asker
         self.group = group
         self.path = asker.paths.group(group)
         self.resign_path = asker.paths.resign(group)
         self.is_followed = True
-        #: Newest version passed on; -1 in a new session, which passes the record on once more.
+        #: Newest version of the record passed on; -1 in a new session, which passes the record on once more.
         self.told_version = -1
         self._leads = False
         self._resign_number = 0
@@ -62,7 +64,7 @@ class WatchedGroup:
         self._resign_watch = asker.watch(self._resign_fired)
 
     def restart(self, *, new_session: bool) -> None:
-        """There is a connection (again): the watches of the one before are gone."""
+        """Read and watch again on a new connection: the watches of the one before are gone."""
         if new_session:
             self.told_version = -1
             self._resign_told = -1
@@ -120,7 +122,10 @@ class WatchedGroup:
         self.asker.ask(send, tested)
 
     def _resign_read(self, value: Any, error: Exception | None) -> None:
-        """Whatever the error: the watch tells of a change, a new connection begins again."""
+        """Pass a request to resign on.
+
+        Errors need no care: the watch fires with a change, and a new connection begins again.
+        """
         if error is not None or not self._leads or not self.is_followed:
             return
         data, stat = value
@@ -135,11 +140,12 @@ class WatchedGroup:
         self.asker.tell(self.group, Resign(epoch=request.epoch, target=request.target))
 
     def forget_resign(self, epoch: Epoch) -> None:
+        """Delete the request to resign that was meant for this epoch, sooner or later."""
         self._epochs_to_forget.add(epoch)
         self._forget(epoch)
 
     def _forget(self, epoch: Epoch) -> None:
-        """Deletes the request of that epoch, never a newer one that took its place."""
+        """Delete the request of that epoch, never a newer one that took its place."""
 
         def read(value: Any, error: Exception | None) -> None:
             if error is not None:

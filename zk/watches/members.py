@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 
 class MemberSearch:
-    """One search; ``found`` is called once at the most."""
+    """One search for members of an ISR that are alive; ``found`` is called once at the most."""
 
     def __init__(
         self, asker: SyncedAsker, group: GroupKey, found: Callable[[frozenset[Member]], None]

@@ -42,7 +42,7 @@ def _decode(data: bytes, path: str) -> dict[str, Any]:
 
 
 def _decode_checked(data: bytes, path: str) -> dict[str, Any]:
-    """With values that the options may have; names that are not known here stay as they are."""
+    """Decode a level, and check its values; names that are not known here stay as they are."""
     values = _decode(data, path)
     try:
         return {
@@ -52,22 +52,22 @@ def _decode_checked(data: bytes, path: str) -> dict[str, Any]:
         raise ZnodeDamaged(path, str(error)) from None
 
 
-# For who may wait: the conductor, tools and tests.
+# For callers that may wait: the conductor, tools and tests.
 
 
 def set_option(client: KazooClient, paths: Paths, level: Level, name: str, value: object) -> None:
-    """Raises OptionError for a name, a value or a level that cannot be."""
+    """Set an option at a level. Raises OptionError for a name, a value or a level that cannot be."""
     set_options(client, paths, level, {name: value})
 
 
 def set_options(client: KazooClient, paths: Paths, level: Level, wanted: Mapping[str, object]) -> None:
-    """All of them at once."""
+    """Set several options of one level at once."""
     values = {name: parse(name, value, level) for name, value in wanted.items()}
     _change(client, paths, level, lambda known: known | values)
 
 
 def unset_option(client: KazooClient, paths: Paths, level: Level, name: str) -> bool:
-    """False if it was not set at this level."""
+    """Unset an option at a level; False if it was not set there."""
     was_set = False
 
     def without(known: dict[str, Any]) -> dict[str, Any]:
@@ -88,10 +88,10 @@ def begin_module(
     module: str,
     wanted: Mapping[Level, Mapping[str, object]],
 ) -> None:
-    """Add to the transaction that launches a module: it and its parts have these options, and none that a
-    namesake left.
+    """Add the options of a module to the transaction that launches it.
 
-    With the launch or not at all: one that is refused must not change what is set for who has the name.
+    It and its parts have these, and none that a namesake left. With the launch or not at all: a launch that
+    is refused must not change what is set for the module that has the name.
     """
     found = {
         level: msgspec.json.encode(
@@ -134,7 +134,7 @@ def forget_level(client: KazooClient, paths: Paths, level: Level) -> None:
 
 
 def read_all(client: KazooClient, paths: Paths) -> OptionSet:
-    """All that is set, anywhere. Raises ZnodeDamaged."""
+    """All options that are set, at any level. Raises ZnodeDamaged."""
     levels = [CLUSTER]
     for module in _children(client, paths.options_of_modules):
         levels.append(Level.of(module))
@@ -184,7 +184,7 @@ def _change(
 
 
 def _commit(client: KazooClient, paths: Paths, path: str, values: dict[str, Any], version: int) -> bool:
-    """False if somebody else was faster."""
+    """Write the values of a level; False if another process was faster."""
     transaction = client.transaction()
     transaction.set_data(path, msgspec.json.encode(values, order="sorted"), version)
     transaction.set_data(paths.options, b"", -1)
@@ -201,22 +201,24 @@ def _commit(client: KazooClient, paths: Paths, path: str, values: dict[str, Any]
 
 
 class OptionsAsker(Watcher, Protocol):
+    """What a watch of options needs of its worker's metastore."""
+
     paths: Paths
 
     def ask_early(self, send: Send, done: Done) -> None:
-        """Also before there is a registration."""
+        """Send a request, also before there is a registration."""
 
     def ask_early_synced(self, send: Send, done: Done) -> None: ...
 
 
 class WatchedOptions:
-    """What is set for the cluster and one module. Under the asker's lock, as all that follows."""
+    """The options of the cluster and of one module, as a worker follows them, under the asker's lock."""
 
     def __init__(self, asker: OptionsAsker, module: str, told: Callable[[OptionSet], None]) -> None:
         self._asker = asker
         self._module = module
         self._tell = told
-        #: In this session.
+        #: The options reported in this session; None before the first.
         self._told: OptionSet | None = None
         self._reading: _Reading | None = None
         self._changed_meanwhile = False
@@ -225,11 +227,11 @@ class WatchedOptions:
 
     @property
     def is_told(self) -> bool:
-        """In this session."""
+        """Whether options were reported in this session."""
         return self._told is not None
 
     def restart(self, *, new_session: bool) -> None:
-        """There is a connection (again): what was asked and watched before is void."""
+        """Read and watch again on a new connection: what was asked and watched before is void."""
         if new_session:
             self._told = None
         self._reading = None
@@ -286,7 +288,7 @@ class _Reading:
         self._error: Exception | None = None
 
     def start(self, *, synced: bool) -> None:
-        """The watch first, also on what is not there yet: whatever changes from now on is told by it."""
+        """Begin with the watch, also on what is not there yet: it fires with whatever changes from now on."""
         ask = self._asker.ask_early_synced if synced else self._asker.ask_early
         path = self._paths.options
         self._step(lambda client: client.exists_async(path, watch=self._watch), self._watched, ask)

@@ -1,4 +1,4 @@
-"""Records that a worker goes by, such as the spec of its module and its assignment.
+"""Records that a worker has to follow, such as the spec of its module and its assignment.
 
 What decides whether a worker may lead is known before it registers: a session begins with a reading behind a
 write through the ensemble, so that nobody leads by what was replaced while its worker was away. Then each
@@ -19,7 +19,10 @@ from stretto.zk.znodes.records import Record, decode
 
 
 class WatchedRecord(Generic[Record]):
-    """Under the asker's lock. What cannot be read leaves what was known, and begins no session."""
+    """A record that a worker follows, under the asker's lock.
+
+    What cannot be read leaves what was known, and begins no session.
+    """
 
     def __init__(
         self, asker: OptionsAsker, path: str, kind: type[Record], told: Callable[[Record | None], None]
@@ -27,7 +30,7 @@ class WatchedRecord(Generic[Record]):
         """``told`` is called with None if there is no such znode."""
         self._asker = asker
         self._tell = told
-        #: In this session.
+        #: Whether the record was reported in this session.
         self.is_told = False
         self._known: Record | None = None
         self._znode = WatchedZnode(
@@ -40,7 +43,7 @@ class WatchedRecord(Generic[Record]):
         )
 
     def restart(self, *, new_session: bool) -> None:
-        """There is a connection (again): what was asked and watched before is void."""
+        """Read and watch again on a new connection: what was asked and watched before is void."""
         if new_session:
             self.is_told = False
         self._znode.restart()
@@ -57,8 +60,10 @@ class WatchedRecord(Generic[Record]):
 
 
 def follow_assignment(asker: Asker, module: str, told: Callable[[Assignment], None]) -> WatchedZnode:
-    """Begins with :meth:`~stretto.zk.watches.znode.WatchedZnode.restart`. What cannot be read changes
-    nothing."""
+    """Follow a module's assignment; what cannot be read changes nothing.
+
+    It begins with :meth:`~stretto.zk.watches.znode.WatchedZnode.restart`.
+    """
     path = asker.paths.assignment(module)
     newest = -1
 

@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 
 class SyncedAsker(Asker, Protocol):
+    """What the watches of registrations need of their worker's metastore."""
+
     def ask_synced(self, send: Send, done: Done) -> None: ...
 
 
@@ -35,22 +37,25 @@ class _Watched:
     path: str
     watch: Any = None
     interested: dict[GroupKey, None] = field(default_factory=dict)
-    """Told when it is gone. In the order they came, as the others."""
+    """Groups that hear when it is gone, in the order they came, as in the others."""
     unasked: dict[GroupKey, None] = field(default_factory=dict)
-    """Asked for a test, and none has been sent since."""
+    """Groups that asked for a test, and none has been sent since."""
     asked: dict[GroupKey, None] = field(default_factory=dict)
-    """Waiting for the test under way."""
+    """Groups that wait for the test under way."""
     is_asking: bool = False
     changed_meanwhile: bool = False
     number: int = 0
 
 
 class WatchedRegistrations:
+    """The registrations that groups of this worker asked about, with one test and one watch for each."""
+
     def __init__(self, asker: SyncedAsker) -> None:
         self._asker = asker
         self._watched: dict[Registration, _Watched] = {}
 
     def check(self, group: GroupKey, registration: Registration) -> None:
+        """Test a registration for a group, and tell the group when it is gone."""
         watched = self._watched.get(registration)
         if watched is None:
             path = self._asker.paths.registration_of(registration)
@@ -62,6 +67,7 @@ class WatchedRegistrations:
             self._ask(watched)
 
     def forget(self, group: GroupKey) -> None:
+        """Tell a group nothing more of any registration."""
         for watched in list(self._watched.values()):
             for groups in (watched.interested, watched.unasked, watched.asked):
                 groups.pop(group, None)
@@ -69,7 +75,7 @@ class WatchedRegistrations:
                 del self._watched[watched.registration]
 
     def restart(self) -> None:
-        """There is a connection (again): the watches of the one before are gone."""
+        """Test all registrations again on a new connection: the watches of the one before are gone."""
         for watched in list(self._watched.values()):
             watched.is_asking = False
             self._ask(watched)
@@ -90,7 +96,7 @@ class WatchedRegistrations:
         def answered(stat: Any, error: Exception | None) -> None:
             self._answered(watched, number, stat, error)
 
-        # Only who asked is promised the newest state.
+        # Only groups that asked are promised the newest state.
         ask = self._asker.ask_synced if watched.asked else self._asker.ask
         ask(send, answered)
 

@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
+    """A group as its assignment and its record show it."""
+
     key: GroupKey
     tasks: tuple[TaskId, ...]
     replicas: tuple[WorkerId, ...]
@@ -34,14 +36,14 @@ class GroupSeen:
 
 
 Surveyed: TypeAlias = Callable[[list[GroupSeen], bool], None]
-"""What was seen, and whether that is all."""
+"""Takes the groups that were seen, and whether these are all."""
 
 
 class Survey:
-    """``surveyed`` is called once."""
+    """One reading of groups; ``surveyed`` is called once, when it is done."""
 
     def __init__(self, asker: Asker, known: Collection[GroupKey], surveyed: Surveyed) -> None:
-        """Of the groups in ``known`` nothing is read."""
+        """Nothing is read of the groups in ``known``."""
         self._asker = asker
         self._known = frozenset(known)
         self._surveyed = surveyed
@@ -80,7 +82,7 @@ class Survey:
         self._get(self._asker.paths.group(key), GroupRecord, read)
 
     def _get(self, path: str, kind: type[Record], then: Callable[[Record | None], None]) -> None:
-        """``then`` gets None for what is not there; nothing is called for what cannot be read."""
+        """Read a record; ``then`` gets None for what is not there, and nothing for what cannot be read."""
 
         def read(value: Any) -> None:
             then(decode(value[0], kind, path) if value is not None else None)

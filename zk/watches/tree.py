@@ -25,21 +25,23 @@ log = structlog.get_logger()
 BATCH = 256
 """Reads sent before the first answer is awaited."""
 HEARD_SECONDS = 5.0
-"""How long watches that have fired are waited for. They are only slow if the machine is."""
+"""How long to wait for watches that have fired. They are only slow if the machine is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Znode:
+    """A znode as it was last read."""
+
     data: bytes
     version: int
     created: int
-    """Zxid: says who came first."""
+    """Zxid of its creation: says which znode came first."""
     owner: int
-    """The session that it lives as long as; 0 if it outlives all."""
+    """The session that the znode lives as long as; 0 if it outlives all."""
 
 
 class WatchedTree:
-    """Owned by one thread at a time; only the watches come from others."""
+    """A copy of the tree, owned by one thread at a time; only the watches come from others."""
 
     def __init__(self, client: KazooClient, paths: Paths, changed: Callable[[], None]) -> None:
         """``changed`` is called, on kazoo's threads, when there may be something to refresh."""
@@ -47,11 +49,11 @@ class WatchedTree:
         self._paths = paths
         self._changed = changed
         self._lock = threading.Lock()
-        #: (path, whether its children are meant) that must be read.
+        #: Paths that must be read, each with whether its children are meant.
         self._marked: set[tuple[str, bool]] = set()
-        #: No watch is left: kazoo forgets them with the connection, though the session may live on.
+        #: Whether no watch is left: kazoo forgets them with the connection, though the session may live on.
         self._is_blind = True
-        #: Since a refresh last came to its end.
+        #: Whether anything was different since a refresh last came to its end.
         self._is_different = False
         self.data: dict[str, Znode] = {}
         self.children: dict[str, tuple[str, ...]] = {}
@@ -80,8 +82,10 @@ class WatchedTree:
         self._client.remove_listener(self._state_changed)
 
     def refresh(self) -> bool:
-        """Read what may have changed, and what that leads to. True if anything was different, counting what
-        an attempt has read that failed."""
+        """Read what may have changed, and what that leads to; True if anything was different.
+
+        That counts what an attempt has read that failed.
+        """
         self._hear()
         while True:
             with self._lock:
@@ -101,8 +105,11 @@ class WatchedTree:
                 raise
 
     def _hear(self) -> None:
-        """ZooKeeper tells a watch before it answers who made the change, but kazoo tells us on a thread of
-        its own: whoever has the answer already must not find the tree as it was before."""
+        """Wait for the watches that have fired so far.
+
+        ZooKeeper fires a watch before it answers the client that made the change, but kazoo calls us on a
+        thread of its own: a caller that has the answer already must not find the tree as it was before.
+        """
         heard = threading.Event()
         self._client.handler.dispatch_callback(Callback("watch", heard.set, ()))
         heard.wait(HEARD_SECONDS)

@@ -23,14 +23,16 @@ log = structlog.get_logger()
 
 
 class Watcher(Protocol):
+    """What a watched znode needs of the owner of its session."""
+
     def watch(self, fired: Callable[[WatchedEvent], None]) -> Callable[[WatchedEvent], None]:
-        """A watch function that runs ``fired`` under the lock, unless the connection is the reason."""
+        """Make a watch function that runs ``fired`` under the lock, unless the connection is the reason."""
 
     def again_later(self, again: Callable[[], None]) -> None: ...
 
 
 class WatchedZnode:
-    """Under the watcher's lock."""
+    """A znode that is read again after every change, under the watcher's lock."""
 
     def __init__(
         self,
@@ -43,8 +45,10 @@ class WatchedZnode:
         lists: bool = False,
         awaits_creation: bool = False,
     ) -> None:
-        """``found`` is called with what kazoo returns, the names of the children if the znode is one that
-        ``lists``; it may raise ZnodeDamaged."""
+        """``found`` gets what kazoo returns; it may raise ZnodeDamaged.
+
+        With ``lists`` these are the names of the children.
+        """
         self._watcher = watcher
         self._path = path
         self._ask_by = ask
@@ -53,17 +57,17 @@ class WatchedZnode:
         self._lists = lists
         self._awaits_creation = awaits_creation
         self._is_stopped = False
-        #: Answers to questions with another number are void.
+        #: Number of the latest question; answers to others are void.
         self._number = 0
         self._is_asking = False
         self._changed_meanwhile = False
-        #: Why it cannot be read; empty if it can.
+        #: Why the znode cannot be read; empty if it can.
         self.problem = ""
         #: One object: a second watch of the same object on the same path is no second watch.
         self._watch = watcher.watch(lambda _: self.read())
 
     def restart(self) -> None:
-        """There is a connection (again): what was asked and watched before is void."""
+        """Read and watch again on a new connection: what was asked and watched before is void."""
         self._is_asking = False
         self.read()
 
@@ -72,6 +76,7 @@ class WatchedZnode:
         self._number += 1
 
     def read(self) -> None:
+        """Read and watch the znode; if a read is under way, once more after it."""
         if self._is_stopped:
             return
         if self._is_asking:

@@ -33,7 +33,7 @@ class Paths:
 
     @property
     def generations(self) -> str:
-        """Whose version, raised by writing, numbers the groupings of modules: none is ever used again."""
+        """The znode whose version, raised by writing, numbers groupings of modules: none is used again."""
         return f"{self.root}/conductor/generations"
 
     @property
@@ -82,14 +82,14 @@ class Paths:
         return f"{self.module(module)}/assignment"
 
     def remains(self, module: str) -> str:
-        """Below it a znode for each worker, until its data is deleted."""
+        """The parent of a znode for each worker, until the worker's data is deleted."""
         return f"{self.module(module)}/remains"
 
     def remains_of(self, module: str, worker: WorkerId) -> str:
         return f"{self.remains(module)}/{_name(worker)}"
 
     def trials(self, module: str) -> str:
-        """Below it a znode for each node that has tried the code of an update, as long as that lasts."""
+        """The parent of a znode for each node that has tried the code of an update, while that lasts."""
         return f"{self.module(module)}/trials"
 
     def trial(self, module: str, node: str) -> str:
@@ -106,7 +106,7 @@ class Paths:
 
     @property
     def snapshots(self) -> str:
-        """Apart from the modules, which they outlive."""
+        """The snapshots of all modules, apart from the modules, which they outlive."""
         return f"{self.root}/snapshots"
 
     def snapshots_of(self, module: str) -> str:
@@ -117,7 +117,7 @@ class Paths:
 
     @property
     def reads(self) -> str:
-        """What the queries of bulk readers were agreed to read at, by module and plan."""
+        """The moments that queries of bulk readers agreed to read at, by module and plan."""
         return f"{self.root}/reads"
 
     def reads_of(self, module: str) -> str:
@@ -130,12 +130,12 @@ class Paths:
         return f"{self.reads_of_plan(module, plan)}/{query}"
 
     def announced_moment(self, module: str, plan: str, query: int) -> str:
-        """Where it is told that the moment of a query is about to be decided."""
+        """The znode that announces that the moment of a query is about to be decided."""
         return f"{self.read_moment(module, plan, query)}.begun"
 
     @property
     def options(self) -> str:
-        """Written whenever anything below it changes: whoever watches it misses nothing."""
+        """The znode above all options, written whenever one changes: a watch of it misses nothing."""
         return f"{self.root}/options"
 
     @property
@@ -152,7 +152,7 @@ class Paths:
                 return f"{self.options_of_parts(str(module), scope)}/{_name(str(name))}"
 
     def options_of_parts(self, module: str, scope: Scope) -> str:
-        """Of all depots, topologies or PStates of a module."""
+        """The options of all depots, topologies or PStates of a module."""
         return f"{self.options_of_modules}/{_name(module)}/{_PLURALS[scope]}"
 
     # What a copy of the tree has: everything but requests to resign, options and the log of operations.
@@ -162,7 +162,7 @@ class Paths:
         return (f"{self.root}/conductor", self.nodes, self.workers, self.modules)
 
     def lists(self, path: str) -> bool:
-        """Its children matter."""
+        """Whether a copy of the tree has the children of a path."""
         match self._steps(path):
             case ["nodes" | "workers" | "modules" | "conductor"] | ["nodes" | "workers" | "modules", _]:
                 return True
@@ -172,7 +172,7 @@ class Paths:
                 return False
 
     def holds(self, path: str) -> bool:
-        """Its data matter."""
+        """Whether a copy of the tree has the data of a path."""
         match self._steps(path):
             case ["nodes" | "workers", _, _] | ["conductor", "leader" | "drained"] | ["options"]:
                 return True
@@ -190,12 +190,12 @@ class Paths:
 
 
 def named(children: Iterable[str]) -> list[str]:
-    """Of what is found below a znode, all that a process of the cluster can have put there."""
+    """The children of a znode that a process of the cluster can have put there."""
     return [name for name in children if _is_name(name)]
 
 
 def _is_name(name: str) -> bool:
-    """ZooKeeper refuses control characters, and reads '.' and '..' as steps."""
+    """Whether a znode can have a name: ZooKeeper refuses control characters, and '.' and '..' are steps."""
     return name not in {"", ".", "..", "zookeeper"} and name.isprintable() and "/" not in name
 
 

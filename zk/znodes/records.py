@@ -43,13 +43,13 @@ class WorkerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     address: str
     launch: str = ""
-    """Of the process: who started it knows it by this. Empty for one that was started by hand."""
+    """Random word by which the supervisor knows the process; empty for one that was started by hand."""
     members: dict[str, StorageId] = {}
     """The storage id of the replica it holds of each group, by ``str(GroupKey)``."""
     artifact: str = ""
-    """Digest of the code it goes by; that of the module's spec, or an earlier one for a moment."""
+    """Digest of the code it runs; that of the module's spec, or an earlier one for a moment."""
     paused: bool = False
-    """It takes no records, as the module's spec demands."""
+    """Whether it takes no records, as the module's spec demands."""
     dropped: int = 0
     """The latest version of the module whose deletions all its replicas have carried out."""
     closed: int = 0
@@ -69,23 +69,27 @@ class ConductorRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainedNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """Where leadership is disallowed."""
+    """The nodes on which leadership is disallowed."""
 
     nodes: tuple[str, ...] = ()
 
 
 class DestroyedModules(msgspec.Struct, frozen=True, kw_only=True):
-    """What nodes that were away have to delete when they return."""
+    """The modules that nodes which were away have to delete when they return."""
 
     groupings: dict[str, int] = {}
-    """By module, its last grouping: those have ever higher numbers, so whatever has this one or a lower one
-    is of a module that is no more, and a namesake launched later has a higher one."""
+    """The last grouping of each module.
+
+    Groupings have ever higher numbers, so whatever has this one or a lower one is of a module that is no
+    more, and a namesake launched later has a higher one.
+    """
 
     def has(self, module: str, grouping: int) -> bool:
+        """Whether a grouping is of a module that was destroyed."""
         return grouping <= self.groupings.get(module, -1)
 
     def adding(self, module: str, grouping: int, most: int) -> DestroyedModules:
-        """The latest so many."""
+        """These with one more; only the latest ``most`` are kept."""
         all_of = sorted({**self.groupings, module: grouping}.items(), key=lambda each: each[1])
         return DestroyedModules(groupings=dict(all_of[-most:]))
 
@@ -117,7 +121,7 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(data: bytes, kind: type[Record], path: str) -> Record:
-    """What ``path`` holds; raises ZnodeDamaged."""
+    """Decode what the znode at ``path`` holds; raises ZnodeDamaged."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
