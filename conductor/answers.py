@@ -17,6 +17,7 @@ from stretto.wire import messages as wire
 
 
 def metadata(view: View, request: int, module: str | None) -> wire.Metadata:
+    """The task groups with their leaders, and the addresses of workers: what a client routes requests by."""
     groups = tuple(
         wire.GroupView(
             group.plan.key,
@@ -35,6 +36,7 @@ def metadata(view: View, request: int, module: str | None) -> wire.Metadata:
 
 
 def module(view: View, found: Module) -> control.ModuleView:
+    """What people are shown of a module."""
     spec = found.spec
     return control.ModuleView(
         module=found.name,
@@ -120,6 +122,7 @@ def _problems_of_update(view: View, module: Module) -> list[str]:
 
 
 def nodes(view: View) -> tuple[control.NodeView, ...]:
+    """What people are shown of each known node."""
     assigned: Counter[str] = Counter()
     running: Counter[str] = Counter()
     leaders: Counter[str] = Counter()

@@ -36,11 +36,11 @@ from stretto.zk.znodes.records import ResignRequest, encode
 log = structlog.get_logger()
 
 AT_ONCE = 16
-"""Groups that are being handed over at a time."""
+"""Most groups that are being handed over at the same time."""
 SETTLE_SECONDS = 1.0
 """How long leaders and members must have stayed as they are before they are rearranged."""
 GRACE_SECONDS = 5.0
-"""Beyond the time that a leader gives itself to hand over."""
+"""How much longer than a leader gives itself to hand over the conductor waits before it gives up."""
 
 _BALANCED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING, ModuleState.PAUSED)
 _AT_REST = (ModuleState.RUNNING, ModuleState.PAUSED)
@@ -54,7 +54,7 @@ class _Switch:
 
 
 class Balancing:
-    """Of the active conductor."""
+    """Carries out the leadership balance of all modules, for the active conductor."""
 
     def __init__(self, client: KazooClient, paths: Paths, operations: Operations, life: Life) -> None:
         self._client = client
@@ -62,21 +62,22 @@ class Balancing:
         self._operations = operations
         self._life = life
         self._waiting: deque[_Switch] = deque()
-        #: Requested, and when to give up on each.
+        #: Switches that were requested, and when to give up on each.
         self._requested: dict[_Switch, float] = {}
         self._moved = 0
         self._next_at = 0.0
-        #: When what was seen last will have stayed as it is for long enough.
+        #: When the leaders and members seen last will have stayed as they are for long enough.
         self._settled_at = math.inf
         self._seen: object = None
 
     def hurry(self) -> None:
-        """Look at the next turn."""
+        """Look for imbalance in the next turn, without waiting for the interval."""
         self._next_at = 0.0
 
     # Turns.
 
     def advance(self, view: View, options: OptionSet, now: float) -> None:
+        """Take one turn: settle requests, send further ones, and plan anew when it is time to."""
         self._settle(view, now)
         self._request(view, options, now)
         if self._requested or self._waiting:
@@ -120,7 +121,7 @@ class Balancing:
                 self._withdraw(switch)
 
     def _withdraw(self, switch: _Switch) -> None:
-        """Unless somebody has asked for something else meanwhile."""
+        """Delete a request to resign, unless somebody has asked for something else meanwhile."""
         path = self._paths.resign(switch.group)
         with contextlib.suppress(NoNodeError, BadVersionError):
             data, stat = self._client.get(path)
@@ -164,7 +165,7 @@ class Balancing:
         )
 
     def _finish(self, view: View) -> None:
-        """Nothing is under way, also when another conductor began it."""
+        """End the balancing state of modules: nothing is under way, also if another conductor began it."""
         for module in view.modules.values():
             if module.spec.state is ModuleState.LEADERSHIP_BALANCING and self._life.enter(
                 module, ModuleState.RUNNING
@@ -177,6 +178,7 @@ class Balancing:
     # Answers.
 
     def show(self, view: View, module: Module, options: OptionSet) -> control.LeadershipView:
+        """Return how the leaders of a module are spread, and which switches would balance them."""
         found = _plan(view, module)
         before = found.before
         return control.LeadershipView(
@@ -201,13 +203,14 @@ class Balancing:
         )
 
     def ask_for(self, view: View, module: Module, options: OptionSet) -> control.LeadershipView:
-        """Balance now, whatever the threshold."""
+        """Balance a module now, whatever the threshold."""
         if module.spec.state not in _AT_REST:
             raise StrettoError(f"module {module.name} is {module.spec.state}; wait until it is running")
         self._begin(module, _plan(view, module))
         return self.show(view, module, options)
 
     def resign(self, view: View, module: Module, number: int, to: WorkerId) -> Epoch:
+        """Ask the leader of a group to hand over to a worker; returns the epoch that is to end."""
         if not 0 <= number < len(module.groups):
             raise UsageError(f"module {module.name} has groups 0 to {len(module.groups) - 1}, not {number}")
         group = module.groups[number]
@@ -237,7 +240,7 @@ def _encoded(switch: _Switch) -> bytes:
 
 
 def _record(view: View, key: GroupKey) -> GroupRecord | None:
-    """None if there is nothing left to hand over."""
+    """The record of a group; None if there is nothing left to hand over."""
     module = view.modules.get(key.module)
     if module is None or module.spec.state is ModuleState.DESTROYING:
         return None

@@ -32,13 +32,13 @@ from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import DestroyedModules, decode, encode
 
 DESTROYED_MAX = 1_000
-"""So many destroyed modules are remembered for nodes that were away: some 50 KB."""
+"""Number of destroyed modules that are remembered for nodes that were away: some 50 KB."""
 SETTLED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING)
-"""From where a module can be changed."""
+"""States from which a module can be paused."""
 
 
 class Life:
-    """Of the active conductor."""
+    """Takes modules through their states, for the active conductor."""
 
     def __init__(self, client: KazooClient, paths: Paths, operations: Operations) -> None:
         self._client = client
@@ -49,6 +49,7 @@ class Life:
     def update(
         self, module: Module, *, artifact: str, manifest: ModuleManifest, delete: tuple[str, ...]
     ) -> None:
+        """Begin the update of a module to new code."""
         self._updating.begin(module, artifact=artifact, manifest=manifest, delete=delete)
 
     def launch(
@@ -70,7 +71,7 @@ class Life:
         writers: Mapping[str, str] | None = None,
         origin: str = "",
     ) -> None:
-        """Commit to it: from here on supervisors start its workers."""
+        """Create a module in the metastore: from here on supervisors start its workers."""
         if module in view.modules:
             raise UsageError(
                 f"there is a module {module} already; choose another name, or destroy that one first"
@@ -137,7 +138,7 @@ class Life:
         )
 
     def advance(self, view: View, module: Module) -> None:
-        """The next step of its life, if it is time for one."""
+        """Take the next step of a module's life, if it is time for one."""
         match module.spec.state:
             case ModuleState.DESTROYING:
                 self._finish_destruction(view, module)
@@ -155,8 +156,11 @@ class Life:
                 return
 
     def enter(self, module: Module, state: ModuleState) -> bool:
-        """False if somebody else changed it meanwhile. What it was restored from matters no more: every
-        replica of the first hour has it, and who comes later takes what the leader has."""
+        """Set the state of a module; False if somebody else changed it meanwhile.
+
+        What it was restored from matters no more: every replica of the first hour has it, and a later one
+        takes what the leader has.
+        """
         spec = msgspec.structs.replace(module.spec, state=state, restored=None)
         try:
             self._client.set(self._paths.spec(module.name), encode(spec), module.spec_version)
@@ -165,7 +169,7 @@ class Life:
         return True
 
     def pause(self, module: Module) -> None:
-        """Workers hear of it by their watch, or before they register; each says when it goes by it."""
+        """Pause a module. Workers see it by their watch, or before they register; each reports it."""
         if module.spec.is_paused:
             return
         if module.spec.state not in SETTLED:
@@ -186,10 +190,10 @@ class Life:
             raise RetriableError(f"module {module.name} changed meanwhile; try again")
 
     def _create_records(self, view: View, module: Module) -> None:
-        """Of each group whose replicas have all registered their storage ids.
+        """Create the record of each group whose replicas have all registered their storage ids.
 
         Only while a module is launched: then replicas are empty, and equal. A record that is missing later
-        was lost, and nobody but its members can know who had what.
+        was lost, and nobody but its members can know which of them had what.
         """
         wanted: dict[GroupKey, GroupRecord] = {}
         for group in module.groups:
@@ -212,13 +216,16 @@ class Life:
                 answer.get()
 
     def destroy(self, module: Module) -> None:
+        """Begin to destroy a module: supervisors stop its workers and delete their data."""
         if module.spec.state is not ModuleState.DESTROYING:
             self._must_enter(module, ModuleState.DESTROYING)
         self._operations.note("destroy", module.name)
 
     def _finish_destruction(self, view: View, module: Module) -> None:
-        """When no node that is there has a worker or data of it. One that is away deletes its files when it
-        returns: it reads that they are to go."""
+        """Delete a module from the metastore once no node that is there has a worker or data of it.
+
+        A node that is away deletes its files when it returns: it reads that they are to go.
+        """
         nodes = module.assignment.homes
         here = {worker for worker in module.remains if nodes.get(worker) in view.nodes}
         if here or any(worker in view.workers for worker in nodes):
@@ -255,7 +262,10 @@ class Life:
         self._operations.note("destroyed", module.name, f"done; {left}" if away else "done")
 
     def _remember(self, module: Module) -> bool:
-        """So that nodes which were away know what they may delete. False if it is to be tried again."""
+        """Note a destroyed module, so that nodes which were away know what they may delete.
+
+        False if it is to be tried again.
+        """
         destroyed, version = self._destroyed()
         following = module.assignment.next
         last = max(module.assignment.generation, following.generation if following is not None else 0)
@@ -267,7 +277,7 @@ class Life:
         return True
 
     def _destroyed(self) -> tuple[DestroyedModules, int]:
-        """With the version of its znode."""
+        """The destroyed modules that are remembered, with the version of their znode."""
         path = self._paths.destroyed
         self._client.ensure_path(path)
         data, stat = self._client.get(path)

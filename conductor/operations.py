@@ -20,11 +20,11 @@ log = structlog.get_logger()
 
 KEPT = 500
 TRIMMED = 50
-"""How many too many there may be before the oldest go."""
+"""How many operations too many there may be before the oldest go."""
 
 
 class Operations:
-    """Of the active conductor."""
+    """The log of operations in the metastore, written by the active conductor."""
 
     def __init__(self, client: KazooClient, paths: Paths) -> None:
         self._client = client
@@ -32,6 +32,7 @@ class Operations:
         self._written = 0
 
     def note(self, what: str, module: str | None = None, outcome: str = "done") -> None:
+        """Write an operation to the log."""
         log.info("operation", what=what, module=module, outcome=outcome)
         operation = Operation(at_ms=time.time_ns() // 1_000_000, what=what, module=module, outcome=outcome)
         self._client.create(f"{self._folder}/op-", encode(operation), sequence=True, makepath=True)
@@ -45,7 +46,7 @@ class Operations:
                 self._client.delete(f"{self._folder}/{name}")
 
     def newest(self, limit: int, module: str | None, before_ms: int | None = None) -> tuple[Operation, ...]:
-        """In the order they were done."""
+        """The newest operations of a module, or of all for None, in the order they were done."""
         try:
             names = sorted(self._client.get_children(self._folder), reverse=True)
         except NoNodeError:

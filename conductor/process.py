@@ -64,29 +64,37 @@ from stretto.zk.znodes.records import ConductorRegistration, DrainedNodes, Znode
 log = structlog.get_logger()
 
 IDLE_SECONDS = 1.0
-"""A turn at least so often, for what only time brings about."""
+"""Longest time between two turns, for what only time brings about."""
 RETRY_SECONDS = 0.5
 ARTIFACT_SECONDS = 8.0
-"""Who is silent for longer is taken not to have it. As soon as enough have it, nobody else is waited for."""
+"""How long a supervisor may take to say whether it has an artifact; a silent one counts as without it.
+
+As soon as enough have it, no other is waited for.
+"""
 ARTIFACT_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConductorConfig:
+    """Everything that a conductor is started with."""
+
     cluster: str
     zookeeper: str
     address: str = "127.0.0.1:0"
     advertise: str | None = None
-    """Where others reach it, if that is not where it listens."""
+    """Address at which others reach the conductor, if that is not where it listens."""
     root: str = "/stretto"
     key: ClusterKey | None = None
     session_timeout_ms: int = 6_000
     credentials: Credentials | None = None
-    """Of the metastore."""
+    """Credentials for the metastore."""
 
 
 class Conductor:
-    """:meth:`run` is the thread that takes turns. Calls come on others; one lock keeps them apart."""
+    """The process of a conductor: it takes turns, and answers calls.
+
+    :meth:`run` is the thread that takes turns. Calls come on others; one lock keeps them apart.
+    """
 
     def __init__(self, config: ConductorConfig) -> None:
         self._config = config
@@ -112,7 +120,7 @@ class Conductor:
         self._acting = threading.Lock()
         self._mirror: WatchedTree | None = None
         self._view = View()
-        #: The tree was read at least once.
+        #: Whether the tree was read at least once.
         self._has_looked = False
         self._is_first_turn = True
         self._was_active = False
@@ -129,11 +137,12 @@ class Conductor:
             signal.signal(number, lambda *_: self.stop())
 
     def stop(self) -> None:
+        """Let :meth:`run` come to its end; may be called from any thread."""
         self._stop.set()
         self._wake.set()
 
     def run(self) -> None:
-        """Until :meth:`stop`."""
+        """Take turns until :meth:`stop`."""
         serving = threading.Thread(target=self._serve, name="conductor-loop", daemon=True)
         serving.start()
         log.info("conductor_started", address=self.address, zookeeper=self._config.zookeeper)
@@ -153,7 +162,7 @@ class Conductor:
             raise self._failure
 
     def _serve(self) -> None:
-        """Who does not answer must not lead."""
+        """Run the loop that answers calls; if it fails the conductor ends, for a silent one must not lead."""
         try:
             self._loop.run()
         except BaseException as error:  # noqa: BLE001 - raised by the thread that ends the process
@@ -215,7 +224,10 @@ class Conductor:
         self._has_looked = True
 
     def _replace_predecessor(self) -> None:
-        """Where we listen nobody else does: who registered this address is dead, and need not be awaited."""
+        """Delete the registration of a dead conductor at this address, so that it need not be awaited.
+
+        Where we listen nobody else does: the process that registered this address is dead.
+        """
         active, znode = self._view.conductor, self._znode(self._paths.conductor_leader)
         if (
             active is not None
@@ -237,12 +249,15 @@ class Conductor:
         self._look()
 
     def _is_active(self) -> bool:
-        """The registration is our session's: kazoo may have sent it under a later one than we meant."""
+        """Whether the registration of the active conductor is our session's.
+
+        It is compared by session: kazoo may have sent it under a later one than we meant.
+        """
         znode, session = self._znode(self._paths.conductor_leader), self._client.client_id
         return znode is not None and session is not None and znode.owner == session[0]
 
     def _options(self) -> OptionSet:
-        """Every change of an option is a write to the znode above them all."""
+        """The options, read again if they changed: every change is a write to the znode above them all."""
         above = self._znode(self._paths.options)
         version = above.version if above is not None else -1
         if self._options_version != version:
@@ -389,7 +404,7 @@ class Conductor:
         )
 
     def _require_artifact(self, module: str, artifact: str, wanted: int) -> None:
-        """It must outlive the loss of as many nodes as the data does."""
+        """Refuse code that is on too few nodes: it must outlive the loss of as many as the data does."""
         held, silent = self._held(artifact, wanted)
         if held < wanted:
             advice = f"{silent} did not answer; try again" if silent else "upload it again"
@@ -398,7 +413,10 @@ class Conductor:
             )
 
     def _require_code(self, module: str, leaving: str) -> None:
-        """A node that is dead may have been the only one that kept it; from one that lives, others get it."""
+        """Refuse to leave a node if no node that runs has the code of the module.
+
+        A node that is dead may have been the only one that kept it; from one that lives, others get it.
+        """
         artifact = self._view.module(module).spec.artifact
         if artifact and not self._held(artifact, 1)[0]:
             raise StrettoError(
@@ -407,7 +425,7 @@ class Conductor:
             )
 
     def _held(self, artifact: str, wanted: int) -> tuple[int, int]:
-        """On how many nodes it is, counted up to ``wanted``; and how many did not say."""
+        """On how many nodes an artifact is, counted up to ``wanted``; and how many nodes did not say."""
         held = silent = 0
         pool = ThreadPoolExecutor(ARTIFACT_THREADS, "artifact")
         asked = [pool.submit(self._has, node.address, artifact) for node in self._view.nodes.values()]
@@ -421,7 +439,7 @@ class Conductor:
         return held, silent
 
     def _has(self, address: str, digest: str) -> bool | None:
-        """None if it does not say."""
+        """Whether a supervisor has an artifact; None if it does not say."""
         try:
             return ask(self._network, address, control.HasArtifact(digest=digest), timeout=ARTIFACT_SECONDS)
         except StrettoError as error:
@@ -442,7 +460,7 @@ class Conductor:
         self._operations.note(what)
 
     def _level(self, level: control.OptionLevel) -> Level:
-        """Of a module and an object that exist."""
+        """The level that a call names, once it is sure that its module and object exist."""
         if level.module is not None:
             spec = self._view.module(level.module).spec
             if level.depot is not None:
@@ -455,5 +473,5 @@ class Conductor:
 
 
 def _host() -> str:
-    """Where an address is one process's at most: this network, as long as this machine is up."""
+    """Name of the network where an address is one process's at most, for as long as this machine is up."""
     return f"{boot_id()}/{os.readlink('/proc/self/ns/net')}"

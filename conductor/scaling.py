@@ -36,13 +36,13 @@ from stretto.zk.znodes.records import encode
 log = structlog.get_logger()
 
 REGROUPING_SECONDS = 60
-"""Then it is abandoned: as long as it lasts nothing is appended."""
+"""Time after which a regrouping is abandoned: as long as it lasts nothing is appended."""
 SETTLED = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING)
 _CHANGEABLE = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING, ModuleState.SCALING)
 
 
 class Scaling:
-    """Of the active conductor."""
+    """Gives modules that run other replicas or other groups, for the active conductor."""
 
     def __init__(self, client: KazooClient, paths: Paths, operations: Operations) -> None:
         self._client = client
@@ -52,7 +52,7 @@ class Scaling:
     # What people ask for.
 
     def regroup(self, view: View, module: Module, threads: int) -> str:
-        """Another number of threads; returns what is done, in a sentence."""
+        """Give a module another number of threads; returns what is done, in a sentence."""
         if module.spec.state is ModuleState.PAUSED:
             raise StrettoError(
                 f"module {module.name} is paused, and its tasks stay in their groups; "
@@ -81,6 +81,7 @@ class Scaling:
         return what
 
     def abandon(self, module: Module) -> str:
+        """Abandon a change of threads that is under way; returns what is done, in a sentence."""
         if module.assignment.next is None:
             raise UsageError(
                 f"the threads of {module.name} are not being scaled; there is nothing to abandon"
@@ -114,7 +115,7 @@ class Scaling:
         return what
 
     def scale(self, view: View, module: Module, *, workers: int | None, factor: int | None) -> str:
-        """Other numbers of workers and replicas; returns what is done, in a sentence."""
+        """Give a module other numbers of workers and replicas; returns what is done, in a sentence."""
         _check_changeable(module)
         spec = module.spec
         workers = None if workers == spec.workers else workers
@@ -156,6 +157,7 @@ class Scaling:
     # Turns.
 
     def advance(self, view: View, module: Module) -> None:
+        """Take the next step of a change that is under way; forget retired workers whose data is deleted."""
         if module.spec.state is ModuleState.SCALING:
             if module.assignment.next is not None:
                 self._regroup(view, module, module.assignment.next)
@@ -181,7 +183,7 @@ class Scaling:
                 self._client.set(path, encode(after), module.assignment_version)
 
     def _abandon(self, module: Module, why: str) -> bool:
-        """False if something changed meanwhile."""
+        """Drop the next grouping: the module keeps its present one. False if something changed meanwhile."""
         following = module.assignment.next
         if following is None:
             return False
@@ -197,7 +199,7 @@ class Scaling:
         return True
 
     def _switch(self, view: View, module: Module) -> None:
-        """All at once: from here on the present groups are no more, and the next ones elect their leaders."""
+        """Replace the present groups by the next ones, all at once; from then on these elect leaders."""
         after = module.assignment.following
         if after is None:
             return
@@ -234,7 +236,7 @@ class Scaling:
             self._operations.note("scaled: every group has its replicas", module.name, _retired(left))
 
     def _forget_retired(self, module: Module) -> None:
-        """Those whose data is deleted, which their supervisors tell by deleting a znode each."""
+        """Forget retired workers whose data is deleted; supervisors report it by deleting a znode each."""
         left = tuple(placed for placed in module.assignment.retired if placed.worker in module.remains)
         if left == module.assignment.retired:
             return
@@ -268,7 +270,7 @@ def _unclean_epochs(module: Module) -> tuple[int, ...]:
 
 
 def _is_whole(view: View, group: GroupState) -> bool:
-    """Led, with all its replicas in sync and there."""
+    """Whether a group is led, with all its replicas in sync and registered."""
     if group.record is None or not view.is_led(group):
         return False
     members = {member.worker for member in group.record.isr}

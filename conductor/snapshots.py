@@ -24,7 +24,7 @@ FROM = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING, ModuleState.PAUSE
 
 
 class SnapshotRegister:
-    """Of the active conductor."""
+    """The register of snapshots in the metastore, kept by the active conductor."""
 
     def __init__(self, client: KazooClient, paths: Paths, operations: Operations) -> None:
         self._client = client
@@ -32,7 +32,7 @@ class SnapshotRegister:
         self._operations = operations
 
     def all_of(self, module: str | None) -> tuple[SnapshotView, ...]:
-        """Oldest first."""
+        """The snapshots of a module, or of all modules for None, oldest first."""
         modules = self._children(self._paths.snapshots) if module is None else [module]
         found = []
         for each in modules:
@@ -43,6 +43,7 @@ class SnapshotRegister:
         return tuple(sorted(found, key=lambda view: (view.at_ms, view.module, view.name)))
 
     def begin(self, module: Module, name: str, folder: str) -> None:
+        """Note a snapshot as being created; raises UsageError if there is one of that name."""
         if module.spec.state not in FROM:
             raise RetriableError(f"module {module.name} is {module.spec.state}; wait until it is running")
         record = SnapshotRecord(
@@ -58,6 +59,7 @@ class SnapshotRegister:
             ) from None
 
     def finish(self, module: str, name: str, size_bytes: int) -> None:
+        """Note that a snapshot is complete."""
         found = self._read(module, name)
         if found is None:
             raise RetriableError(f"somebody has deleted snapshot {name} of {module} while it was made")

@@ -34,7 +34,7 @@ from stretto.zk.znodes.paths import Paths
 from stretto.zk.znodes.records import encode
 
 TRIAL_SECONDS = 120.0
-"""From its beginning until every node has to have tried the code."""
+"""Time from the beginning of an update until every node has to have tried the code."""
 
 FROM = (ModuleState.RUNNING, ModuleState.LEADERSHIP_BALANCING, ModuleState.PAUSED)
 
@@ -48,7 +48,10 @@ class Trials:
 
 
 def trials(view: View, module: Module, update: Update, now_ms: int) -> Trials:
-    """Nodes that are away with all their workers are not asked: what they start later, they fetch first."""
+    """What the nodes have said of the code of an update: whether it failed, and which have not said anything.
+
+    Nodes that are away with all their workers are not asked: what they start later, they fetch first.
+    """
     nodes = module.assignment.nodes
     concerned = {node for node in nodes.values() if node in view.nodes}
     concerned |= {node for worker, node in nodes.items() if worker in view.workers}
@@ -79,10 +82,10 @@ def going_by_other_code(view: View, module: Module) -> tuple[str, ...]:
 
 
 def carried_out(view: View, module: Module) -> set[str]:
-    """Objects whose deletion is decided in every group: some replica of it has carried it out.
+    """Objects whose deletion is committed in every group: some replica of it has carried it out.
 
-    A worker that is assigned to a group tells nothing of it before it has registered a replica: what it says
-    is of those that it had until then.
+    A worker that is assigned to a group reports nothing of it before it has registered a replica: what it
+    says is of those that it had until then.
     """
 
     def done_in(group: GroupState) -> int:
@@ -95,7 +98,7 @@ def carried_out(view: View, module: Module) -> set[str]:
 
 
 class Updating:
-    """Of the active conductor."""
+    """Takes modules that run to new code, for the active conductor."""
 
     def __init__(self, client: KazooClient, paths: Paths, operations: Operations) -> None:
         self._client = client
@@ -105,7 +108,7 @@ class Updating:
     def begin(
         self, module: Module, *, artifact: str, manifest: ModuleManifest, delete: tuple[str, ...]
     ) -> None:
-        """Refused if the new code cannot go on with what is stored."""
+        """Begin an update; it is refused if the new code cannot go on with what is stored."""
         spec = module.spec
         if spec.state not in FROM:
             raise RetriableError(f"module {module.name} is {spec.state}; wait until it is running")
@@ -147,13 +150,14 @@ class Updating:
         self._operations.note(f"update to version {version}{gone}", module.name)
 
     def forget_deleted(self, view: View, module: Module) -> None:
-        """What is gone everywhere need not be told any more."""
+        """Drop deleted objects from the spec of a module once they are gone everywhere."""
         gone = carried_out(view, module)
         if gone:
             left = {name: version for name, version in module.spec.deleted.items() if name not in gone}
             self._set(module, msgspec.structs.replace(module.spec, deleted=left))
 
     def advance(self, view: View, module: Module) -> None:
+        """Take the next step of an update: switch to the new code, roll back, or finish."""
         spec, update = module.spec, module.spec.update
         if update is None:
             self._set(module, msgspec.structs.replace(spec, state=ModuleState.RUNNING))
@@ -200,7 +204,7 @@ class Updating:
                 self._client.delete(self._paths.trial(module.name, node))
 
     def _set(self, module: Module, spec: ModuleSpec) -> bool:
-        """False if somebody else changed it meanwhile."""
+        """Write the spec of a module; False if somebody else changed it meanwhile."""
         try:
             self._client.set(self._paths.spec(module.name), encode(spec), module.spec_version)
         except (BadVersionError, NoNodeError):

@@ -35,33 +35,39 @@ class UnknownName(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
+    """A task group with its record, as the metastore has it."""
+
     plan: GroupPlan
     record: GroupRecord | None
-    """None until all its replicas have registered."""
+    """Record of the group; None until all its replicas have registered."""
     version: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
+    """A module with its groups, as the metastore has it."""
+
     name: str
     spec: ModuleSpec
     spec_version: int
     assignment: Assignment
     groups: tuple[GroupState, ...]
     remains: tuple[WorkerId, ...]
-    """The workers whose data is on disk somewhere."""
+    """Workers of the module whose data is on disk somewhere."""
     trials: Mapping[str, Trial] = field(default_factory=dict)
-    """What nodes found of the code of an update."""
+    """What each node found of the code of an update."""
     assignment_version: int = 0
 
 
 @dataclass(slots=True)
 class View:
+    """The cluster at one time, as the metastore has it."""
+
     conductor: ConductorRegistration | None = None
     nodes: dict[str, NodeRegistration] = field(default_factory=dict)
-    """Those whose supervisor is registered."""
+    """Nodes whose supervisor is registered, by name."""
     workers: dict[WorkerId, WorkerRegistration] = field(default_factory=dict)
-    """Of several incarnations the one registered last."""
+    """Registered workers; of several incarnations of one, that registered last."""
     incarnations: set[tuple[WorkerId, Incarnation]] = field(default_factory=set)
     modules: dict[str, Module] = field(default_factory=dict)
     drained: frozenset[str] = frozenset()
@@ -74,11 +80,12 @@ class View:
         return named("node", name, self.known_nodes())
 
     def known_nodes(self) -> tuple[str, ...]:
-        """Registered, or named by an assignment, or drained."""
+        """Names of the nodes that are registered, or named by an assignment, or drained."""
         placed = {node for module in self.modules.values() for node in module.assignment.nodes.values()}
         return tuple(sorted({*self.nodes, *placed, *self.drained}))
 
     def node_of(self, worker: WorkerId) -> str | None:
+        """The node on which a worker is placed; None if no assignment names it."""
         for module in self.modules.values():
             node = module.assignment.nodes.get(worker)
             if node is not None:
@@ -93,7 +100,7 @@ class View:
         return counts
 
     def is_led(self, group: GroupState) -> bool:
-        """By an incarnation that is registered."""
+        """Whether the leader of a group is an incarnation that is registered."""
         record = group.record
         return (
             record is not None
@@ -104,13 +111,14 @@ class View:
 
 
 def named(kind: str, name: str, known: Collection[str]) -> str:
-    """``name``, if there is one; raises UnknownName with the nearest that there is."""
+    """Return ``name`` if it is known; raises UnknownName with the nearest name that is."""
     if name in known:
         return name
     raise UnknownName(f"there is no {kind} {name}; {did_you_mean(name, known)}")
 
 
 def read(mirror: WatchedTree, paths: Paths) -> View:
+    """Read the copy of the metastore's tree into a view."""
     return _Reading(mirror, paths).view
 
 

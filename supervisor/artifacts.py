@@ -42,11 +42,11 @@ from stretto.process.private_files import private_folder
 from stretto.vocabulary.types import Buffer
 
 PART_SECONDS_MAX = 24 * 60 * 60
-"""A part that nobody has added to for so long is given up."""
+"""Time after which a part that nobody has added to is given up."""
 UNUSED_SECONDS = 60 * 60
-"""Code that no module uses is kept for so long: somebody may be about to launch it."""
+"""How long code that no module uses is kept: somebody may be about to launch it."""
 SHOWN_DIGITS = 12
-"""Of a digest, in sentences."""
+"""Digits of a digest that are shown in sentences."""
 
 log = structlog.get_logger()
 
@@ -56,7 +56,10 @@ ArtifactCall: TypeAlias = (
 
 
 class ArtifactStore:
-    """Its folder is its own. All methods are safe from any thread, and may wait for the disk."""
+    """The archives of module code that a node keeps, in a folder of its own.
+
+    All methods are safe from any thread, and may wait for the disk.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,15 +67,15 @@ class ArtifactStore:
         self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         #: Files whose digest was right, as (inode, size, time of change): checked again if one differs.
         self._verified: dict[str, tuple[int, int, int]] = {}
-        #: When somebody last wanted it. Not remembered over restarts: then it counts from the first sweep.
+        #: When each was last asked for. Not remembered over restarts: then it counts from the first sweep.
         self._asked_at: dict[str, float] = {}
-        #: Whose unpacked folder was found or made right by this process.
+        #: Digests whose unpacked folder was found or made right by this process.
         self._unpacked: set[str] = set()
         private_folder(folder)
         self._tidy()
 
     def sweep(self, used: Collection[str], *, unused_seconds: float = UNUSED_SECONDS) -> list[str]:
-        """Delete what no module uses and nobody has asked for in that time; returns the digests."""
+        """Delete code that no module uses and nobody has asked for in that time; returns the digests."""
         gone = []
         for path in sorted(self._folder.glob("*.zip")):
             digest = path.stem
@@ -92,18 +95,18 @@ class ArtifactStore:
         return gone
 
     def has(self, digest: str) -> bool:
-        """Whether it is here, whole and undamaged."""
+        """Whether an artifact is here, whole and undamaged."""
         with self._locked(digest):
             return self._is_whole(digest)
 
     def held(self, digest: str) -> int:
-        """How many bytes of it are here, from its beginning."""
+        """How many bytes of an artifact are here, from its beginning."""
         with self._locked(digest):
             path = self._whole(digest) if self._is_whole(digest) else self._part(digest)
             return path.stat().st_size if path.exists() else 0
 
     def put(self, digest: str, offset: int, size: int, piece: Buffer) -> bool:
-        """Keep a piece of an artifact of ``size`` bytes; True once it is whole.
+        """Keep a piece of an artifact of ``size`` bytes; True once the artifact is whole.
 
         Raises PeerError, and forgets the part, if all of it is there and is something else.
         """
@@ -134,7 +137,7 @@ class ArtifactStore:
             return True
 
     def get(self, digest: str, offset: int) -> tuple[int, bytes]:
-        """The size of the whole, and a piece of it."""
+        """The size of a whole artifact, and a piece of it."""
         with self._locked(digest):
             if not self._is_whole(digest):
                 raise StrettoError(f"artifact {_short(digest)} is not here; upload it")
@@ -145,14 +148,14 @@ class ArtifactStore:
                 return size, os.pread(file.fileno(), PIECE_BYTES, offset)
 
     def file(self, digest: str) -> Path:
-        """The archive itself."""
+        """The archive of an artifact."""
         with self._locked(digest):
             if not self._is_whole(digest):
                 raise StrettoError(f"artifact {_short(digest)} is not here; upload it")
             return self._whole(digest)
 
     def path(self, digest: str) -> Path:
-        """The folder it is unpacked in, for who imports it."""
+        """The folder that an artifact is unpacked in, to be imported from there."""
         with self._locked(digest):
             if not self._is_whole(digest):
                 raise StrettoError(f"artifact {_short(digest)} is not here; upload it")
@@ -170,7 +173,7 @@ class ArtifactStore:
             return folder
 
     def fetch(self, network: Network, digest: str, addresses: Sequence[str]) -> None:
-        """Get it from the first of these supervisors that has it; returns at once if it is here."""
+        """Get an artifact from the first of these supervisors that has it; returns at once if it is here."""
         if self.has(digest):
             return
         reasons = []
@@ -194,7 +197,7 @@ class ArtifactStore:
         raise RetriableError(f"artifact {_short(digest)} cannot be fetched ({tried}); upload it again")
 
     def handle(self, call: ArtifactCall, bodies: Sequence[memoryview]) -> object:
-        """Answers for a supervisor's :class:`~stretto.network.service.Service`."""
+        """Answer calls about artifacts for a supervisor's :class:`~stretto.network.service.Service`."""
         match call:
             case control.HasArtifact(digest=digest):
                 return self.has(digest)
@@ -211,7 +214,10 @@ class ArtifactStore:
                 assert_never(call)
 
     def _copy(self, network: Network, digest: str, address: str) -> None:
-        """The first piece is asked for in any case: with it comes the size, by which a part is judged."""
+        """Copy an artifact from a supervisor, going on after the part that is here.
+
+        The first piece is asked for in any case: with it comes the size, by which a part is judged.
+        """
         offset, held = 0, self.held(digest)
         while True:
             call = control.GetArtifact(digest=digest, offset=offset)
@@ -270,7 +276,7 @@ class ArtifactStore:
         log.error("artifact_damaged", digest=digest, moved=str(aside))
 
     def _tidy(self) -> None:
-        """What an earlier process left unfinished, and nobody will finish."""
+        """Delete what an earlier process left unfinished, and nobody will finish."""
         for path in self._folder.glob("*.unpacking"):
             shutil.rmtree(path, ignore_errors=True)
         for path in self._folder.glob("*.part"):

@@ -37,9 +37,9 @@ from stretto.vocabulary.types import Millis, WorkerId
 log = structlog.get_logger()
 
 PATIENCE_MS = 20_000
-"""From SIGTERM to SIGKILL."""
+"""Time from SIGTERM to SIGKILL."""
 STARTING_SECONDS = 1.0
-"""From a fork to a command line, with room for a machine that is busy."""
+"""Time from a fork to a command line, with room for a machine that is busy."""
 UNBURIED_MAX = 64
 LOG_BYTES_MAX = 64 * 1024 * 1024
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -53,14 +53,14 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerId
     module: str
     launch: str
-    """Empty once it is dead and buried, if earlier ones are not."""
+    """Launch of the process; empty once it is dead and buried, if earlier ones are not."""
     boot: str
     namespace: str
-    """Of pids."""
+    """Namespace of pids that the process is in."""
     pid: int = 0
-    """0: about to be started."""
+    """Pid of the process; 0 if it is about to be started."""
     start_time: int = 0
-    """In clock ticks since boot, as the kernel counts it."""
+    """When the process started, in clock ticks since boot, as the kernel counts it."""
     unburied: tuple[str, ...] = ()
     """Earlier launches that are dead, and may still be registered."""
 
@@ -76,10 +76,11 @@ class Child:
     pidfd: int
     started_ms: Millis
     process: subprocess.Popen[bytes] | None
-    """None for one that an earlier supervisor started: the kernel tells its exit code to others."""
+    """Handle of the process; None if an earlier supervisor started it, and its exit code goes to others."""
     is_stopping: bool = False
 
     def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, unless it is dead."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
 
@@ -93,10 +94,10 @@ class Dead:
 
 
 class Children:
-    """All methods are the loop's."""
+    """The processes of the workers of a node; all methods run on the loop's thread."""
 
     def __init__(self, loop: Loop, folder: Path, exited: Callable[[Child, str], None]) -> None:
-        """``exited`` hears of every death first of all, and how it was: "exit code 3", "signal SIGKILL"."""
+        """Call ``exited`` at every death, first of all, with how it was: "exit code 3", "signal SIGKILL"."""
         self._loop = loop
         self._folder = folder
         self._exited = exited
@@ -111,7 +112,7 @@ class Children:
     def start(
         self, worker: WorkerId, module: str, launch: str, command: Sequence[str], log_path: Path
     ) -> Child:
-        """Raises OSError if the machine has no room for another process."""
+        """Start the process of a worker; raises OSError if the machine has no room for another."""
         before = self._files.get(worker)
         unburied = (*before.unburied, before.launch) if before is not None else ()
         # Older ones belong to sessions that have expired meanwhile.
@@ -163,7 +164,7 @@ class Children:
     # Stopping.
 
     def stop(self, child: Child) -> None:
-        """SIGTERM; SIGKILL if it takes too long."""
+        """Send SIGTERM to a process, and SIGKILL if it takes too long."""
         if not child.is_stopping:
             child.is_stopping = True
             child.signal(signal.SIGTERM)
@@ -175,7 +176,7 @@ class Children:
             child.signal(signal.SIGKILL)
 
     def let_go(self) -> None:
-        """Watch no longer whoever is alive."""
+        """Stop watching the processes that are alive."""
         for child in self.alive.values():
             self._loop.unregister(child.pidfd)
             os.close(child.pidfd)
@@ -184,7 +185,7 @@ class Children:
     # After a crash of the supervisor.
 
     def recover(self) -> tuple[list[Child], list[Dead]]:
-        """Whom earlier supervisors started: those who live are ours again, the others are proven dead."""
+        """Find what earlier supervisors started: the living are ours again, the others are proven dead."""
         adopted: list[Child] = []
         dead: list[Dead] = []
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
@@ -209,7 +210,7 @@ class Children:
         return adopted, dead
 
     def _find(self, file: RunFile) -> tuple[Child | None, bool]:
-        """The process, if it lives; whether it is proven dead, if not."""
+        """The process of a run file, if it lives; and whether it is proven dead, if not."""
         if file.boot != self._boot:
             return None, True
         if file.namespace != self._namespace:
@@ -231,7 +232,7 @@ class Children:
         return Child(file.worker, file.module, file.launch, pid, pidfd, started_ms, None), False
 
     def buried(self, worker: WorkerId, launch: str) -> None:
-        """No registration of that launch is left, or none will be looked for: nothing to remember."""
+        """Forget a launch: no registration of it is left, or none will be looked for."""
         file = self._files.get(worker)
         if file is None:
             return
@@ -262,7 +263,7 @@ class Children:
 
 
 def read_run_files(folder: Path) -> dict[WorkerId, RunFile]:
-    """As they are now, for who watches from another process."""
+    """Read the run files as they are now, to watch the workers from another process."""
     found = {}
     for path in folder.glob(f"*{_SUFFIX}"):
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
@@ -298,7 +299,10 @@ def _open(pid: int) -> int | None:
 
 
 def _start_time(pid: int) -> int | None:
-    """Field 22 of its stat; the name before it may contain anything, parentheses too."""
+    """When a process started, in clock ticks since boot; None if it is dead.
+
+    It is field 22 of its stat; the name before it may contain anything, parentheses too.
+    """
     try:
         return int((_PROC / str(pid) / "stat").read_text("ascii", "replace").rpartition(")")[2].split()[19])
     except (FileNotFoundError, ProcessLookupError):
@@ -306,7 +310,7 @@ def _start_time(pid: int) -> int | None:
 
 
 def _pid_of(launch: str) -> int:
-    """Of the process that was started with this launch, whether or not it is a worker yet; 0 if none is.
+    """Pid of the process that was started with this launch, whether or not it is a worker yet; 0 if none is.
 
     It is looked for until it must show its command line: a process whose supervisor was killed while it was
     being started still has that of the supervisor, or for a moment none.
@@ -341,9 +345,10 @@ def _rotate(path: Path) -> None:
 
 
 def bound_logs(folder: Path) -> None:
-    """The same for logs that are being appended to; what is written meanwhile is lost. Waits for the disk.
+    """Cut logs that are too long and are being appended to; what is written meanwhile is lost.
 
-    Where there is no room to keep what is old, it goes: a module that prints must not cost others their disk.
+    Waits for the disk. Where there is no room to keep what is old, it goes: a module that prints must not
+    cost others their disk.
     """
     for path in folder.glob("*.log"):
         with contextlib.suppress(OSError):

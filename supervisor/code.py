@@ -29,7 +29,10 @@ RETRY = Backoff(first_ms=500, most_ms=10_000)
 
 
 class ModuleCode:
-    """All methods are the loop's, except what says otherwise."""
+    """The code of modules on this node, fetched from other nodes where it is missing.
+
+    All methods run on the loop's thread, except what says otherwise.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class ModuleCode:
         key: ClusterKey | None,
         changed: Callable[[], None],
     ) -> None:
-        """``changed`` is called when something has come that was missing."""
+        """Call ``changed`` when code has come that was missing."""
         self.store = ArtifactStore(folder)
         self._loop = loop
         self._view = view
@@ -50,26 +53,26 @@ class ModuleCode:
         self._node = node
         self._key = key
         self._changed = changed
-        #: Unpacked. No code at all: modules whose assignment was made by hand.
+        #: Digests of unpacked code; the empty one stands for modules whose assignment was made by hand.
         self._here = {""}
-        #: Being looked for, and when again if that fails.
+        #: Digests that are being looked for, and when to try again if that fails.
         self._missing: dict[str, Backoff] = {}
         self._is_closed = False
         self._pool = ThreadPoolExecutor(1, "code")
 
     def is_here(self, digest: str) -> bool:
-        """If it is not, it is being fetched from now on."""
+        """Whether code is on this node; if it is not, it is being fetched from now on."""
         if digest not in self._here and digest not in self._missing:
             self._missing[digest] = RETRY
             self._pool.submit(self._get, digest)
         return digest in self._here
 
     def sweep(self, used: Collection[str]) -> None:
-        """Let go of code that no module of the cluster uses, after a while."""
+        """Delete code that no module of the cluster uses, after a while."""
         self._pool.submit(self._sweep, frozenset(used))
 
     def _sweep(self, used: frozenset[str]) -> None:
-        """On the thread."""
+        """Delete unused code; runs on the thread of the pool."""
         try:
             gone = self.store.sweep(used)
         except OSError as error:
@@ -82,7 +85,7 @@ class ModuleCode:
         self._pool.shutdown(cancel_futures=True)
 
     def _get(self, digest: str) -> None:
-        """On the thread."""
+        """Fetch code and unpack it; runs on the thread of the pool."""
         try:
             if not self.store.has(digest):
                 self._fetch(digest)
@@ -102,7 +105,7 @@ class ModuleCode:
             network.close()
 
     def _others(self) -> list[str]:
-        """Supervisors of the other nodes."""
+        """Addresses of the supervisors of the other nodes."""
         paths = self._paths
         addresses = []
         for node in self._view.children(paths.nodes):

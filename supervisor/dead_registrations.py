@@ -30,7 +30,7 @@ class _Registered:
 
     followed: WatchedPath | None = None
     launch: str | None = None
-    """None until it is read."""
+    """Launch that the registration carries; None until it is read."""
     is_deleting: bool = False
 
 
@@ -39,14 +39,14 @@ class _Watched:
     worker: WorkerId
     followed: WatchedPath | None = None
     registered: dict[str, _Registered] = field(default_factory=dict)
-    """By path."""
+    """Registrations that are there, by path."""
     dead: dict[str, int] = field(default_factory=dict)
-    """Launches, and which telling of the registrations can show that none is left; 0 once one has.
+    """Dead launches, each with the number of the listing that can show that none is left; 0 once one has.
 
-    Remembered beyond that, for registrations that come late.
+    A launch is remembered beyond that, for registrations that come late.
     """
     listed: int = 0
-    """How often the registrations were told."""
+    """How often the registrations were listed."""
 
     @property
     def is_done(self) -> bool:
@@ -54,26 +54,27 @@ class _Watched:
 
 
 class Burials:
-    """All methods are the loop's."""
+    """Deletes the registrations of workers that are proven dead; all methods run on the loop's thread."""
 
     def __init__(
         self, loop: Loop, view: DaemonSession, paths: Paths, buried: Callable[[WorkerId, str], None]
     ) -> None:
-        """``buried`` is told when no registration of a dead launch is left."""
+        """Call ``buried`` when no registration of a dead launch is left."""
         self._loop = loop
         self._view = view
         self._paths = paths
         self._buried = buried
         self._watched: dict[WorkerId, _Watched] = {}
-        #: Where each registered last. Replaced, never changed: other threads read it.
+        #: Address at which each worker registered last. Replaced, never changed: other threads read it.
         self.addresses: dict[WorkerId, str] = {}
 
     @property
     def is_done(self) -> bool:
+        """Whether no registration of any dead launch is left."""
         return all(watched.is_done for watched in self._watched.values())
 
     def watch(self, worker: WorkerId) -> None:
-        """Know its registrations, from now on."""
+        """Follow the registrations of a worker, from now on."""
         if worker not in self._watched:
             watched = self._watched[worker] = _Watched(worker)
 
@@ -83,7 +84,7 @@ class Burials:
             watched.followed = self._view.follow_children(self._paths.worker(worker), told)
 
     def unwatch(self, worker: WorkerId) -> None:
-        """Not before all its launches are buried."""
+        """Stop following the registrations of a worker, but not before all its launches are buried."""
         watched = self._watched.get(worker)
         if watched is not None and watched.is_done:
             del self._watched[worker]
@@ -93,7 +94,7 @@ class Burials:
                     followed.stop()
 
     def died(self, worker: WorkerId, launch: str) -> None:
-        """There is proof."""
+        """Delete the registrations of a launch that is proven dead."""
         self.watch(worker)
         watched = self._watched[worker]
         watched.dead[launch] = watched.listed + 1

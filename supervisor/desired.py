@@ -26,13 +26,15 @@ log = structlog.get_logger()
 
 
 class Fate(enum.Enum):
+    """What the metastore wants of a worker."""
+
     RUN = "run"
     KEEP = "keep"
-    """Unknown: neither started nor stopped."""
+    """It is not known what is wanted: the worker is neither started nor stopped."""
     LEAVE = "leave"
-    """To be stopped; its data stays."""
+    """The worker is to be stopped; its data stays."""
     DESTROY = "destroy"
-    """To be stopped, and its data deleted."""
+    """The worker is to be stopped, and its data deleted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +52,7 @@ class _Module:
 
 
 class Desired:
-    """All methods are the loop's."""
+    """The workers that the metastore wants on this node; all methods run on the loop's thread."""
 
     def __init__(
         self, loop: Loop, view: DaemonSession, paths: Paths, node: str, changed: Callable[[], None]
@@ -65,6 +67,7 @@ class Desired:
         self._destroyed: DestroyedModules | None = None
 
     def start(self) -> None:
+        """Begin to follow the modules of the cluster."""
         self._view.follow_children(
             self._paths.modules, lambda names: self._loop.call_soon(self._listed, names or [])
         )
@@ -73,6 +76,7 @@ class Desired:
         )
 
     def fate(self, worker: WorkerId, module: str) -> Fate:
+        """What the metastore wants of a worker, as far as it is known."""
         if not self._is_listed:
             return Fate.KEEP
         known = self._modules.get(module)
@@ -102,7 +106,7 @@ class Desired:
 
     @property
     def is_known(self) -> bool:
-        """Everything was read at least once."""
+        """Whether everything was read at least once."""
         return self._is_listed and all(module.is_known for module in self._modules.values())
 
     @property
@@ -110,7 +114,10 @@ class Desired:
         return self._destroyed is not None and bool(self._destroyed.groupings)
 
     def is_destroyed(self, module: str, grouping: int) -> bool:
-        """A replica of this grouping is of a module that is no more. To be believed only if all is known."""
+        """Whether a replica of this grouping is of a module that is no more.
+
+        To be believed only if all is known.
+        """
         if self._destroyed is None or not self._destroyed.has(module, grouping):
             return False
         namesake = self._modules.get(module)
@@ -126,14 +133,16 @@ class Desired:
         return known.spec.artifact if known is not None and known.spec is not None else ""
 
     def artifacts(self) -> set[str]:
-        """Digests of all code that any module of the cluster uses, or is about to; to be believed only if all
-        is known."""
+        """Digests of all code that any module of the cluster uses, or is about to.
+
+        To be believed only if all is known.
+        """
         specs = [module.spec for module in self._modules.values() if module.spec is not None]
         coming = [spec.update.next.artifact for spec in specs if spec.update is not None]
         return {*(spec.artifact for spec in specs), *coming}
 
     def updates(self) -> list[tuple[str, Update]]:
-        """Those whose code is to be tried here: of modules that have a worker on this node."""
+        """Updates whose code is to be tried here: those of modules that have a worker on this node."""
         return [
             (module.name, module.spec.update)
             for module in self._modules.values()

@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 class Namesakes:
-    """All methods are the loop's."""
+    """Other supervisors that have the name of this node; all methods run on the loop's thread."""
 
     def __init__(
         self,
@@ -41,17 +41,20 @@ class Namesakes:
         self._changed = changed
         self._is_started = False
         self._is_listed = False
-        #: By path; the folder is None until it is read.
+        #: Registrations under this name, by path; the folder is None until it is read.
         self._registered: dict[str, tuple[WatchedPath, str | None]] = {}
 
     @property
     def are_none(self) -> bool:
-        """As far as it is known that there are none."""
+        """Whether it is known that no other supervisor has this name."""
         folders = {folder for _, folder in self._registered.values()}
         return self._is_listed and folders <= {self._folder}
 
     def start(self) -> None:
-        """Once our own registration is there: of two that start together, one at least sees the other."""
+        """Begin to look for other supervisors, once our own registration is there.
+
+        So of two that start together, one at least sees the other.
+        """
         if not self._is_started:
             self._is_started = True
             self._view.follow_children(

@@ -56,44 +56,46 @@ log = structlog.get_logger()
 
 RESTART = Backoff(first_ms=500, most_ms=30_000, at_once=1)
 LIFE_MS = 60_000
-"""A worker that lived so long starts again at once, as if it had never failed."""
+"""How long a worker must have lived to start again at once, as if it had never failed."""
 SWEEP_MS = 10 * 60 * 1_000
 """How often code that no module uses is looked for."""
 LOGS_MS = 60 * 1_000
 """How often logs that have grown too long are looked for."""
 UNFINISHED = (DELETING, PREPARING)
-"""Folders beside replicas that are none, or none yet."""
+"""Prefixes of folders beside replicas that are no replicas, or none yet."""
 FAREWELL_MS = 2_000
-"""For the registrations of those who were killed, when the supervisor itself stops."""
+"""Time to delete the registrations of killed workers when the supervisor itself stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorConfig:
+    """Everything that a supervisor is started with."""
+
     node: str
     cluster: str
     zookeeper: str
     data_dir: Path
     address: str = "127.0.0.1:0"
     advertise: str | None = None
-    """Where others reach it and its workers, if that is not where they listen."""
+    """Address at which others reach the supervisor and its workers, if that is not where they listen."""
     root: str = "/stretto"
     key_file: Path | None = None
     credentials_file: Path | None = None
-    """Of the credentials of the metastore; its workers read it too."""
+    """File with the credentials for the metastore; the workers read it too."""
     labels: dict[str, str] = field(default_factory=dict)
     session_timeout_ms: int = 10_000
     config_file: Path | None = None
-    """What else its workers go by: what is not given here, they read there."""
+    """Configuration file of the workers: what is not given here, they read there."""
 
 
 class _Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose the data folder is."""
+    """The node and the cluster that a data folder belongs to."""
 
     version: int = 1
     cluster: str
     node: str
     folder: str
-    """A random word that stands for it."""
+    """Random word that stands for the folder."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,12 +105,12 @@ class _Post:
     worker: WorkerId
     module: str
     backoff: Backoff = RESTART
-    """Since it last lived long enough."""
+    """Delay of the next start, which grows until the worker has lived long enough."""
     not_before: Millis = Millis(0)
-    """When it may start again."""
+    """When the worker may start again."""
 
     def back_off(self, now: Millis) -> int:
-        """Until the next start: nothing after the first failure, then twice as long each time."""
+        """Delay the next start: not at all after the first failure, then twice as long each time."""
         wait_ms = self.backoff.delay_ms
         self.backoff = self.backoff.next()
         self.not_before = Millis(now + wait_ms)
@@ -116,7 +118,10 @@ class _Post:
 
 
 class Supervisor:
-    """Everything here runs on the loop's thread, except what says otherwise."""
+    """The process of a supervisor: it makes the workers of its node what the metastore wants.
+
+    Everything here runs on the loop's thread, except what says otherwise.
+    """
 
     def __init__(self, config: SupervisorConfig) -> None:
         self.config = config
@@ -164,15 +169,15 @@ class Supervisor:
         self._namesakes = Namesakes(
             self.loop, self._view, paths, node=config.node, folder=owner.folder, changed=self._reconcile
         )
-        #: Nobody else runs the workers of this node.
+        #: Whether it is known that nobody else runs the workers of this node.
         self._is_ours = False
         self._folder = owner.folder
         self._posts: dict[WorkerId, _Post] = {}
         #: Workers whose data is deleted, as long as that is what is wanted of them.
         self._deleted: set[WorkerId] = set()
-        #: Folders that nobody claims, told once each.
+        #: Folders that no assignment claims, and that were logged: once each.
         self._told_left: set[str] = set()
-        #: Deletes folders.
+        #: The thread that deletes folders and cuts logs.
         self._pool = ThreadPoolExecutor(1, "files")
         self._conductor: str | None = None
         self._stopping_at: Millis | None = None
@@ -182,7 +187,7 @@ class Supervisor:
         return self._service.address
 
     def run(self) -> None:
-        """Until :meth:`stop` has done its work."""
+        """Run until :meth:`stop` has done its work."""
         config = self.config
         log.info("supervisor_started", node=config.node, address=self.address, data_dir=str(self._data))
         self._view.start()
@@ -260,7 +265,7 @@ class Supervisor:
     # Workers.
 
     def _recover(self) -> None:
-        """What an earlier supervisor left: processes that live on, the dead, and folders half deleted."""
+        """Take over what an earlier supervisor left: live processes, the dead, and folders half deleted."""
         adopted, dead = self._children.recover()
         for each in dead:
             log.info("worker_died_meanwhile", worker=each.worker, launch=each.launch)
@@ -275,7 +280,7 @@ class Supervisor:
             self._pool.submit(_delete, left)
 
     def _reconcile(self) -> None:
-        """Make what is what should be. May run at any time."""
+        """Make the workers of this node what the metastore wants. May run at any time."""
         if self._stopping_at is not None:
             return
         self._is_ours = self._is_ours or self._namesakes.are_none
@@ -347,7 +352,7 @@ class Supervisor:
             self._children.stop(child)
 
     def _exited(self, child: Child, how: str) -> None:
-        """The registration first: until it is gone, others wait for the dead."""
+        """Deal with a death, the registration first: until it is gone, others wait for the dead."""
         self._burials.died(child.worker, child.launch)
         lived_ms = self.loop.now - child.started_ms
         fields = {"pid": child.pid, "how": how, "lived_ms": lived_ms}
@@ -377,7 +382,7 @@ class Supervisor:
         self._burials.unwatch(post.worker)
 
     def _destroy(self, post: _Post) -> None:
-        """The conductor waits for this before it forgets the module."""
+        """Delete the data of a worker; the conductor waits for this before it forgets the module."""
         if not self._delete_data(post.worker):
             self._try_again(post, "not_destroyed")
             return
@@ -386,7 +391,7 @@ class Supervisor:
         self._view.delete(self._paths.remains_of(post.module, post.worker), lambda: None)
 
     def _delete_data(self, worker: WorkerId) -> bool:
-        """With what it said."""
+        """Delete the data of a worker, and its logs."""
         folder = self._data / "workers" / worker
         if folder.exists() and not self._delete(folder):
             return False
@@ -396,7 +401,7 @@ class Supervisor:
         return True
 
     def _delete(self, folder: Path) -> bool:
-        """Renamed first, so that a crash in between leaves nothing that looks like a worker's data."""
+        """Delete a folder, renamed first: a crash then leaves nothing that looks like a worker's data."""
         doomed = self._data / "deleting" / f"{folder.name}-{secrets.token_hex(4)}"
         try:
             doomed.parent.mkdir(exist_ok=True)
@@ -409,7 +414,7 @@ class Supervisor:
         return True
 
     def _delete_destroyed(self) -> None:
-        """Replicas of modules that were destroyed while this node was away: their grouping proves it."""
+        """Delete replicas of modules destroyed while this node was away, as their grouping proves."""
         if not self._desired.is_known or not self._desired.is_any_destroyed:
             return
         named = self._named()
@@ -443,7 +448,7 @@ class Supervisor:
         self.loop.call_after(LOGS_MS, self._bound_logs)
 
     def _tell_left(self) -> None:
-        """Data is never deleted because somebody does not name it."""
+        """Log folders that no assignment names: data is never deleted because somebody does not name it."""
         folder = self._data / "workers"
         if not self._desired.is_known or not folder.exists():
             return
@@ -490,7 +495,7 @@ class Supervisor:
 
 
 def _claim(folder: Path, cluster: str, node: str) -> _Owner:
-    """Refuse the folder of another node or cluster."""
+    """Make a data folder this node's; refuse the folder of another node or cluster."""
     path = folder / "supervisor.json"
     if not path.exists():
         owner = _Owner(cluster=cluster, node=node, folder=secrets.token_hex(8))

@@ -23,11 +23,14 @@ from stretto.zk.znodes.records import encode
 log = structlog.get_logger()
 
 TRACEBACK_CHARACTERS_MAX = 20_000
-"""A znode stays small."""
+"""Most characters of a traceback that are kept: a znode stays small."""
 
 
 class CodeTrials:
-    """All methods are the loop's, except what says otherwise."""
+    """Tries the code of updates on this node.
+
+    All methods run on the loop's thread, except what says otherwise.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class CodeTrials:
         self._pool = ThreadPoolExecutor(1, "trial")
 
     def begin(self, module: str, update: Update) -> None:
-        """Its code is here."""
+        """Try an update whose code is on this node, unless it was or is being tried."""
         if update.id not in self._begun:
             self._begun.add(update.id)
             self._pool.submit(self._try, module, update)
@@ -57,14 +60,14 @@ class CodeTrials:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _try(self, module: str, update: Update) -> None:
-        """On the thread."""
+        """Try an update and write the outcome; runs on the thread of the pool."""
         trial = try_code(self._store, update)
         log.info("update_tried", module=module, version=update.next.version, why=trial.why or "it loads")
         self._loop.call_soon(self._write, self._paths.trial(module, self._node), encode(trial))
 
 
 def try_code(store: ArtifactStore, update: Update) -> Trial:
-    """May wait for as long as an import may last."""
+    """Import the code of an update and compare what it declares; may wait as long as an import may last."""
     wanted = update.next
     module, _, name = wanted.entry.partition(":")
     try:

@@ -19,6 +19,7 @@ _REFERENCE = "#/components/schemas/{name}"
 
 
 def document_of(app: Litestar, *, needs_token: bool) -> dict[str, Any]:
+    """The OpenAPI document of an application, as ``/openapi.json`` serves it."""
     document = app.openapi_schema.to_schema()
     for operations in document["paths"].values():
         for method, operation in operations.items():
@@ -31,7 +32,7 @@ def document_of(app: Litestar, *, needs_token: bool) -> dict[str, Any]:
 
 
 def _types(handlers: Any) -> list[Any]:
-    """Of what is sent and received."""
+    """Types of what the handlers receive and send."""
     found = []
     for handler in handlers:
         if isinstance(handler, HTTPRouteHandler) and handler.resolve_include_in_schema():

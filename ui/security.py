@@ -21,12 +21,12 @@ from stretto.process.private_files import require_private
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 TOLD = ("/api/", "/metrics")
-"""Where the cluster is told of. The pages themselves may be linked to from anywhere."""
+"""Paths that tell about the cluster. The pages themselves may be linked to from anywhere."""
 TOKEN_CHARACTERS_MIN = 16
 
 
 def load_token(path: Path) -> str:
-    """Raises UsageError for a file that holds none, or that others can read."""
+    """Read the token from a file; raises UsageError if the file holds none, or others can read it."""
     token = path.read_text().strip()
     if len(token) < TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable():
         raise UsageError(
@@ -38,6 +38,7 @@ def load_token(path: Path) -> str:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name or address."""
     if host == "localhost":
         return True
     try:
@@ -47,6 +48,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_listening(host: str, token: str | None) -> None:
+    """Raise UsageError if a server without a token would listen to other machines."""
     if token is None and not is_loopback(host):
         raise UsageError(
             f"without a token the UI listens on loopback only, not on {host}; give it one with --token-file"
@@ -54,7 +56,7 @@ def check_listening(host: str, token: str | None) -> None:
 
 
 class Gate:
-    """A guard of all routes."""
+    """The guard of all routes: it refuses requests without the token, or from pages of other sites."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token

@@ -76,6 +76,7 @@ class _Application(Litestar):
 
 
 def application(backend: Backend, history: History, metrics: Metrics, token: str | None) -> Litestar:
+    """Make the application that serves the pages, the REST interface and ``/metrics``."""
     dependencies = {
         "backend": Provide(lambda: backend, sync_to_thread=False),
         "history": Provide(lambda: history, sync_to_thread=False),
@@ -106,8 +107,11 @@ def application(backend: Backend, history: History, metrics: Metrics, token: str
 
 
 def _described(dependencies: Mapping[str, Provide]) -> Litestar:
-    """The same routes for the document only: an application that has one serves it once more under a path of
-    the framework's, beside pages that load scripts from elsewhere."""
+    """The same routes once more, for the OpenAPI document only.
+
+    An application that has a document serves it itself, under a path of the framework's, beside pages that
+    load scripts from elsewhere.
+    """
     return Litestar(
         [ROUTES],
         dependencies=dependencies,
@@ -141,7 +145,7 @@ def _status_of(error: StrettoError) -> int:
 
 
 def _wrong(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
-    """A request that no handler takes, or that one of them refused."""
+    """Answer a request that no handler takes, or that one of them refused."""
     if error.status_code >= 500:
         return _failed(request, error)
     return ProblemDetailsException(
@@ -150,7 +154,7 @@ def _wrong(request: Request[Any, Any, Any], error: HTTPException) -> Response[An
 
 
 def _sentence(error: HTTPException) -> str:
-    """What is wrong with a request, rather than that something is."""
+    """The sentence that says what is wrong with a request, rather than that something is."""
     found = error.extra if isinstance(error.extra, list) else []
     wrong = [
         f"{each['key']}: {each['message']}" if each.get("key") else str(each["message"])
@@ -161,7 +165,7 @@ def _sentence(error: HTTPException) -> str:
 
 
 def _failed(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """A mistake of this server."""
+    """Answer a request on which this server made a mistake, and log it."""
     log.error("request_failed", method=request.method, path=request.url.path, exc_info=error)
     detail = "the server failed on this request; its log tells where"
     return ProblemDetailsException(status_code=500, detail=detail).to_response(request)

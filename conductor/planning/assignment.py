@@ -26,7 +26,7 @@ from stretto.vocabulary.types import WorkerId
 
 TASKS_MAX = 16_384
 PROCESSES_MAX = 4_096
-"""An assignment of more would be too large for a znode, and one conductor too slow for it."""
+"""Most worker processes of a module: more are too many for a znode, and too slow for one conductor."""
 
 
 def assign(
@@ -114,7 +114,7 @@ def _groups(
 def preferring(
     groups: Sequence[tuple[int, ...]], placed: tuple[PlacedWorker, ...]
 ) -> tuple[tuple[int, ...], ...]:
-    """The same replicas, turned so that the nodes lead as evenly as these allow."""
+    """Turn the replicas of each group so that the nodes lead as evenly as these allow."""
     places = {node: place for place, node in enumerate(sorted({each.node for each in placed}))}
     choices = [[places[placed[index].node] for index in replicas] for replicas in groups]
     leading = spread([None] * len(groups), choices)

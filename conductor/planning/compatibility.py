@@ -22,7 +22,7 @@ _KINDS: dict[type, str] = {DepotSpec: "depot", PStateSpec: "PState", TopologySpe
 
 
 def check_update(spec: ModuleSpec, manifest: ModuleManifest, delete: Collection[str]) -> None:
-    """Raises UsageError with the first reason against it."""
+    """Check that new code may go on with what is stored; raises UsageError with the first reason why not."""
     before, after = objects(spec), objects(manifest)
     for name in delete:
         if name not in before:
@@ -56,7 +56,10 @@ def check_update(spec: ModuleSpec, manifest: ModuleManifest, delete: Collection[
 
 
 def _check_deleted_microbatches(spec: ModuleSpec, delete: Collection[str]) -> None:
-    """A module that is paused ends the one that is under way, and begins no other."""
+    """Refuse to delete a microbatch topology of a module that is not paused.
+
+    A module that is paused ends the microbatch that is under way, and begins no other.
+    """
     for each in spec.topologies:
         if each.kind == "microbatch" and each.name in delete and not spec.is_paused:
             raise UsageError(
@@ -66,7 +69,7 @@ def _check_deleted_microbatches(spec: ModuleSpec, delete: Collection[str]) -> No
 
 
 def objects(declared: ModuleSpec | ModuleManifest) -> dict[str, DepotSpec | PStateSpec | TopologySpec]:
-    """What has data, by name: they are attributes of one class, and so all different."""
+    """Declared objects that have data, by name: they are attributes of one class, and so all different."""
     found: dict[str, DepotSpec | PStateSpec | TopologySpec] = {}
     found |= {each.name: each for each in declared.depots}
     found |= {each.name: each for each in declared.pstates}
@@ -74,14 +77,14 @@ def objects(declared: ModuleSpec | ModuleManifest) -> dict[str, DepotSpec | PSta
 
 
 def writers_of(declared: ModuleSpec | ModuleManifest, before: Mapping[str, str]) -> dict[str, str]:
-    """Of the PStates that are declared: who writes each, or was the last to, as told before."""
+    """The topology that writes each declared PState, or was the last to write it as ``before`` has it."""
     names = {each.name for each in declared.pstates}
     past = {pstate: writer for pstate, writer in before.items() if pstate in names}
     return past | {pstate: each.name for each in declared.topologies for pstate in each.pstates}
 
 
 def depots_of(spec: ModuleSpec, manifest: ModuleManifest, version: int) -> tuple[DepotSpec, ...]:
-    """Those of the new code, each since the version that it came with."""
+    """The depots of the new code, each with the version of the code that it came with."""
     since = {each.name: each.since for each in spec.depots}
     return tuple(replace(each, since=since.get(each.name, version)) for each in manifest.depots)
 

@@ -29,6 +29,8 @@ from stretto.vocabulary.types import WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedGroup:
+    """A task group with its leader and the replicas that may lead it."""
+
     key: GroupKey
     leader: WorkerId | None
     candidates: tuple[WorkerId, ...]
@@ -37,6 +39,8 @@ class LedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
+    """A change of leader that a plan wants."""
+
     key: GroupKey
     leader: WorkerId
     target: WorkerId
@@ -49,11 +53,11 @@ class Balance:
     leaders: dict[str, int]
     """How many groups each node leads, by name; all nodes that have a candidate of some group."""
     drained: frozenset[str]
-    """Those of the nodes that should lead nothing."""
+    """Nodes, of those in ``leaders``, that should lead nothing."""
     to_drain: int
     """Groups that are led on a drained node and could be led on another."""
     share: float
-    """The ideal of each node that is not drained: what these could lead in all, by their number."""
+    """Ideal number of groups that a node leads: all that undrained nodes could lead, by their number."""
 
     @property
     def imbalance(self) -> float:
@@ -73,12 +77,14 @@ class Balance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
+    """The switches to make, and the balance before and after them."""
+
     switches: tuple[Switch, ...]
     before: Balance
     after: Balance
 
     def is_due(self, threshold: float) -> bool:
-        """Whether to carry it out unasked: ``threshold`` is `leadership.balance.threshold`.
+        """Whether to carry the plan out unasked: ``threshold`` is `leadership.balance.threshold`.
 
         A drained node is drained whatever the threshold.
         """
@@ -86,7 +92,7 @@ class Plan:
 
 
 def plan(groups: Iterable[LedGroup], nodes: Mapping[WorkerId, str], drained: Collection[str] = ()) -> Plan:
-    """What to switch; ``nodes`` has the node of every candidate."""
+    """Plan the fewest switches to the best balance; ``nodes`` has the node of every candidate."""
     led = sorted((group for group in groups if group.leader in group.candidates), key=lambda group: group.key)
     names = sorted({nodes[worker] for group in led for worker in group.candidates})
     places = {name: place for place, name in enumerate(names)}

@@ -35,7 +35,10 @@ def moved(
     workers: int | None = None,
     leave: Collection[str] = (),
 ) -> Assignment:
-    """``processes``: each node that is there and how many it runs; nothing stays on a node of ``leave``."""
+    """Give the groups of a module other replicas, and keep the old processes until these have caught up.
+
+    ``processes`` has each node that is there and how many it runs; nothing stays on a node of ``leave``.
+    """
     for name, value in {"replication factor": factor, "workers": workers}.items():
         if value is not None and value < 1:
             raise UsageError(f"{name} cannot be {value}; ask for at least 1")
@@ -86,9 +89,11 @@ class _Moving:
         )
 
     def _regrouped(self, before: list[frozenset[int]], workers: int) -> list[frozenset[int]]:
-        """The processes that each group's slot keeps. A slot whose groups come from one slot keeps its
-        processes, unless another has them already; any other begins with none, for a process may only get
-        groups that it has, or all anew."""
+        """The processes that each group's slot keeps.
+
+        A slot whose groups come from one slot keeps its processes, unless another has them already; any other
+        begins with none, for a process may only get groups that it has, or all anew.
+        """
         threads = len(before)
         after: list[frozenset[int]] = []
         kept: set[frozenset[int]] = set()
@@ -104,7 +109,7 @@ class _Moving:
         return after
 
     def _change(self, slot: list[int]) -> tuple[list[int], list[int]]:
-        """Who leaves a slot, and who comes."""
+        """The processes that leave a slot, and those that are started for it."""
         slot = [index for index in slot if index >= 0]
         gone = [index for index in slot if self._workers[index].node in self._leave]
         stay = [index for index in slot if index not in gone]
@@ -143,7 +148,7 @@ def next_name(module: str, assignment: Assignment) -> int:
 
 
 def _exchanged(replicas: tuple[int, ...], gone: list[int], fresh: list[int]) -> tuple[int, ...]:
-    """Who comes takes the place of who goes; the others keep theirs."""
+    """The replicas of a group with fresh ones in place of those that are gone; the others keep theirs."""
     left = list(fresh)
     kept = []
     for index in replicas:
@@ -155,7 +160,7 @@ def _exchanged(replicas: tuple[int, ...], gone: list[int], fresh: list[int]) -> 
 
 
 def follows(record: GroupRecord | None, assignment: Assignment, group: int) -> bool:
-    """The group has its new replicas, all of them and nobody else."""
+    """Whether a group has its new replicas, all of them and no other."""
     if record is None or record.plan < assignment.plan:
         return False
     replicas = assignment.replicas[group]
@@ -163,7 +168,7 @@ def follows(record: GroupRecord | None, assignment: Assignment, group: int) -> b
 
 
 def settled(assignment: Assignment) -> Assignment:
-    """Without the processes that no group names: these retire."""
+    """The assignment without the processes that no group names: these retire."""
     named = {index for replicas in assignment.groups for index in replicas}
     places = {index: place for place, index in enumerate(sorted(named))}
     retired = [placed for index, placed in enumerate(assignment.workers) if index not in named]

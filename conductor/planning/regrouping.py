@@ -34,7 +34,10 @@ from stretto.zk.znodes.records import WorkerRegistration
 
 
 def regrouped(assignment: Assignment, *, threads: int, generation: int, now_ms: int) -> NextGrouping:
-    """The same tasks in so many groups, each where all its tasks are; raises UsageError if that cannot be."""
+    """Put the same tasks into ``threads`` groups, each where all its tasks are.
+
+    Raises UsageError if that cannot be.
+    """
     tasks = assignment.tasks
     if not 1 <= threads <= tasks:
         raise UsageError(f"{tasks} tasks cannot occupy {threads} threads; ask for 1 to {tasks}")
@@ -50,12 +53,12 @@ def regrouped(assignment: Assignment, *, threads: int, generation: int, now_ms: 
 
 
 def possible_threads(assignment: Assignment) -> tuple[int, ...]:
-    """Into how many groups the tasks can be regrouped where they are."""
+    """The numbers of groups into which the tasks can be regrouped where they are."""
     return tuple(each for each in range(1, assignment.tasks + 1) if _slots(assignment, each) is not None)
 
 
 def _slots(assignment: Assignment, threads: int) -> list[tuple[int, ...]] | None:
-    """Who holds each of so many groups, in turn; None if nobody holds all tasks of one."""
+    """The workers that hold each of ``threads`` groups, in turn; None if no worker holds all tasks of one."""
     homes = {task: number for number in range(len(assignment.groups)) for task in assignment.tasks_of(number)}
     slots = []
     for number in range(threads):
@@ -73,7 +76,7 @@ def _slots(assignment: Assignment, threads: int) -> list[tuple[int, ...]] | None
 def unprepared(
     plans: Sequence[GroupPlan], workers: Mapping[WorkerId, WorkerRegistration]
 ) -> tuple[WorkerId, ...]:
-    """Of a next grouping: who has not registered all its replicas."""
+    """Workers that have not registered all their replicas of a next grouping."""
     return tuple(
         sorted(
             {
@@ -89,7 +92,7 @@ def unprepared(
 def unclosed(
     records: Sequence[GroupRecord | None], grouping: int, workers: Mapping[WorkerId, WorkerRegistration]
 ) -> tuple[int, ...]:
-    """Present groups that may still be read: their leader has not said that it shows nothing more."""
+    """Present groups that may still be read: their leader has not reported that it shows nothing more."""
 
     def is_closed(record: GroupRecord | None) -> bool:
         if record is None or record.leader is None:
@@ -107,8 +110,10 @@ def unclosed(
 def record_of(
     plan: GroupPlan, before: Sequence[GroupRecord], workers: Mapping[WorkerId, WorkerRegistration]
 ) -> GroupRecord:
-    """The first of a next group, all of whose replicas are prepared. Its epochs go on from the highest of the
-    old ones, so that those of a task never go back."""
+    """The first record of a next group, all of whose replicas are prepared.
+
+    Its epochs go on from the highest of the old ones, so that those of a task never go back.
+    """
     members = [Member(worker, workers[worker].members[str(plan.key)]) for worker in plan.replicas]
     return GroupRecord(
         epoch=max((record.epoch for record in before), default=Epoch(0)),

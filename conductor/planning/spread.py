@@ -48,17 +48,17 @@ class _Spreading:
         self._choices = choices
         self._homes = homes
         size = 1 + max((place for options in choices for place in options), default=-1)
-        #: Where items begin that have to leave; none ever enters.
+        #: The place where items begin that have to leave their home; none ever enters it.
         self._outside = size
         self._move_price = 1 + len(choices)
         self.places = [self._outside if home is None else home for home in homes]
         self._held = [0] * (size + 1)
-        #: What may take an edge, with its price, cheapest first. An item that has left stays in until it is
+        #: Items that may take an edge, with its price, cheapest first. One that has left stays in until it is
         #: the cheapest; the first is always there.
         self._items: list[dict[int, list[tuple[int, int]]]] = [{} for _ in range(size + 1)]
-        #: The price of each edge that something may take.
+        #: The price of each edge that some item may take.
         self._price: list[dict[int, int]] = [{} for _ in range(size + 1)]
-        #: No edge of a part has price + potential of its begin < potential of its end.
+        #: Potentials of places: no edge of a part has price + potential of its begin < potential of its end.
         self._potential = [0] * (size + 1)
         for item, place in enumerate(self.places):
             self._enter(item, place)
@@ -79,7 +79,10 @@ class _Spreading:
                 self._settle(part, mean)
 
     def _flow(self, part: set[int], pivot: int) -> set[int] | None:
-        """Until nothing is above or nothing below the pivot; or else what can be reached from above."""
+        """Move units until nothing is above or nothing below the pivot.
+
+        Returns what can be reached from above if that ends before, else None.
+        """
         while True:
             above = [place for place in part if self._is_above(place, pivot)]
             below = [place for place in part if self._held[place] < pivot and place != self._outside]
@@ -99,7 +102,10 @@ class _Spreading:
         return self._held[place] > (0 if place == self._outside else pivot)
 
     def _tight_path(self, begin: int, part: set[int], pivot: int, dead: set[int]) -> list[int] | None:
-        """To a place below the pivot. Places from where there is none are ``dead``, and stay so."""
+        """A path of tight edges to a place below the pivot; None if there is none.
+
+        Places from where there is none are ``dead``, and stay so.
+        """
         before = {begin: begin}
         queue = [begin]
         for place in queue:
@@ -117,7 +123,7 @@ class _Spreading:
         return None
 
     def _carry(self, path: list[int], pivot: int) -> None:
-        """As many units as the path carries for the same price."""
+        """Move as many units over a path as it carries for the same price."""
         prices = [self._price[begin][end] for begin, end in pairwise(path)]
         while True:
             self._carry_one(path)
@@ -173,7 +179,7 @@ class _Spreading:
         return None
 
     def _distances(self, begins: Iterable[int], part: set[int]) -> dict[int, int]:
-        """By the potentials, to all that can be reached without leaving the part."""
+        """Distances by the potentials, to all places that can be reached without leaving the part."""
         distance = dict.fromkeys(begins, 0)
         queue = [(0, begin) for begin in distance]
         heapq.heapify(queue)
@@ -190,7 +196,7 @@ class _Spreading:
         return distance
 
     def _raise(self, part: set[int], distance: dict[int, int], limit: int) -> None:
-        """Shortest paths up to the limit become tight."""
+        """Raise the potentials so that shortest paths up to the limit become tight."""
         for place in part:
             self._potential[place] += min(distance.get(place, limit), limit)
 

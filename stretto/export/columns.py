@@ -40,7 +40,7 @@ WRITE_OPTIONS = {
         "ignoreTrailingWhiteSpace": "false",
     },
 }
-#: Of Spark, while it writes.
+#: Settings of Spark while it writes.
 WRITE_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -56,13 +56,13 @@ class Shaped:
 
     rows: DataFrame
     schema: StructType
-    """What the columns are; numbers are so in CSV too, where all is text."""
+    """Types of the columns; numbers are numbers in CSV too, where all is text."""
     as_json: tuple[str, ...] = ()
     as_microseconds: tuple[str, ...] = ()
 
 
 def shaped_for(rows: DataFrame, format_: str, partition_by: tuple[str, ...] = ()) -> Shaped:
-    """The rows with columns that the format can hold. Raises UsageError for what it cannot."""
+    """The rows with columns that the format can hold; raises UsageError for what it cannot hold."""
     from pyspark.sql.types import DayTimeIntervalType, FractionalType, StructType  # noqa: PLC0415
 
     for field in rows.schema.fields:
@@ -90,7 +90,7 @@ def shaped_for(rows: DataFrame, format_: str, partition_by: tuple[str, ...] = ()
 
 
 def nested(schema: StructType) -> tuple[str, ...]:
-    """The columns that are more than one plain value."""
+    """The columns that hold more than one plain value."""
     from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType  # noqa: PLC0415
 
     kinds = (ArrayType, MapType, StructType, BinaryType, VariantType)
@@ -160,7 +160,7 @@ def _guarded(name: str, type_: DataType, rewrite: Rewrite | None) -> Rewrite | N
 
 
 def _refusal(why: str, type_: str) -> Column:
-    """Fails the job with a sentence, where a row has what cannot be written."""
+    """A column that fails the job with a sentence, where a row has what cannot be written."""
     from pyspark.sql import functions as sql  # noqa: PLC0415
 
     told = f"{UsageError.__module__}.{UsageError.__qualname__}: {why}"
@@ -184,7 +184,7 @@ def _same(column: Column) -> Column:
 
 
 def _rewrite(type_: DataType, format_: str) -> Rewrite | None:
-    """How to write it; None: as it is."""
+    """How to write values of a type in a format; None to write them as they are."""
     from pyspark.sql.types import (  # noqa: PLC0415
         ArrayType,
         DateType,
@@ -242,7 +242,7 @@ def _finite(type_: DataType) -> Rewrite:
 
 
 def _number_text(column: Column) -> Column:
-    """As most tools recognize numbers that are infinite."""
+    """Numbers as text; infinite ones as most tools recognize them."""
     from pyspark.sql import functions as sql  # noqa: PLC0415
 
     text = sql.when(column == float("inf"), sql.lit("inf")).when(column == float("-inf"), sql.lit("-inf"))
@@ -290,7 +290,7 @@ def _of_map(type_: DataType, format_: str) -> Rewrite | None:
 
 
 def _key_text(type_: DataType) -> Rewrite | None:
-    """A key of a map in JSON, which has texts only."""
+    """How to write the keys of a map in JSON, which has texts only; None to write them as they are."""
     from pyspark.sql import functions as sql  # noqa: PLC0415
     from pyspark.sql.types import BinaryType, StringType, TimestampNTZType, TimestampType  # noqa: PLC0415
 

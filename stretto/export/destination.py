@@ -32,7 +32,7 @@ _NOT_SUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class Destination:
-    """To be used in a ``with`` statement, which holds the lock."""
+    """The folder that an export is written to, to be used within :meth:`locked`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute().resolve()
@@ -46,7 +46,7 @@ class Destination:
 
     @property
     def report(self) -> Path:
-        """Where the data source tells what it has read."""
+        """Where the data source reports what it has read."""
         return self._beside / "report.json"
 
     @property
@@ -60,11 +60,12 @@ class Destination:
 
     @property
     def _next_manifest(self) -> Path:
-        """That of the tree which is about to take the place of the export that is there."""
+        """Where the manifest of the tree lies that is about to take the place of the export that is there."""
         return self._beside / "manifest.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
+        """Lock the folder against other exports, and clear away what an interrupted one left."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         lock = self._take_lock()
         try:
@@ -112,7 +113,7 @@ class Destination:
                 shutil.rmtree(left)
 
     def _finish_manifest(self) -> None:
-        """Put the manifest of the tree that has taken its place there, if it has; else it is of no use."""
+        """Publish the next manifest if its tree has taken the export's place; delete it if not."""
         files = decode(self._next_manifest.read_bytes(), str(self._next_manifest)).files
         if self.folder.exists() and files_in(self.folder) == files:
             os.replace(self._next_manifest, self.manifest)
@@ -122,7 +123,10 @@ class Destination:
     # What is there.
 
     def present(self) -> Manifest | None:
-        """The export that is there. Raises UsageError if something else is: that is never touched."""
+        """The manifest of the export that is there; None if there is none.
+
+        Raises UsageError if something else is there: that is never touched.
+        """
         if not self.folder.exists():
             return None
         if not self.folder.is_dir():
@@ -160,7 +164,7 @@ class Destination:
     # Publication.
 
     def publish(self, manifest: Manifest, kept: Manifest | None = None) -> None:
-        """What is in :attr:`tree`, and what is ``kept`` of the export that is there, is the export now."""
+        """Make what is in :attr:`tree`, and what is ``kept`` of the export that is there, the export."""
         for file in sorted(kept.files if kept is not None else ()):
             _link(self.folder / file, self.tree / file)
         self.tree.mkdir(exist_ok=True)
@@ -180,7 +184,7 @@ class Destination:
 
 
 def files_in(folder: Path) -> set[str]:
-    """Of data, relative to the folder: what Spark reads."""
+    """Files of data in a folder, relative to it: what Spark reads."""
     found = set()
     for here, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not _is_hidden(name)]
@@ -189,7 +193,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 def _is_hidden(name: str) -> bool:
-    """As Spark and Arrow see it; the folder of a partition may well be called ``_task=3``."""
+    """Whether Spark and Arrow pass over a name; the folder of a partition may well be called ``_task=3``."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
@@ -204,7 +208,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """False if the file system cannot."""
+    """Exchange two folders at once; False if the file system cannot."""
     rename = ctypes.CDLL(None, use_errno=True).renameat2
     if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
         return True

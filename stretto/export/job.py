@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOOK_SECONDS = 0.25
-"""For people only. Spark tells Python of no progress by itself."""
+"""How often progress is looked at, for people only. Spark reports none to Python by itself."""
 END_SECONDS = 10.0
 ATTEMPTS = 3
 _PIN_LOST = f"{PinLost.__module__}.{PinLost.__qualname__}: "
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do."""
+    """What the Spark job of an export is to do."""
 
     source: str = "stretto"
     options: dict[str, str]
-    """Of the data source."""
+    """Options of the data source."""
     schema: str | None = None
-    """That a person gives for the records of a depot, as SQL writes it."""
+    """Schema that a person gives for the records of a depot, as SQL writes it."""
     format: str
     where: str | None = None
     columns: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     into: str
     master: str
     settings: dict[str, str]
-    """Of Spark."""
+    """Settings of Spark."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
@@ -63,6 +63,8 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
+    """The job is done: what it wrote."""
+
     rows: int
     schema: dict[str, Any]
     as_json: tuple[str, ...]
@@ -70,6 +72,8 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The job failed: why, and whether a person asked wrongly."""
+
     sentence: str
     is_usage: bool
 
@@ -79,6 +83,7 @@ Tell: TypeAlias = Callable[[Event], None]
 
 
 def main(path: str) -> int:
+    """Run the job of an order file; events go to standard output, all else to standard error."""
     # Whoever reads the events closes the pipe when it has enough, and no longer wants us then.
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -137,7 +142,7 @@ class _EndWithInput(threading.Thread):
 
 
 def _others_of_group() -> list[int]:
-    """Java, that is, and what else writes files; not those that are dead and only waited for."""
+    """Other processes of the job: Java and what else writes files, but not those that are dead already."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -161,7 +166,7 @@ def _session(order: Order) -> SparkSession:
 
 
 def run_to_the_end(order: Order, spark: SparkSession, tell: Tell) -> Done:
-    """The job, once more if a pin was lost, by the death of a worker or because all of it took too long.
+    """Run the job, and again if a pin was lost, by the death of a worker or because all of it took too long.
 
     Nobody has seen what it wrote, so to plan anew, at other offsets, mixes nothing.
     """
@@ -176,7 +181,7 @@ def run_to_the_end(order: Order, spark: SparkSession, tell: Tell) -> Done:
 
 
 def run(order: Order, spark: SparkSession, tell: Tell) -> Done:
-    """The job, in a session that is there."""
+    """Run the job in a session that is there."""
     from pyspark.sql import Observation  # noqa: PLC0415
     from pyspark.sql import functions as sql  # noqa: PLC0415
 
@@ -197,7 +202,7 @@ def run(order: Order, spark: SparkSession, tell: Tell) -> Done:
 
 @contextmanager
 def _set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """Settings of the session, as long as the block lasts."""
+    """Change settings of the session, as long as the block lasts."""
     before = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
@@ -241,14 +246,14 @@ def _check_partitions(order: Order, schema: StructType) -> None:
 
 
 class _Watching:
-    """Tells how far Spark is, from another thread, as long as the block lasts."""
+    """Reports how far Spark is, from another thread, as long as the block lasts."""
 
     def __init__(self, spark: SparkSession, tell: Tell) -> None:
         self._tracker = spark.sparkContext.statusTracker()
         self._tell = tell
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        #: By stage: Spark forgets those that are over.
+        #: Tasks that are done and all tasks, by stage: Spark forgets stages that are over.
         self._stages: dict[int, tuple[int, int]] = {}
 
     def __enter__(self) -> None:
@@ -280,6 +285,7 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+.*$", re.DOTALL)
 
 
 def failure_of(error: BaseException) -> Failed:
+    """Why a job failed, in a sentence."""
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415
 
     from pyspark_stretto.errors import sentence_of  # noqa: PLC0415

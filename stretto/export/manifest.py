@@ -21,7 +21,7 @@ from stretto.vocabulary.decoding import MALFORMED
 
 SUFFIX = ".manifest.json"
 INSIDE = "_manifest.json"
-"""In the folder, as exports of before have it."""
+"""Name of the manifest in the folder, where earlier releases wrote it."""
 VERSION = 1
 
 
@@ -32,47 +32,49 @@ class TaskRead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     group: str | None = None
     epoch: int | None = None
     apply_offset: int
-    """Of its group: everything below it was applied in what was read, and nothing else."""
+    """Apply offset of the task's group: all below it was applied in what was read, and nothing else."""
     start: int | None = None
-    """First offset of a depot that was read."""
+    """First offset of the depot that was read."""
     end: int | None = None
-    """One beyond the last."""
+    """One beyond the last offset of the depot that was read."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run wrote."""
+    """What one run of an export wrote."""
 
     id: str
     time: str
     rows: int
     bytes: int
     files: tuple[str, ...]
-    """Relative to the folder."""
+    """Files that the run wrote, relative to the folder."""
     sizes: dict[str, int] = {}
-    """Bytes of each file. Exports of before do not tell."""
+    """Bytes of each file; empty in exports of earlier releases."""
     tasks: tuple[TaskRead, ...]
     at: str | None = None
-    """The snapshot that was read, if it was not the state of then."""
+    """Snapshot that was read; None if it was the state of then."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of an export, as its manifest file has it."""
+
     version: int = VERSION
     module: str
     object: str
     kind: Literal["pstate", "depot"]
     origin: str = ""
-    """Of the module, or the depot: offsets of a later namesake are of other records. Empty: not known."""
+    """Origin of the module or depot: offsets of a later namesake are of other records. Empty: not known."""
     format: str
     where: str | None = None
     columns: tuple[str, ...] = ()
-    """Those that were asked for; none for all."""
+    """Columns that were asked for; none for all."""
     partition_by: tuple[str, ...] = ()
     as_json: tuple[str, ...] = ()
     """Columns that are JSON text, because the format has no nested ones."""
     as_microseconds: tuple[str, ...] = ()
     """Columns with durations, which are whole numbers of microseconds."""
     schema: dict[str, Any]
-    """Of the rows, as Spark writes it."""
+    """Schema of the rows, as Spark writes it."""
     rows: int
     parts: tuple[Part, ...]
 
@@ -82,12 +84,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ends(self) -> dict[int, int]:
-        """Of a depot: where the next part begins."""
+        """Where the next part of a depot begins, by task."""
         return {each.task: each.end for each in self.parts[-1].tasks if each.end is not None}
 
     def continued(self, part: Manifest) -> Manifest:
-        """With the only part of an export that joins this one. Raises UsageError if it has other columns, or
-        is of another module of that name."""
+        """This export together with the only part of an export that joins it.
+
+        Raises UsageError if that has other columns, or is of another module of that name.
+        """
         check_origin(self, part.origin, part.parts[0].at)
         if part.schema != self.schema:
             raise UsageError(
@@ -125,8 +129,10 @@ class _Version(msgspec.Struct):
 
 
 def check_origin(before: Manifest, origin: str, at: str | None) -> None:
-    """Whether offsets go on there: the module, or its snapshot ``at``, has the records that were exported.
-    Raises UsageError."""
+    """Check that offsets go on: the module, or its snapshot ``at``, has the records that were exported.
+
+    Raises UsageError if it has not.
+    """
     if before.origin and origin and before.origin != origin:
         what, end = f"a module {before.module}", "destroyed"
         if is_same_module(before.origin, origin):
@@ -148,7 +154,7 @@ def _state(at: str | None) -> str:
 
 
 def check_joins(before: Manifest, after: Manifest) -> None:
-    """Whether a part of ``after`` may be added to ``before``. Raises UsageError with what differs."""
+    """Check that a part of ``after`` may be added to ``before``. Raises UsageError with what differs."""
     for name in ("module", "object", "format", "where", "columns", "partition_by"):
         was, now = getattr(before, name), getattr(after, name)
         if was != now:
@@ -159,7 +165,7 @@ def check_joins(before: Manifest, after: Manifest) -> None:
 
 
 def _columns(manifest: Manifest) -> str:
-    """Also of what Spark does not describe by name alone."""
+    """The columns in words, also those that Spark does not describe by name alone."""
     fields = manifest.schema.get("fields", [])
     return ", ".join(f"{field['name']} {field['type']}" for field in fields) or "none"
 

@@ -33,7 +33,7 @@ _OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """As a person wrote it."""
+    """An export as a person asked for it."""
 
     module: str
     object: str
@@ -56,7 +56,10 @@ def check_format(name: str) -> str:
 
 
 def kind_of(request: Request, description: ModuleDescription) -> Kind:
-    """Raises UsageError for what the module does not have, or what cannot be asked of it."""
+    """Whether the object is a PState or a depot.
+
+    Raises UsageError for what the module does not have, or what cannot be asked of it.
+    """
     depots = [depot.name for depot in description.depots or ()]
     pstates = [pstate.name for pstate in description.pstates]
     if request.object not in (*depots, *pstates):
@@ -76,7 +79,7 @@ def kind_of(request: Request, description: ModuleDescription) -> Kind:
 
 
 def starts_of(request: Request, present: Manifest | None, tasks: int) -> dict[int, int]:
-    """Of a depot, by task: where to begin; empty for its beginning.
+    """Where to begin in a depot, by task; empty for its beginning.
 
     Raises UsageError for offsets that would leave a gap behind what is there, or repeat some of it.
     """
@@ -111,7 +114,7 @@ def _offsets(text: str, tasks: int) -> dict[int, int]:
 
 
 def check_present(request: Request, present: Manifest | None, origin: str = "") -> Manifest | None:
-    """What of the export that is there is kept. Raises UsageError if it is somebody else's."""
+    """What is kept of the export that is there; raises UsageError if it is one of something else."""
     if present is None:
         return None
     if request.since is not None:
@@ -131,7 +134,7 @@ def check_present(request: Request, present: Manifest | None, origin: str = "") 
 
 
 def planned(request: Request, kind: Kind) -> Manifest:
-    """What is known before anything is read."""
+    """The manifest of an export as far as it is known before anything is read."""
     return Manifest(
         module=request.module,
         object=request.object,
@@ -157,7 +160,7 @@ def order_of(
     master: str,
     settings: dict[str, str],
 ) -> Order:
-    """``reach`` says where the cluster is, as options of the data source."""
+    """The order for the Spark job; ``reach`` says where the cluster is, as options of the data source."""
     options = reach | {"module": request.module, kind: request.object, "report": str(report)}
     if starts:
         options["start"] = msgspec.json.encode(starts).decode()
@@ -189,7 +192,7 @@ def manifest_of(
     origin: str = "",
     at: str | None = None,
 ) -> Manifest:
-    """Raises StrettoError if what was written is not what was read."""
+    """The manifest of what a job wrote; raises StrettoError if that is not what was read."""
     if done.rows and not tree.exists():
         raise StrettoError(
             "Spark's executors wrote the rows where this machine does not see them; "
@@ -232,7 +235,7 @@ def is_nothing_new(made: Manifest) -> bool:
 
 
 def without_files(made: Manifest, tree: Path) -> Manifest:
-    """The part without its files, which have no rows: it only tells how far the depot was looked through."""
+    """The part without its files, which have no rows: it only says how far the depot was looked through."""
     [part] = made.parts
     for file in part.files:
         (tree / file).unlink()

@@ -21,14 +21,15 @@ class _Report(msgspec.Struct, frozen=True):
     groups: tuple[_Group, ...]
     origin: str = ""
     records: dict[int, tuple[int, int]] | None = None
-    """Of a depot, by task: the first offset, and one beyond the last."""
+    """Records of a depot that were read, by task: the first offset, and one beyond the last."""
 
 
 def read_report(path: Path, starts: dict[int, int] | None) -> tuple[str, tuple[TaskRead, ...]]:
-    """The module's origin, and what was read, by task. Of a depot with ``starts``, for those that do not
-    begin at 0.
+    """The module's origin, and what was read, by task.
 
-    A task of a depot that the report does not tell of had nothing from there on. It ends where it begins: at
+    A depot comes with ``starts``, for tasks that do not begin at 0.
+
+    A task of a depot that is not in the report had nothing from there on. It ends where it begins: at
     least one batch of a depot stays whatever is trimmed away, so one that has none never had any.
     """
     try:

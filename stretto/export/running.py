@@ -27,11 +27,11 @@ _END_SECONDS = 10.0
 
 
 class JobFailed(StrettoError):
-    """The sentence names the log."""
+    """The Spark job failed; the sentence names its log."""
 
 
 def run_job(order: Order, tell: Callable[[Progress], None]) -> Done:
-    """Returns when it is done. Raises UsageError for what a person asked wrongly, else JobFailed."""
+    """Run the Spark job to its end; raises UsageError for what a person asked wrongly, else JobFailed."""
     with _scratch() as scratch:
         log = scratch / "spark.log"
         order_file = scratch / "order.json"
@@ -108,7 +108,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C takes effect behind the block.
+    """Delay Ctrl-C until the end of the block.
 
     To block the signal in this thread would not do: another one takes it then, such as that of a progress
     bar, and the interpreter interrupts the main thread all the same.
@@ -127,7 +127,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _follow(process: subprocess.Popen[bytes], tell: Callable[[Progress], None]) -> Done | Failed | None:
-    """How it ended, by its own word; None if it has none."""
+    """How the job ended, by its own last event; None if it sent none."""
     assert process.stdout is not None  # noqa: S101 - a pipe
     for line in process.stdout:
         event: Event = msgspec.json.decode(line, type=Event)
@@ -138,7 +138,7 @@ def _follow(process: subprocess.Popen[bytes], tell: Callable[[Progress], None]) 
 
 
 def _kept(log: Path) -> Path:
-    """Out of the folder that goes away."""
+    """Move the log out of the folder that goes away, and return where it is."""
     kept = log.parent.with_suffix(".log")
     shutil.move(log, kept)
     return kept

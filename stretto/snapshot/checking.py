@@ -24,7 +24,7 @@ class TaskVerdict(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     digest: str
     why: str
-    """What is wrong with it; empty if nothing is."""
+    """What is wrong with the task; empty if nothing is."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     tasks: tuple[TaskVerdict, ...]
     problems: tuple[str, ...]
-    """Of the whole; one sentence each."""
+    """What is wrong with the snapshot as a whole; one sentence each."""
 
     @property
     def is_good(self) -> bool:
@@ -41,12 +41,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all_problems(self) -> tuple[str, ...]:
+        """What is wrong with the whole and with each task; one sentence each."""
         return (*self.problems, *(f"task {task.task}: {task.why}" for task in self.tasks if task.why))
 
 
 def check(folder: Path, progress: Callable[[int], None] = lambda _: None) -> Verdict:
-    """``progress`` is told of the bytes of each task that was checked. Raises SnapshotDamaged without a
-    manifest that can be read."""
+    """Check a snapshot; raises SnapshotDamaged if it has no manifest that can be read.
+
+    ``progress`` is called with the bytes of each task that was checked.
+    """
     manifest = read_manifest(folder)
     tasks = []
     for stored in manifest.tasks:
@@ -65,7 +68,7 @@ def check(folder: Path, progress: Callable[[int], None] = lambda _: None) -> Ver
 
 
 def check_task(folder: Path, stored: StoredTask) -> TaskVerdict:
-    """By its size first, which costs nothing."""
+    """Check the file of a task, by its size first, which costs nothing."""
     return TaskVerdict(
         task=stored.task,
         offset=stored.offset,

@@ -59,23 +59,24 @@ from stretto.wire import messages as wire
 TIMEOUT_SECONDS = 120.0
 HOLD_SECONDS = 8.0
 HELD_SECONDS = 60.0
-"""How long topologies may take to come to an end."""
+"""How long topologies may take to come to a halt."""
 ASK_SECONDS = 2.0
 POLL_SECONDS = 0.05
-"""Workers tell how far they are when they are asked, and each asking keeps alive what they hold."""
+"""How long to wait before workers are asked again how far they are; asking keeps alive what they hold."""
 POLL_SECONDS_MAX = 0.5
-"""While copies are made, which may take long."""
+"""Longest wait before workers are asked again while copies are made, which may take long."""
 PATIENCE_SECONDS = 10.0
-"""For replicas that others need not wait for: followers to copy, the last ones to tell their digests."""
+"""How long to wait for replicas that can be done without: followers to copy, the last ones to digest."""
 ATTEMPTS = 8
 THREADS = 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""What is done now, how much of it is done, and of how much; None if that is not known."""
+"""Callback with what is done now, how much of it is done, and of how much; None if that is not known."""
 
 
 def check_name(name: str) -> str:
+    """Return the name of a snapshot; raises UsageError if it cannot be one."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"a snapshot cannot be called {name!r}: use up to 100 letters, digits, '.', '-' and '_'"
@@ -84,6 +85,7 @@ def check_name(name: str) -> str:
 
 
 def default_name() -> str:
+    """The present time in UTC, as the name of a snapshot."""
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
 
 
@@ -96,8 +98,9 @@ def create(
     timeout: float = TIMEOUT_SECONDS,
     progress: Progress = lambda _what, _done, _of: None,
 ) -> tuple[Path, Manifest, int]:
-    """The folder of the snapshot, its manifest, and how many of the module are to be kept, 0 for all.
+    """Make a snapshot of a module that runs.
 
+    Returns its folder, its manifest, and how many snapshots of the module are to be kept, 0 for all.
     ``timeout`` is how long nothing may come forward. What fails leaves nothing behind.
     """
     check_name(name)
@@ -142,7 +145,7 @@ class _Group:
     view: wire.GroupView
     offset: Offset
     epoch: Epoch
-    #: What replicas keep of its marker, as they last said.
+    #: What replicas keep of its marker, as they last reported.
     told: dict[WorkerId, control.CutView] = field(default_factory=dict)
     copier: WorkerId | None = None
     asked_at: float = 0.0
@@ -152,7 +155,7 @@ class _Group:
 
     @property
     def copy(self) -> control.CutView | None:
-        """That of who copies, once it is whole."""
+        """What the copying replica reports, once its copy is whole; None before."""
         view = None if self.copier is None else self.told.get(self.copier)
         if view is None or any(task.size_bytes is None for task in view.tasks.values()):
             return None
@@ -265,7 +268,7 @@ class _Making:
     def _held(
         self, views: Sequence[wire.GroupView], token: str
     ) -> Iterator[tuple[dict[GroupKey, Epoch], float]]:
-        """Topologies hold off; the block gets who leads what, and until when that is sure."""
+        """Hold topologies off; the block gets the epoch of each group, and until when the hold is sure."""
         workers = {worker for view in views for worker in view.replicas}
         hold = control.HoldTopologies(token=token, hold_ms=int(HOLD_SECONDS * 1_000))
         deadline = time.monotonic() + HELD_SECONDS
@@ -380,7 +383,10 @@ class _Making:
             group.copier = None
 
     def _choose(self, group: _Group, loads: Counter[WorkerId], now: float) -> WorkerId | None:
-        """A follower of the ISR, of those the one with the least to do; the leader if there is none."""
+        """The worker that is to copy: the follower of the ISR with the least to do, or else the leader.
+
+        None if it is too early to tell.
+        """
         able = [worker for worker in group.told if worker not in group.failed]
         followers = [worker for worker in able if worker in group.view.isr and worker != group.view.leader]
         if followers:
@@ -394,7 +400,7 @@ class _Making:
         return min(able, default=None)
 
     def _is_finished(self, group: _Group, now: float) -> bool:
-        """Copied, and compared with all members of the ISR that get there in time."""
+        """Whether a group is copied, and compared with all members of the ISR that get there in time."""
         if group.copy is None or group.copied_at is None or group.copier not in group.digested:
             return False
         is_late = now - group.copied_at > PATIENCE_SECONDS
@@ -433,7 +439,7 @@ class _Making:
             done += stored.size_bytes
 
     def _fetch_code(self, spec: ModuleSpec) -> None:
-        """From any node that has it."""
+        """Copy the code of the module into the snapshot, from any node that has it."""
         path = self._folder / ARTIFACT
         why = "no node answers"
         for node in self._cluster.ask(control.Nodes()):
@@ -475,7 +481,7 @@ class _Making:
         return {worker: answer for worker, answer in zip(named, answers, strict=True) if answer is not None}
 
     def _ask_one(self, worker: WorkerId, call: control.Call[control.Result]) -> control.Result | None:
-        """None if it does not answer, or refuses."""
+        """Ask one worker; None if it does not answer, or refuses."""
         address = self._addresses.get(worker)
         if address is None:
             return None

@@ -18,7 +18,7 @@ COORDINATOR = TaskId(0)
 
 
 def microbatch_at(topology: str, get: Callable[[bytes], bytes | None]) -> MicrobatchCut:
-    """What the rows of a task say of one topology."""
+    """Read from the rows of a task how far the microbatches of one topology are."""
     batch = microbatch_entries.batch_of(topology, get)
     return MicrobatchCut(
         id=0 if batch is None else batch.version.id,
@@ -28,7 +28,7 @@ def microbatch_at(topology: str, get: Callable[[bytes], bytes | None]) -> Microb
 
 
 def why_torn(topology: str, cuts: Mapping[TaskId, MicrobatchCut]) -> str:
-    """Why these are not all between the same two microbatches; empty if they are."""
+    """Why the cuts are not all between the same two microbatches; empty if they are."""
     latest = cuts[COORDINATOR]
     if latest.id and latest.tasks is None:
         return f"microbatch {latest.id} of {topology} was under way"

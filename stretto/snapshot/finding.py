@@ -9,7 +9,7 @@ from stretto.vocabulary.suggest import did_you_mean
 
 
 def folder_of(cluster: Cluster, module: str, name: str) -> str:
-    """Raises UsageError if there is none, or none that is complete."""
+    """The folder of a snapshot; raises UsageError if there is none of that name, or it is not complete."""
     known = cluster.ask(control.Snapshots(module=module))
     for snapshot in known:
         if snapshot.name == name:

@@ -16,7 +16,7 @@ DELETED = f"{MANIFEST}.deleted"
 
 
 def too_many(snapshots: Sequence[SnapshotView], keep: int) -> list[SnapshotView]:
-    """The oldest of the complete ones beyond so many; none with 0, which keeps all."""
+    """The oldest complete snapshots beyond the ``keep`` newest; none with 0, which keeps all."""
     complete = sorted(
         (each for each in snapshots if each.state == "complete"), key=lambda each: (each.at_ms, each.name)
     )
@@ -24,7 +24,10 @@ def too_many(snapshots: Sequence[SnapshotView], keep: int) -> list[SnapshotView]
 
 
 def delete_files(snapshot: SnapshotView) -> None:
-    """Raises StrettoError if its folder is not there, or does not say that it is this snapshot."""
+    """Delete the files of a snapshot.
+
+    Raises StrettoError if its folder is not there, or does not say that it is this snapshot.
+    """
     folder = Path(snapshot.folder)
     forget = f"'stretto snapshot delete {snapshot.module} {snapshot.name} --forget' strikes it off the list"
     if not folder.is_dir():
@@ -56,8 +59,11 @@ def _remove(path: Path) -> None:
 
 
 def _is_of(folder: Path, snapshot: SnapshotView) -> bool:
-    """Whether a manifest, also that of a deletion that was interrupted, or the note of a creation that was
-    never finished says so. What a folder looks like says nothing: the loss would be somebody else's."""
+    """Whether a folder says itself that it is this snapshot.
+
+    By a manifest, also that of a deletion that was interrupted, or by the note of a creation that was never
+    finished. What a folder looks like says nothing: the loss would be somebody else's.
+    """
     for name in (MANIFEST, DELETED):
         try:
             manifest = read_manifest(folder, name)

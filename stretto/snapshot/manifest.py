@@ -30,13 +30,13 @@ class SnapshotDamaged(StrettoError):
 
 
 class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
-    """The file of one task."""
+    """The file of one task in a snapshot."""
 
     task: TaskId
     offset: Offset
-    """The apply offset of its group at the cut: it is the state of exactly that."""
+    """Apply offset of the task's group at the cut: the file is the state of exactly that."""
     digest: str
-    """Of what it holds, as the replicas computed it."""
+    """Digest of what the file holds, as the replicas computed it."""
     size_bytes: int
     sha256: str
 
@@ -50,10 +50,12 @@ class GroupCut(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskId, ...]
     copied_by: WorkerId
     replicas: tuple[WorkerId, ...]
-    """Those whose digests were compared, and are equal."""
+    """Replicas whose digests were compared, and are equal."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a snapshot, as its manifest file has it."""
+
     format_version: int = FORMAT_VERSION
     release: str
     name: str
@@ -61,9 +63,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     at_ms: int
     origin: str | msgspec.UnsetType = msgspec.UNSET
-    """Of the module, which a restored one goes on with; unset in snapshots of releases that had none."""
+    """Origin of the module, with which a restored one goes on; unset in snapshots of earlier releases."""
     version: int
-    """Of the module's code."""
+    """Version of the module's code."""
     artifact: str
     """Digest of the code, which is in the snapshot."""
     entry: str
@@ -80,11 +82,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     replication_factor: int
     options: tuple[OptionsAt, ...] | msgspec.UnsetType = msgspec.UNSET
-    """That were set for the module and its objects; unset in snapshots of releases that did not keep them."""
+    """Options set for the module and its objects; unset in snapshots of releases that did not keep them."""
     microbatches: dict[str, int] = {}
     """The latest microbatch of each topology; it took effect on all tasks, and no later one on any."""
     checksum: str = ""
-    """Of all the rest."""
+    """Checksum of all the rest of the manifest."""
 
     @property
     def size_bytes(self) -> int:
@@ -92,7 +94,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def module_manifest(self) -> ModuleManifest:
-        """What its code declares."""
+        """What the code of the module declares."""
         return ModuleManifest(
             name=self.module,
             entry=self.entry,
@@ -103,23 +105,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def sealed(self) -> Manifest:
-        """With its checksum."""
+        """The same manifest with its checksum."""
         bare = msgspec.structs.replace(self, checksum="")
         return msgspec.structs.replace(bare, checksum=hashlib.sha256(msgspec.json.encode(bare)).hexdigest())
 
 
 class _Version(msgspec.Struct):
-    """What every version of it has in common."""
+    """What manifests of every format version have in common."""
 
     format_version: int
 
 
 def file_of(folder: Path, task: TaskId) -> Path:
+    """The file of a task in the folder of a snapshot."""
     return folder / f"task-{task}" / "data.mdb"
 
 
 def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
-    """Raises SnapshotDamaged, also for a folder that is no snapshot."""
+    """Read the manifest of a snapshot; raises SnapshotDamaged, also for a folder that is no snapshot."""
     path = folder / name
     try:
         content = path.read_bytes()
@@ -145,7 +148,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
-    """Durably and at once; returns it sealed."""
+    """Write the manifest of a snapshot, durably and at once; returns it sealed."""
     sealed = manifest.sealed()
     draft = folder / f"{MANIFEST}.tmp"
     with open_private(draft, "wb") as file:
@@ -158,6 +161,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

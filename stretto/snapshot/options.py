@@ -19,7 +19,7 @@ from stretto.specs.modules import ModuleSpec
 
 
 def options_of(cluster: Cluster, module: str, spec: ModuleSpec) -> tuple[control.OptionsAt, ...]:
-    """What is set for the module and its objects at present, by level."""
+    """Options that are set for the module and its objects at present, by level."""
     levels = [
         {},
         *({"depot": each.name} for each in spec.depots),
@@ -39,7 +39,7 @@ def options_of(cluster: Cluster, module: str, spec: ModuleSpec) -> tuple[control
 def options_to_restore(
     manifest: Manifest, module: str, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[control.OptionsAt, ...]]:
-    """Those of the module, of which ``given`` ones take the place, and those of its objects.
+    """Options to set for a restored module, where ``given`` ones take precedence, and for its objects.
 
     Raises UsageError for what this release does not take.
     """
@@ -65,7 +65,7 @@ def options_to_restore(
 
 
 def lines_of(options: Mapping[str, Any], of_objects: tuple[control.OptionsAt, ...], module: str) -> list[str]:
-    """For a person; a line for each."""
+    """Describe options to a person, with a line for each."""
     lines = [f"{name} = {_shown(value)}" for name, value in options.items()]
     for each in of_objects:
         lines += [

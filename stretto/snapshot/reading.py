@@ -29,13 +29,16 @@ BATCHES_BYTES = 4 << 20
 
 
 def open_snapshot(path: str | PathLike[str]) -> Snapshot:
-    """Raises SnapshotDamaged if there is none that can be read; close it."""
+    """Open the snapshot in a folder, to be closed; raises SnapshotDamaged if none can be read there."""
     folder = Path(path)
     return Snapshot(folder, read_manifest(folder))
 
 
 class Snapshot:
-    """A :class:`stretto.client.reading.scan.Scan` of all tasks of a module. Safe from any thread."""
+    """A snapshot opened for reading, safe from any thread.
+
+    It is a :class:`stretto.client.reading.scan.Scan` of all tasks of a module.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -50,6 +53,7 @@ class Snapshot:
 
     @property
     def description(self) -> ModuleDescription:
+        """What the module declared when the snapshot was made."""
         manifest = self.manifest
         return ModuleDescription(
             tasks=len(manifest.tasks),
@@ -66,12 +70,13 @@ class Snapshot:
         return tuple(sorted(self._stored))
 
     def apply_offset(self, task: int) -> int:
-        """What the task is the state of."""
+        """Apply offset of which the task is the state."""
         return int(self.stored(task).offset)
 
     def rows(
         self, task: int, pstate: str, start: bytes = EVERYTHING[0], end: bytes = EVERYTHING[1]
     ) -> Iterator[Page]:
+        """Rows of a PState with keys in ``[start, end)``, ascending; none if it has none on the task."""
         file = self._file(task)
         database = file.database(pstates.PREFIX + pstate)
         if database is None:
@@ -96,14 +101,17 @@ class Snapshot:
         start: bytes = EVERYTHING[0],
         end: bytes = EVERYTHING[1],
     ) -> list[bytes]:
+        """At most ``parts - 1`` keys that cut the rows into about equal parts, without reading them."""
         file = self._file(task)
         with file.reading_bytes() as txn:
             return Tree(txn, pstates.PREFIX + pstate, file.pages).splits(parts, start, end)
 
     def sizes(self) -> dict[int, TaskSizes]:
+        """Rows and bytes of each PState and depot, by task."""
         return {task: _sizes(self._file(task)) for task in self.tasks}
 
     def batches(self, task: int, depot: str, start: int = 0, end: int = OFFSET_END) -> Iterator[DepotBatch]:
+        """The stored batches that hold the records ``[start, end)``; the first and the last may hold more."""
         file = self._file(task)
         database = file.database(depots.PREFIX + depot)
         if database is None:
@@ -118,6 +126,7 @@ class Snapshot:
                 at = found.end
 
     def bounds(self, task: int, depot: str) -> tuple[int, int]:
+        """First offset of a depot on a task, and one beyond the last."""
         file = self._file(task)
         database = file.database(depots.PREFIX + depot)
         if database is None:
@@ -126,6 +135,7 @@ class Snapshot:
             return depots.bounds(txn, database)
 
     def offset_at(self, task: int, depot: str, timestamp_ms: int) -> int:
+        """The first offset at or after a time; the end of the depot if there is none."""
         file = self._file(task)
         database = file.database(depots.PREFIX + depot)
         if database is None:
@@ -146,7 +156,7 @@ class Snapshot:
         self.close()
 
     def stored(self, task: int) -> StoredTask:
-        """What the manifest has of a task. Raises UsageError if there is none."""
+        """What the manifest has of a task. Raises UsageError if it has no such task."""
         found = self._stored.get(task)
         if found is None:
             raise UsageError(f"snapshot {self.manifest.name} of {self.module} has no task {task}")

@@ -32,7 +32,10 @@ _sharing = threading.Lock()
 
 
 class TaskFile:
-    """Any thread may read. Raises SnapshotDamaged for what is no such file."""
+    """The file of one task, opened; any thread may read it.
+
+    Raises SnapshotDamaged for what is no such file.
+    """
 
     def __init__(self, path: Path, task: TaskId) -> None:
         self.path = path
@@ -53,13 +56,14 @@ class TaskFile:
 
     @cached_property
     def pages(self) -> Pages:
-        """For who reads many rows at once, with numpy, which others need not load."""
+        """Pages of the file, to read many rows at once with numpy, which other readers need not load."""
         from stretto.pstate.btree import map_pages  # noqa: PLC0415
 
         return map_pages(self.path, self._env.stat()["psize"])
 
     @contextmanager
     def reading(self) -> Iterator[ReadTransaction]:
+        """A read transaction whose values are valid within the block only."""
         try:
             with self._env.begin(buffers=True) as txn:
                 yield txn
@@ -68,7 +72,7 @@ class TaskFile:
 
     @contextmanager
     def reading_bytes(self) -> Iterator[lmdb.Transaction[bytes]]:
-        """The same, for who keeps what it reads, and may read its pages by itself."""
+        """A read transaction whose values may be kept; the block may read pages by itself, too."""
         try:
             with self._env.begin() as txn:
                 yield txn
@@ -77,7 +81,7 @@ class TaskFile:
             raise self._damaged(error) from error
 
     def names(self) -> list[str]:
-        """Of its databases."""
+        """Names of the databases in the file."""
         try:
             with self._env.begin() as txn:
                 return [bytes(name).decode() for name in self._env.dbs(txn)]
@@ -85,7 +89,7 @@ class TaskFile:
             raise self._damaged(error) from error
 
     def database(self, name: str) -> Database | None:
-        """None if there is none of that name. To be called outside of a transaction."""
+        """Open a database; None if there is none of that name. To be called outside of a transaction."""
         with self._opening:
             found = self._databases.get(name)
             if found is None:
@@ -99,7 +103,7 @@ class TaskFile:
 
     @property
     def applied(self) -> Offset:
-        """What the file says of itself; its group may have been further."""
+        """Apply offset that the file says of itself; its group may have been further."""
         meta = self._meta()
         with self.reading() as txn:
             try:
@@ -108,7 +112,7 @@ class TaskFile:
                 raise self._damaged(error) from error
 
     def digest(self) -> str:
-        """As a replica computes it."""
+        """Digest of what the file holds, as a replica computes it."""
         meta = self._meta()
         names = sorted(self.names())
         databases = {name: self.database(name) for name in names}
@@ -130,6 +134,7 @@ class TaskFile:
             )
 
     def row(self, pstate: str, key: bytes) -> bytes | None:
+        """A value of a PState by its encoded key; None if there is none."""
         database = self.database(pstates.PREFIX + pstate)
         if database is None:
             return None

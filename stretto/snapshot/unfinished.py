@@ -8,9 +8,9 @@ folder of one whose maker died is known for what it was to be.
 from __future__ import annotations
 
 CREATING = "creating"
-"""The file of a snapshot that is not finished: a token of who makes it, and which one it is."""
+"""Name of the file that marks a snapshot as unfinished: a token of its maker, and which snapshot it is."""
 MARKER_PREFIX = b"snapshot/"
-"""How the name of a marker begins that is one of a snapshot; the rest of it is a token."""
+"""How the name of a marker begins that a snapshot set; the rest of it is a token."""
 
 
 def note_suffix(module: str, name: str) -> str:

@@ -20,12 +20,15 @@ from ddsketch.store import CollapsingLowestDenseStore
 
 ACCURACY = 0.02
 BINS_MAX = 768
-"""From a tenth of a microsecond to a day: about 700. Where they do not suffice, the smallest merge."""
+"""Most bins of a histogram; where they do not suffice, the smallest merge.
+
+From a tenth of a microsecond to a day there are about 700.
+"""
 
 _MAPPING = LogarithmicMapping(ACCURACY)
 ADDED_MAX = 256
 _LEAST = 1e-7
-"""Seconds. What is shorter counts as this."""
+"""Shortest duration in seconds; what is shorter counts as this."""
 
 
 class Distribution(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -41,7 +44,7 @@ class Distribution(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return sum(self.bins)
 
     def quantile(self, fraction: float) -> float | None:
-        """The value that so large a part of all is not above; None if there is none."""
+        """The value that so large a part of all is not above; None if there are no values."""
         if not self.bins:
             return None
         if fraction >= 1:
@@ -55,7 +58,7 @@ NOTHING = Distribution(0, (), 0.0, 0.0)
 
 
 def merged(parts: Sequence[Distribution]) -> Distribution:
-    """One of all their values. Charts merge hundreds for each point, so bins are added run by run."""
+    """One distribution of all values. Charts merge hundreds for each point, so bins are added run by run."""
     parts = [part for part in parts if part.bins]
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
@@ -73,15 +76,15 @@ def merged(parts: Sequence[Distribution]) -> Distribution:
 
 
 class Histogram:
-    """Of durations, in seconds: filled value by value, and told as a :class:`Distribution`."""
+    """A histogram of durations in seconds: filled value by value, and read as a :class:`Distribution`."""
 
     __slots__ = ("_added", "_sorting", "_store", "max", "sum")
 
     def __init__(self) -> None:
         self._store = CollapsingLowestDenseStore(BINS_MAX)
-        #: Not in a bin yet: that takes longer than all that is measured for it, so it is done for many.
+        #: Values not in a bin yet: that takes longer than all that is measured, so it is done for many.
         self._added: list[float] = []
-        #: One thread may add while another is told.
+        #: Held while values are put into bins: one thread may add while another reads.
         self._sorting = threading.Lock()
         self.sum = 0.0
         self.max = 0.0
@@ -104,12 +107,13 @@ class Histogram:
             self.max = max((self.max, *added))
 
     def add_many(self, seconds: float, count: int) -> None:
-        """So many values of which only the sum is known, which is this: as if all were the same."""
+        """Add ``count`` values whose sum is ``seconds``, as if all were the same."""
         self._store.add(_MAPPING.key(max(_LEAST, seconds / count)), count)
         self.sum += seconds
         self.max = max(self.max, seconds / count)
 
     def told(self) -> Distribution:
+        """The values so far, as data."""
         if self._added:
             self._sort()
         store = self._store
@@ -121,7 +125,7 @@ class Histogram:
 
 
 def counts_up_to(part: Distribution, bounds: tuple[float, ...]) -> tuple[int, ...]:
-    """How many values are not above each of these bounds, as far as bins tell."""
+    """How many values are not above each of these bounds, as far as bins show."""
     running = [0, *accumulate(part.bins)]
     return tuple(running[max(0, min(len(part.bins), _key(bound) - part.first + 1))] for bound in bounds)
 

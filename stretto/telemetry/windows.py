@@ -21,13 +21,13 @@ from stretto.vocabulary.types import Epoch, WorkerId
 WINDOW_MS = 10_000
 LOOK_MS = 1_000
 REFUSED_TRANSFERS = "refused_transfers_"
-"""Before the reason, in the name of an event."""
+"""How the name of an event begins whose rest is the reason of a refused transfer."""
 NOBODY = WorkerId("")
-"""Whose window tells of groups that no worker leads."""
+"""Worker whose window has the groups that no worker leads."""
 
 
 class Looks(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """At a number that goes up and down."""
+    """Looks at a number that goes up and down: how many there were, their sum, maximum and minimum."""
 
     count: int = 0
     sum: float = 0
@@ -39,6 +39,7 @@ class Looks(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.sum / self.count if self.count else 0.0
 
     def with_look(self, value: float) -> Looks:
+        """The same looks, and one more."""
         if not self.count:
             return Looks(1, value, value, value)
         return Looks(self.count + 1, self.sum + value, max(self.max, value), min(self.min, value))
@@ -58,7 +59,7 @@ NO_LOOKS = Looks()
 
 
 class ReplogLooks(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """At the log of a replica, in entries."""
+    """Looks at the log of a replica, in entries."""
 
     size: Looks = NO_LOOKS
     unapplied: Looks = NO_LOOKS
@@ -73,10 +74,10 @@ LED, FOLLOWED, BEHIND = "led", "followed", "behind"
 
 
 class KindWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Entries of one kind."""
+    """What was measured of the entries of one kind."""
 
     entries: int = 0
-    """Replicated: created by this leader, and held by all of the ISR."""
+    """Entries that were replicated: created by this leader, and held by all of the ISR."""
     bytes: int = 0
     replicate: Distribution | None = None
     """Seconds from creating an entry until all of the ISR holds it."""
@@ -96,14 +97,14 @@ class KindWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TopologyWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A topology on the tasks of one group, where that is led."""
+    """What was measured of a topology on the tasks of one group, where that is led."""
 
     batches: int = 0
-    """Run on its tasks; of a microbatch, the parts of the tasks."""
+    """Batches that ran on the group's tasks; of a microbatch, the parts of the tasks."""
     records: int = 0
-    """In these; one that is tried again counts again."""
+    """Records in the batches; one that is tried again counts again."""
     lag: Looks = NO_LOOKS
-    """Records that are visible and not processed. Of a microbatch, those of all tasks, told with task 0."""
+    """Records that are visible and not processed. A microbatch has those of all tasks with task 0."""
     retrying: Looks = NO_LOOKS
     """Records that failed and are tried again."""
     parked: Looks = NO_LOOKS
@@ -123,38 +124,46 @@ class StoryLine(msgspec.Struct, frozen=True, kw_only=True):
     """A transition of a replica."""
 
     at_ms: int
-    """Of the Unix epoch."""
+    """When it happened, in milliseconds of the Unix epoch."""
     event: str
     fields: dict[str, Any]
 
 
 class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One replica in one window."""
+    """What was measured of one replica in one window."""
 
     group: GroupKey
     role: str
-    """leader, follower, candidate, near, far or stopped: as of the window's end, like all that is no sum."""
+    """Role of the replica, as of the window's end, like all that is no sum.
+
+    One of leader, follower, candidate, near, far and stopped.
+    """
     in_isr: bool = False
     epoch: Epoch = Epoch(0)
     led_epoch: Epoch = Epoch(0)
-    """The latest in which it was seen to lead; 0 if it was not. Of two that led in the same window, the later
-    one knows what is."""
+    """Latest epoch in which the replica was seen to lead; 0 if it was not.
+
+    Of two that led in the same window, the later one knows what is.
+    """
     replogs: dict[str, ReplogLooks] = {}
-    """By what it was at the look: a long window may have both its times as leader and as follower."""
+    """Looks at the log, by what the replica was then: a long window may have it as leader and as follower."""
     isr: Looks = NO_LOOKS
-    """Members; of leaders only."""
+    """Members of the ISR; of leaders only."""
     min_isr: int = 0
     lease_left_ms: Looks = NO_LOOKS
     stalled: Looks = NO_LOOKS
-    """1 at a look while appends are refused."""
+    """Whether appends are refused: 1 at a look while they are."""
     busy_ms: float = 0.0
-    """Spent on this group by the worker's loop."""
+    """Milliseconds that the worker's loop spent on this group."""
     kinds: dict[str, KindWindow] = {}
     events: dict[str, int] = {}
-    """What happened, and how often: elections, shrinks, expands, stalls; received_states, failed_transfers,
-    damaged_blocks; and at leaders REFUSED_TRANSFERS with the reason."""
+    """Events, and how often each happened.
+
+    They are elections, shrinks, expands, stalls; received_states, failed_transfers, damaged_blocks; and at
+    leaders REFUSED_TRANSFERS with the reason.
+    """
     catchup_left_bytes: int = 0
-    """Of the round under way, while it receives its leader's state."""
+    """Bytes left of the round under way, while the replica receives its leader's state."""
     catchup_lag: Looks = NO_LOOKS
     """Entries that replicas outside the ISR lack, all together; of leaders only."""
     topologies: dict[str, TopologyWindow] = {}
@@ -165,11 +174,11 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def replog(self) -> ReplogLooks:
-        """Whatever it was."""
+        """Looks at the log, whatever the replica was at each."""
         return reduce(ReplogLooks.merged, self.replogs.values(), NO_REPLOG)
 
     def merged(self, later: GroupWindow) -> GroupWindow:
-        """The same replica over both windows."""
+        """One window of the same replica over both."""
         replogs = dict(self.replogs)
         for name, replog in later.replogs.items():
             replogs[name] = replogs.get(name, NO_REPLOG).merged(replog)
@@ -199,13 +208,18 @@ class GroupWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker measured in one window."""
+
     start_ms: int
-    """Of the Unix epoch; a multiple of :data:`WINDOW_MS`."""
+    """When the window begins, in milliseconds of the Unix epoch; a multiple of :data:`WINDOW_MS`."""
     worker: WorkerId
     groups: tuple[GroupWindow, ...]
     covered_ms: int = WINDOW_MS
-    """The time in which all this happened: less than the window is long if the worker began within it, or if
-    the window is a longer one that is not over. What is told per second is per second of this."""
+    """Milliseconds in which all this happened; rates are per second of this.
+
+    Less than the window is long if the worker began within it, or if the window is a longer one that is not
+    over.
+    """
 
     def merged(self, later: Window) -> Window:
         """One longer window of the same worker, from this one's start on."""

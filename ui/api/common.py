@@ -73,7 +73,7 @@ def node_named(backend: Backend, node: str) -> control.NodeView:
 
 
 def groups_of(backend: Backend, module: str) -> list[GroupStatus]:
-    """No conductor is needed, unless nobody else knows the module."""
+    """The groups of a module; no conductor is needed, unless nobody else knows the module."""
     try:
         return backend.groups(module)
     except UsageError:

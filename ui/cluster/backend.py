@@ -45,7 +45,7 @@ Story: TypeAlias = list[tuple[WorkerId, StoryLine]]
 
 
 class _Plan(NamedTuple):
-    """What a conductor told last."""
+    """What a conductor answered last."""
 
     nodes: tuple[control.NodeView, ...] = ()
     modules: tuple[control.ModuleView, ...] = ()
@@ -53,7 +53,7 @@ class _Plan(NamedTuple):
 
 
 class Backend:
-    """May be used from many threads."""
+    """The cluster as handlers ask it; may be used from many threads."""
 
     def __init__(
         self,
@@ -61,8 +61,11 @@ class Backend:
         parked: Callable[[], Mapping[tuple[str, str], int]],
         remembered: Callable[[GroupKey], Story],
     ) -> None:
-        """``parked`` tells how many records are, by module and topology; ``remembered`` what replicas of a
-        group told of themselves, also those that are gone."""
+        """Ask a cluster, and what this process keeps of it.
+
+        ``parked`` returns how many records are parked, by module and topology; ``remembered`` what replicas
+        of a group reported of themselves, also those that are gone.
+        """
         self.cluster = cluster
         self.client = Client(cluster.network)
         self._parked = parked
@@ -72,10 +75,11 @@ class Backend:
         self._plan = _Plan()
         self._modules: tuple[control.ModuleView, ...] | None = None
         self._nodes: dict[WorkerId, str] = {}
-        #: Where workers were when somebody last told: they are asked also if ZooKeeper is lost.
+        #: Where workers were when somebody last answered: they are asked also if ZooKeeper is lost.
         self._metadata: wire.Metadata | None = None
 
     def shared(self, key: Any, look: Callable[[], T]) -> T:
+        """Return what ``look`` finds; all callers with the same ``key`` share it, for FRESH_SECONDS."""
         with self._lock:
             found = self._answers.get(key)
             is_mine = found is None or found[0] < time.monotonic()
@@ -95,11 +99,11 @@ class Backend:
         return future.result()
 
     def ask(self, call: control.Call[control.Result]) -> control.Result:
-        """Of the conductor, to look at something."""
+        """Ask the conductor something that changes nothing; the answer is shared."""
         return self.shared(call, lambda: self.cluster.ask(call))
 
     def modules(self) -> tuple[control.ModuleView, ...]:
-        """As a conductor tells, or told last: groups serve without one."""
+        """The modules as a conductor reports them, or reported last: groups serve without one."""
         try:
             self._modules = self.ask(control.Modules())
         except RetriableError:
@@ -108,7 +112,7 @@ class Backend:
         return self._modules
 
     def act(self, call: control.Call[control.Result]) -> control.Result:
-        """Of the conductor, to change something: what was looked up before is old then."""
+        """Ask the conductor to change something: what was looked up before is old then."""
         try:
             return self.cluster.ask(call)
         finally:
@@ -116,11 +120,14 @@ class Backend:
                 self._answers = {key: told for key, told in self._answers.items() if not told[1].done()}
 
     def ask_supervisor(self, node: control.NodeView, call: control.Call[control.Result]) -> control.Result:
+        """Ask the supervisor of a node; raises RetriableError if it is down."""
         if node.address is None:
             raise RetriableError(f"the supervisor of node {node.node} is down; start it, or go there to look")
         return ask(self.cluster.network, node.address, call, timeout=SUPERVISOR_SECONDS)
 
     def metadata(self) -> wire.Metadata:
+        """The task groups and the addresses of workers, as they were last known if nobody answers."""
+
         def look() -> wire.Metadata:
             try:
                 self._metadata = self.cluster.metadata()
@@ -132,7 +139,7 @@ class Backend:
         return self.shared("metadata", look)
 
     def groups(self, module: str) -> list[GroupStatus]:
-        """By their replicas' word; no conductor is needed."""
+        """The state of a module's groups as their replicas report it; no conductor is needed."""
 
         def look() -> list[GroupStatus]:
             found = group_statuses(self.cluster.network, self.metadata(), module)
@@ -142,7 +149,7 @@ class Backend:
         return self.shared(("groups", module), look)
 
     def _places(self, statuses: list[GroupStatus]) -> Mapping[WorkerId, str]:
-        """The nodes of workers. One has the same for life, so it is asked for once."""
+        """The nodes of workers. A worker has the same one for life, so it is asked for once."""
         if not all(each.worker in self._nodes for status in statuses for each in status.replicas):
             with suppress(StrettoError):
                 self._remember(self.ask(control.Modules()))
@@ -152,6 +159,7 @@ class Backend:
         self._nodes = self._nodes | {each.worker: each.node for view in modules for each in view.processes}
 
     def cluster_view(self) -> ClusterView:
+        """Health, problems, nodes and modules of the cluster."""
         return self.shared("cluster", self._look_at_all)
 
     def _look_at_all(self) -> ClusterView:
@@ -195,7 +203,7 @@ class Backend:
         )
 
     def _all_groups(self, plan: _Plan) -> list[GroupStatus]:
-        """Of the modules that somebody knows of. One that is being made or destroyed may have none."""
+        """The groups of all known modules. A module that is being made or destroyed may have none."""
         planned = {view.module for view in plan.modules}
         known = (
             {view.key.module for view in self.metadata().groups} if planned or plan.at_ms is None else set()
@@ -209,7 +217,7 @@ class Backend:
         return found
 
     def story(self, status: GroupStatus) -> Story:
-        """Of all replicas of a group, by time: what is remembered here, and what they tell now."""
+        """The story of a group's replicas, by time: what is remembered here, and what they report now."""
         told = self._of_replicas(status, control.Story(group=status.group))
         lines = [(worker, line) for worker, story in told.items() for line in story]
         known = {(worker, msgspec.json.encode(line)): line for worker, line in lines}
@@ -219,7 +227,7 @@ class Backend:
         return sorted(found, key=lambda each: each[1].at_ms)
 
     def epochs(self, status: GroupStatus) -> tuple[control.EpochView, ...]:
-        """By the leader's log; without one, by that which goes furthest."""
+        """The epochs in the log of a group's leader; without a leader, in the log that goes furthest."""
         told = self._of_replicas(status, control.Epochs(group=status.group))
         if status.leader in told:
             return told[status.leader]
@@ -228,7 +236,7 @@ class Backend:
     def _of_replicas(
         self, status: GroupStatus, call: control.Call[control.Result]
     ) -> dict[WorkerId, control.Result]:
-        """By who answers."""
+        """The answers of a group's replicas to a call, by worker, of those that answer."""
         addresses = self.metadata().addresses
         found = {}
         for replica in status.replicas:
@@ -239,7 +247,7 @@ class Backend:
 
 
 def _with_trouble(problems: tuple[Problem, ...], trouble: str) -> tuple[Problem, ...]:
-    """Groups elect and serve without a conductor: that there is none comes after what is not served."""
+    """The problems and, after what is not served, that there is no conductor: groups serve without one."""
     mine = Problem(health=Health.DEGRADED, sentence=f"nothing is planned or changed: {trouble}")
     worse = [each for each in problems if each.health is not Health.DEGRADED]
     return (*worse, mine, *problems[len(worse) :])

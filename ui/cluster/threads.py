@@ -16,15 +16,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SLOW = ThreadPoolExecutor(64, "slow")
-"""For data, failures, snapshots, logs, and whatever changes something."""
+"""Threads for data, failures, snapshots, logs, and whatever changes something."""
 LOOKS = ThreadPoolExecutor(32, "looks")
-"""For what pages ask again and again."""
+"""Threads for what pages ask again and again."""
 HEALTH = ThreadPoolExecutor(8, "health")
 SCRAPES = ThreadPoolExecutor(2, "scrapes")
-"""For what is told from memory."""
+"""Threads for what is answered from memory."""
 
 
 def on(pool: Executor, handler: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Make a handler that runs on the threads of a pool."""
+
     @wraps(handler)
     async def run(*args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, partial(handler, *args, **kwargs))

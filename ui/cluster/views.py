@@ -13,7 +13,7 @@ from stretto.specs.modules import ModuleState
 
 PROBLEMS_MAX = 100
 NAMED_MAX = 8
-"""Groups of a kind that are named one by one."""
+"""Most groups with the same problem that are named one by one."""
 
 
 class Health(enum.StrEnum):
@@ -31,10 +31,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     module: str | None = None
     groups: tuple[int, ...] = ()
-    """Of the module: all that have this problem."""
+    """Numbers of all groups of the module that have this problem."""
     node: str | None = None
     topology: str | None = None
-    """Of the module, if it parked records."""
+    """Topology of the module that parked records, if that is the problem."""
 
 
 class ModuleServing(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class ModuleServing(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     health: Health
     state: str
-    """In a few words: its own state, if all its groups are served."""
+    """State in a few words: the module's own, if all its groups are served."""
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,16 +51,16 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     """The health in one line."""
     problems: tuple[Problem, ...]
-    """Worst first, and what may be the cause of others before these."""
+    """Problems, worst first, and what may be the cause of others before these."""
     conductor: str | None
     nodes: tuple[control.NodeView, ...]
     modules: tuple[control.ModuleView, ...]
     serving: tuple[ModuleServing, ...] = ()
-    """Of these modules, in the same order."""
+    """How well each of ``modules`` is served, in the same order."""
     planned_at_ms: int | None
-    """When a conductor told of these nodes and modules; None if none ever did."""
+    """When a conductor reported these nodes and modules; None if none ever did."""
     at_ms: int
-    """When it was looked at, by the server's clock, in milliseconds of the Unix epoch."""
+    """When the cluster was looked at, by the server's clock, in milliseconds of the Unix epoch."""
 
 
 _OF_STATE = {
@@ -78,6 +78,7 @@ def problems_of(
     modules: Iterable[control.ModuleView],
     parked: Mapping[tuple[str, str], int],
 ) -> tuple[Problem, ...]:
+    """All that is wrong with the cluster, worst first."""
     of_nodes = [problem for node in nodes for problem in _of_node(node)]
     of_groups = _of_groups(groups)
     told = {problem.module for problem in of_groups}
@@ -124,7 +125,7 @@ def _of_node(node: control.NodeView) -> list[Problem]:
 
 
 def _of_groups(groups: Iterable[GroupStatus]) -> list[Problem]:
-    """Groups of a module that have the same to say say it together."""
+    """Problems of groups; those of a module that have the same one share it."""
     alike: dict[tuple[str, Health, str], list[int]] = {}
     for status in groups:
         health, words = _judged(status)
@@ -184,7 +185,10 @@ def serving_unknown(modules: Iterable[control.ModuleView]) -> list[ModuleServing
 
 
 def _of_module(view: control.ModuleView, *, is_told: bool) -> list[str]:
-    """``is_told``: what its conductor says of workers and replicas is told of nodes and groups already."""
+    """What is wrong with a module, in sentences.
+
+    With ``is_told``, its problems with workers and replicas are left out: nodes and groups have them already.
+    """
     found = []
     if view.state == ModuleState.PAUSED:
         found.append(

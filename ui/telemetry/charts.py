@@ -53,25 +53,25 @@ class ReplogEntries(msgspec.Struct, frozen=True, kw_only=True):
 
 class Charts(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
-    """When it was looked at, by the server's clock: where the time that is shown ends."""
+    """When the store was read, by the server's clock: where the time that is shown ends."""
     step_ms: int
     start_ms: tuple[int, ...]
-    """Of each point; the other lines have one value for each."""
+    """When each point begins; the other lines have one value for each."""
     replog_entries: dict[str, ReplogEntries]
-    """Of leaders and of ISR followers."""
+    """Entries in the replogs of leaders and of ISR followers."""
     replicate_duration: dict[str, Duration]
-    """By kind of entry, and of all."""
+    """How long replication took, by kind of entry, and of all."""
     replicate_throughput: dict[str, Line]
-    """Entries per second, by kind."""
+    """Entries replicated per second, by kind."""
     replicate_bytes: dict[str, Line]
-    """Bytes per second, by kind."""
+    """Bytes replicated per second, by kind."""
     replicate_failures: dict[str, dict[str, Line]]
     """Appends in the window that did not succeed: by kind of entry, and of all, by reason."""
     apply_duration: dict[str, Duration]
     isr: Line
-    """Members that the worst group had."""
+    """Members in the ISR of the worst group."""
     min_isr: Line
-    """What that group needs."""
+    """The min-ISR of the worst group."""
     busy: Line
     """The share of its time that the busiest worker's loop spent on groups."""
     events: dict[str, Line]
@@ -79,7 +79,7 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     lease_left: Line
     """Milliseconds that the lease of the leader with the least had left."""
     catchup_left: Line
-    """Bytes of rounds under way that replicas have not received."""
+    """Bytes that replicas have not received yet of the rounds under way."""
     catchup_lag: Line
     """Entries that replicas outside the ISR lack, by their leaders."""
     topology_lag: dict[str, Line]
@@ -91,12 +91,12 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     topology_failures: dict[str, Line]
     """Records that wait to be tried again or are parked, by topology."""
     function_duration: dict[str, Duration]
-    """Of calls, by function, and of all."""
+    """How long calls took, by function, and of all."""
 
 
 EVENTS = ("elections", "shrinks", "expands", "stalls")
 ALL = "all"
-"""Of every kind of entry, or every function."""
+"""Name of the line over every kind of entry, or every function."""
 USUAL = "depot"
 
 Numbers = Mapping[str, float]
@@ -108,7 +108,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     """All charts at one time, over the replicas that were heard then."""
 
     covered_ms: int
-    """How much of the step was measured; 0 if nobody was heard, and groups were without a leader."""
+    """How much of the step was measured; 0 if no worker answered, and groups were without a leader."""
     leaders: ReplogLooks
     followers: ReplogLooks
     replicate: Mapping[str, Percentiles]
@@ -131,7 +131,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def point_of(windows: Sequence[Window]) -> Point | None:
-    """Of what workers told of the same time; None if nobody was heard, and nobody was missed."""
+    """Make a point of the windows of one time; None if no worker reported and no group lacked a leader."""
     unled = [each for window in windows if window.worker == NOBODY for each in window.groups]
     windows = [each for each in windows if each.groups and each.worker != NOBODY]
     if not windows and not unled:
@@ -174,14 +174,14 @@ def point_of(windows: Sequence[Window]) -> Point | None:
 
 
 def _busy(window: Window) -> float:
-    """A worker has one loop for all its groups."""
+    """The share of its time that the one loop of a worker spent on groups."""
     return sum(each.busy_ms for each in window.groups) / window.covered_ms
 
 
 def _latest_leaders(
     groups: Iterable[GroupWindow], is_told: Callable[[GroupWindow], bool]
 ) -> Iterable[GroupWindow]:
-    """Of each group the last leader that tells something: if it changed, two have looked at the same."""
+    """The last leader of each group that reports something: if it changed, two have looked at the same."""
     latest: dict[tuple[str, int], GroupWindow] = {}
     for each in filter(is_told, groups):
         where = (each.group.module, each.group.group)
@@ -240,7 +240,10 @@ def _percentiles(told: Iterable[tuple[str, Distribution | None]]) -> Mapping[str
 
 
 def charts_of(points: Mapping[int, Point | None], step_ms: int, at_ms: int) -> Charts:
-    """``points`` by the time at which each begins; a time that is not there is one at which nobody spoke."""
+    """Make charts of ``points``, given by the time at which each begins.
+
+    A time that is missing is one at which no worker reported.
+    """
     first, last = min(points, default=0), max(points, default=-step_ms)
     starts = tuple(range(first, last + step_ms, step_ms))
     line = [points.get(start) for start in starts]
@@ -300,7 +303,7 @@ def _lines(
     absent: float | None = None,
     names: Sequence[str] = (),
 ) -> dict[str, Line]:
-    """``absent`` is what a name counts as where others were heard and it was not."""
+    """One line for each name; ``absent`` is the value of a name where there are others but not this one."""
     return {
         name: tuple(
             of(point).get(name, absent) if point is not None and point.covered_ms else None
@@ -311,7 +314,7 @@ def _lines(
 
 
 def _rates(points: Points, of: Callable[[Point], Numbers], *, absent: float | None = None) -> dict[str, Line]:
-    """Per second."""
+    """One line for each name, per second of the time that was measured."""
 
     def per_second(point: Point) -> Numbers:
         numbers = of(point).items() if point.covered_ms else ()

@@ -30,13 +30,15 @@ RETRY_SECONDS = 2.0
 EXPIRE_SECONDS = 600.0
 ASKED_AT_ONCE = 16
 SETTLE_SECONDS = 0.5
-"""Workers look at the clock once a second: so long after a window's end they have cut it."""
+"""Extra wait until workers have cut a window that is over: they look at the clock once a second."""
 LOOKED_BACK_MS = 300_000
-"""So long do workers remember."""
+"""How far back workers remember their windows."""
 NONE_LEFT = NO_LOOKS.with_look(0)
 
 
 class Collector:
+    """Fetches the windows of all workers, and keeps them in the store, the metrics and the charts."""
+
     def __init__(self, cluster: Cluster, store: Store, metrics: Metrics, history: History) -> None:
         self._cluster = cluster
         self._store = store
@@ -45,7 +47,7 @@ class Collector:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._silent: set[str] = set()
-        #: What has kept it from collecting since it last did.
+        #: What has kept the collector from collecting since it last did.
         self._trouble: tuple[str, type[Exception]] | None = None
         self._min_isr: dict[GroupKey, int] = {}
 
@@ -57,7 +59,7 @@ class Collector:
         self._thread.join()
 
     def collect(self) -> None:
-        """What is new, of every worker that answers."""
+        """Fetch and keep the new windows of every worker that answers."""
         metadata = self._cluster.metadata()
         told = set()
         with ThreadPoolExecutor(ASKED_AT_ONCE, "windows") as pool:
@@ -75,7 +77,7 @@ class Collector:
             self._history.charts(Scope(module), CHARTED_MINUTES)
 
     def _note_unled(self, metadata: wire.Metadata) -> None:
-        """A group that nobody leads has no ISR, and nobody who would tell so."""
+        """Keep a window for the groups that nobody leads: they have no ISR, and nobody to report that."""
         newest = {
             (each.key.module, each.key.group): each for each in sorted(metadata.groups, key=lambda g: g.key)
         }

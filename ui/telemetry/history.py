@@ -18,20 +18,21 @@ from stretto.ui.telemetry.charts import Charts, Point, charts_of, point_of
 from stretto.ui.telemetry.store import Store, tier_for
 
 POINTS_MAX = 20_000
-"""Kept: of some dozens of charts."""
+"""Most points that are kept: those of some dozens of charts."""
 READ_AT_ONCE = 30
 CHARTED_MINUTES = 60
-"""What pages show unless asked for more."""
+"""Minutes that pages show unless asked for more."""
 
 
 class Scope(NamedTuple):
-    """What charts are of; None leaves open."""
+    """What charts are about; None stands for all."""
 
     module: str | None = None
     worker: str | None = None
     group: int | None = None
 
     def has(self, window: Window, each: GroupWindow) -> bool:
+        """Whether the scope includes a group's window in a worker's."""
         return (
             self.worker in (None, window.worker)
             and self.module in (None, each.group.module)
@@ -40,15 +41,16 @@ class Scope(NamedTuple):
 
 
 class History:
-    """May be used from several threads."""
+    """Charts made from the store, with their points kept; may be used from several threads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._points: OrderedDict[tuple[Scope, int, int], tuple[int, Point | None]] = OrderedDict()
-        #: One at a time: who comes second finds the points of the first.
+        #: Held by one caller at a time: the second one finds the points of the first.
         self._lock = threading.Lock()
 
     def charts(self, scope: Scope, minutes: int) -> Charts:
+        """Make the charts of a scope over the last ``minutes``."""
         span_ms = minutes * 60_000
         step_ms = tier_for(span_ms).step_ms
         now_ms = time.time_ns() // 1_000_000

@@ -21,13 +21,13 @@ from stretto.wire import messages as wire
 Labels = tuple[tuple[str, str], ...]
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds."""
+"""Upper bounds of the buckets of histograms, in seconds."""
 STALE_SECONDS = 3.5 * WINDOW_MS / 1_000
-"""Three windows that a worker did not tell: what it was is no longer what it is."""
+"""Age at which a worker's report no longer counts: three windows are missing, and it may have changed."""
 COUNTED_KEPT = 100
-"""Windows by which one that comes again is known: more than a worker remembers."""
+"""How many windows of a worker are known again if they come twice: more than a worker remembers."""
 FORGOTTEN_SECONDS = 3_600.0
-"""After so long a silence the counters of a worker go too, so that their number is bounded."""
+"""Silence after which the counters of a worker go too, so that their number is bounded."""
 
 COUNTERS = {
     "stretto_replicated_entries_total": "Entries that leaders created and all of the ISR held, by kind.",
@@ -82,7 +82,7 @@ _EVENTS = {
 
 
 class Metrics:
-    """Fed by the collector, read by scrapes."""
+    """The cluster's measures for Prometheus, fed by the collector and read by scrapes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -91,12 +91,13 @@ class Metrics:
         self._histograms: dict[str, dict[Labels, Distribution]] = {name: {} for name in HISTOGRAMS}
         self._latest: dict[str, Window] = {}
         self._heard_at: dict[str, float] = {}
-        #: When the latest windows of a worker began.
+        #: Starts of the latest windows of each worker, none of which is counted twice.
         self._counted: dict[str, deque[int]] = {}
         self._standing: list[tuple[str, Labels, float]] = []
         self._stood_at = float("-inf")
 
     def add(self, windows: Iterable[Window]) -> None:
+        """Count windows, except those that were counted before."""
         with self._lock:
             for window in windows:
                 # Not all that is before the latest: where a clock was ahead, what is new begins earlier.
@@ -112,7 +113,7 @@ class Metrics:
     def saw(
         self, groups: Iterable[wire.GroupView], registered: Collection[str], told: Collection[str]
     ) -> None:
-        """Which groups and workers there are, by the metastore, and which of these told their measures."""
+        """Note which groups and workers the metastore has, and which workers reported their measures."""
         newest = {(each.key.module, each.key.group): each for each in sorted(groups, key=lambda g: g.key)}
         led = [
             ("stretto_group_led", _group_labels(each), float(each.leader in registered))
@@ -151,7 +152,7 @@ class Metrics:
         return {key: count for key, count in found.items() if count}
 
     def _fresh(self) -> Iterator[tuple[str, GroupWindow]]:
-        """Of workers that were heard lately, and of each group the newest grouping only."""
+        """Groups of workers that reported lately, each in its newest grouping only."""
         now = self._clock()
         for worker, window in self._latest.items():
             if now - self._heard_at[worker] <= STALE_SECONDS:
@@ -193,6 +194,7 @@ class Metrics:
             self._histograms[name][labels] = part if before is None else merged((before, part))
 
     def exposition(self) -> str:
+        """All measures, as text in the format of Prometheus."""
         with self._lock:
             return "\n".join([*self._lines(), ""])
 

@@ -31,15 +31,17 @@ log = structlog.get_logger()
 FORMAT = 2
 BYTES_MAX = 1024 * 1024 * 1024
 HALVINGS_MAX = 12
-"""Of the time that each tier keeps, when there is too much."""
+"""How often the time that each tier keeps is halved at most, when there is too much."""
 STORY_LINES_MAX = 2_000
-"""Of a group."""
+"""Most lines that are kept of the story of a group."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
+    """Windows of one length, and how long they are kept."""
+
     step_ms: int
     kept_ms: int
 
@@ -71,7 +73,7 @@ CREATE INDEX IF NOT EXISTS story_of ON story (module, generation, number, at_ms)
 
 
 class Store:
-    """May be used from several threads."""
+    """The file of windows and stories; may be used from several threads."""
 
     def __init__(self, path: Path, *, bytes_max: int = BYTES_MAX) -> None:
         private_folder(path.parent)
@@ -93,7 +95,7 @@ class Store:
                 f"{path} cannot be used ({error}); move it away, and its history begins anew"
             ) from None
         self._pages_max = bytes_max // page
-        #: How often what began at a time was changed by this process.
+        #: How often the windows of a tier that begin at a time were changed by this process.
         self._changes: Counter[tuple[int, int]] = Counter()
 
     def close(self) -> None:
@@ -101,7 +103,7 @@ class Store:
             self._database.close()
 
     def add(self, windows: Iterable[Window]) -> None:
-        """Windows that are there already change nothing."""
+        """Keep windows; those that are there already change nothing."""
         with self._lock, self._database:
             self._database.execute("BEGIN")
             for window in windows:
@@ -112,7 +114,7 @@ class Store:
                         self._merge(tier.step_ms, told)
 
     def _without_story(self, window: Window) -> Window:
-        """Which is kept by itself."""
+        """Keep the story of a window by itself, and return the window without it."""
         for each in window.groups:
             self._database.executemany(
                 "INSERT INTO story VALUES (?, ?, ?, ?, ?, ?)",
@@ -121,7 +123,7 @@ class Store:
         return replace(window, groups=tuple(replace(each, story=()) for each in window.groups))
 
     def story(self, group: GroupKey) -> list[tuple[WorkerId, StoryLine]]:
-        """Of all replicas of a group that ever told, by time."""
+        """The story of all replicas of a group that ever reported, by time."""
         with self._lock:
             rows = self._database.execute(
                 "SELECT worker, line FROM story WHERE module = ? AND generation = ? AND number = ? "
@@ -131,7 +133,7 @@ class Store:
         return [(WorkerId(worker), _line(line)) for worker, line in reversed(rows)]
 
     def latest(self, worker: str) -> int | None:
-        """Start of the last window of a worker."""
+        """Start of the last window of a worker; None if there is none."""
         with self._lock:
             found = self._database.execute(
                 "SELECT max(start_ms) FROM windows WHERE step_ms = ? AND worker = ?", (WINDOW_MS, worker)
@@ -139,7 +141,7 @@ class Store:
         return None if found is None else int(found)
 
     def between(self, start_ms: int, end_ms: int, step_ms: int, *, worker: str | None = None) -> list[Window]:
-        """Of one tier, by start and worker."""
+        """Windows of one tier, by start and worker."""
         with self._lock:
             rows = self._database.execute(
                 "SELECT data FROM windows WHERE step_ms = ?1 AND start_ms >= ?2 AND start_ms < ?3 "
@@ -210,7 +212,7 @@ class Store:
 
 
 def _read(data: bytes) -> Window | None:
-    """None if it is damaged: that is one point less, and no reason to show and keep none."""
+    """Decode a window; None if it is damaged: that is one point less, and no reason to show and keep none."""
     try:
         return _decode(zlib.decompress(data))
     except (zlib.error, msgspec.MsgspecError) as error:
@@ -219,5 +221,5 @@ def _read(data: bytes) -> Window | None:
 
 
 def tier_for(span_ms: int) -> Tier:
-    """The finest that keeps so long a time, in no more points than a chart has pixels."""
+    """The finest tier that keeps so long a time, in no more points than a chart has pixels."""
     return next((tier for tier in TIERS if span_ms <= min(tier.kept_ms, tier.step_ms * 1_100)), TIERS[-1])
