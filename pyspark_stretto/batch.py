@@ -255,8 +255,7 @@ class PStateReader(BatchReader):
         return parts
 
     def _cuts(self, keys: list[bytes]) -> list[bytes]:
-        """Return where keys are cut into parts; what is under a first key stays whole if it becomes one
-        row."""
+        """Return where keys are cut into parts; a first key that becomes one row is not cut."""
         if self._options.nested == "rows":
             return keys
         found: list[bytes] = []

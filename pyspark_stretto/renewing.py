@@ -47,8 +47,7 @@ class Pins:
         return idle_ms / 1_000 / TIMES if idle_ms else None
 
     def renew(self, key: ClusterKey | None) -> bool:
-        """Renew all pins, and return whether all still exist; a missing one is an error only when it is
-        read."""
+        """Renew all pins, and return whether all still exist; a missing one fails only when it is read."""
         are_there = True
         for first, names in self.through:
             try:

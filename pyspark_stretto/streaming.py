@@ -146,8 +146,7 @@ def beginning(options: Options, bounds: Mapping[int, tuple[int, int]]) -> dict[i
 
 
 def check_origin(options: Options, offsets: Offsets, origin: str) -> None:
-    """Raise UsageError if the checkpoint is of an earlier module or depot of this name, with other
-    records."""
+    """Raise UsageError if the checkpoint is of an earlier module or depot of this name."""
     was = offsets.get(ORIGIN)
     if was and origin and was != origin:
         what, end = f"a module {options.module}", "destroyed"
@@ -184,8 +183,7 @@ def _lost(options: Options, task: int, at: int, start: int) -> StrettoError:
 
 
 def admitted(at: Mapping[int, int], ends: Mapping[int, int], most: int | None) -> dict[int, int]:
-    """Return where a micro-batch ends: at the ends, or ``most`` records further, shared by each task's
-    backlog."""
+    """Return where a micro-batch ends: everywhere, or ``most`` records further, shared by backlog."""
     waiting = {task: max(0, ends[task] - start) for task, start in at.items()}
     total = sum(waiting.values())
     if most is None or total <= most:
