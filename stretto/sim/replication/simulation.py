@@ -131,8 +131,7 @@ class Simulation:
             node.tell_plan()
 
     def regroup(self, said: events.Regrouping) -> None:
-        """Change the grouping as the conductor does: ask for seals, close in on the next, take or abandon
-        it."""
+        """Change the grouping as the conductor does: ask for seals, close in on the next, or abandon it."""
         self.groupings.append(said)
         self.tell("grouping", "conductor", said)
         for node in list(self.nodes.values()):
