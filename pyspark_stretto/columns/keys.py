@@ -50,8 +50,7 @@ class Keys:
         self.starts: Positions = np.concatenate(([0], self.ends[:-1])).astype(np.int64)
 
     def take(self, type_: Type, at: Positions, *, is_last: bool = False) -> tuple[pa.Array, Positions]:
-        """Decode what begins at ``at`` in each row, and return it with its ends; a last one ends with the
-        row."""
+        """Decode what begins at ``at`` in each row, with its ends; what is last ends with its row."""
         inner, nullable = optional(type_)
         if nullable and inner != type_:
             return self._take_optional(inner, at, is_last=is_last)

@@ -155,8 +155,7 @@ def _apply(files: dict[str, Inode], changes: Sequence[dict[str, Inode | None]]) 
 
 
 def _contents(files: dict[str, Inode]) -> Iterator[dict[str, bytes]]:
-    """Yield all files with their durable content, with all of it, and each unsynced file alone in each
-    way."""
+    """Yield all files as durable, all as written, and each unsynced file by itself in each way."""
     durable = {name: inode.durable for name, inode in files.items()}
     yield durable
     unsynced = {name: inode.survivors()[1:] for name, inode in files.items() if inode.live != inode.durable}
