@@ -48,16 +48,16 @@ from stretto.pstate.types import Type
 from stretto.vocabulary.invariants import check
 
 PARTS_MAX = 1_000
-"""Of one task."""
+"""Most parts that one task is split into."""
 PUSHED = (
     "filters are pushed, so every query needs a load() of its own: Spark reads only what these filters ask "
     "for in all that comes from this load(), and another query would miss rows without a word"
 )
-"""Said where Spark plans, whose standard error is the driver's."""
+"""Warning about pushed filters, issued where Spark plans: standard error is the driver's there."""
 
 
 class _Pushing:
-    """How a reader takes filters.
+    """Stands in for a reader's ``pushFilters``, and takes filters only if the ``load()`` asks for it.
 
     Spark pushes none unless ``spark.sql.python.filterPushdown.enabled`` is set, and without that refuses a
     reader whose ``pushFilters`` is not that of its base class. Ours has to work either way.
@@ -81,7 +81,7 @@ class _Pushing:
 
 
 class Part(InputPartition):
-    """Of what is read in one place: number ``part`` of ``parts``."""
+    """A part of one task, number ``part`` of the ``parts`` that share a pin or a snapshot."""
 
     def __init__(self, where: Where, task: int, offset: int) -> None:
         super().__init__(task)
@@ -90,9 +90,10 @@ class Part(InputPartition):
         self.offset = offset
         self.part = 0
         self.parts = 1
-        #: Of the whole plan.
+        #: Pins of the whole plan.
         self.pins = Pins()
-        #: Which each query carries out at a moment of its own; None: it is only ever read under these pins.
+        #: The plan that each query carries out at a moment of its own; None if it is only read under these
+        #: pins.
         self.plan: Plan | None = None
 
 
@@ -105,7 +106,10 @@ class RowsPart(Part):
 
 
 class RecordsPart(Part):
-    """Records ``[start, end)`` of one task, of those that are asked for.
+    """Records ``[start, end)`` of one task, limited to those that the options and filters ask for.
+
+    The first part of a task starts at None and the last part ends at None: nothing lies before or behind
+    them, also of records that came after the plan was made, or were trimmed away since.
 
     The first part of a task has none before it, and the last part none behind it, also of records that came
     after the plan was made, or were trimmed away since: None says so.
@@ -118,7 +122,7 @@ class RecordsPart(Part):
 
 
 class BatchReader(DataSourceReader):
-    """What both have in common."""
+    """What the readers of PStates and of depots have in common: planning, reporting, and opening a part."""
 
     def __init__(self, options: Options, described: Described, schema: StructType) -> None:
         self._options = options
@@ -127,6 +131,7 @@ class BatchReader(DataSourceReader):
 
     @property
     def takes_filters(self) -> bool:
+        """Whether the ``load()`` asks for filters to be pushed."""
         return self._options.filters == "pushed"
 
     @property
@@ -135,11 +140,11 @@ class BatchReader(DataSourceReader):
 
     @abstractmethod
     def push(self, filters: list[Filter]) -> list[Filter]:
-        """Returns those that Spark has to try."""
+        """Take the filters that narrow what is read, and return those that Spark has to apply itself."""
 
     @abstractmethod
     def _plan(self, piece: Piece, scan: Scan) -> list[Part]:
-        """The parts of one piece."""
+        """Return the parts of one piece."""
 
     def partitions(self) -> list[InputPartition]:
         with plainly():
@@ -164,7 +169,7 @@ class BatchReader(DataSourceReader):
             return [*parts]
 
     def _records(self) -> dict[int, tuple[int, int]] | None:
-        """Of a depot, those that are read of each task."""
+        """Return the range of records that is read of each task; None for a PState."""
         return None
 
     def _planned(self, piece: Piece, key: ClusterKey | None) -> list[Part]:
@@ -178,7 +183,7 @@ class BatchReader(DataSourceReader):
 
     @contextmanager
     def _opened(self, part: Part) -> Iterator[tuple[Scan, int]]:
-        """What the part is read of, and its apply offset: as of the moment of this task's query."""
+        """Open what the part is read from, with its apply offset, as of the moment of this task's query."""
         key = self._options.cluster_key()
         where, offset, pins = part.where, part.offset, part.pins
         query = query_of_task() if part.plan is not None else None
@@ -190,7 +195,7 @@ class BatchReader(DataSourceReader):
             yield scan, offset
 
     def _report(self, path: Path, pieces: list[Piece]) -> None:
-        """What is about to be read. It appears whole, in place of the one before."""
+        """Write a report of what is about to be read; it replaces the one before atomically."""
         told: dict[str, object] = {
             "module": self._described.module,
             "origin": self._described.origin,
@@ -210,6 +215,8 @@ class BatchReader(DataSourceReader):
 
 
 class PStateReader(BatchReader):
+    """Reader of the rows of a PState."""
+
     def __init__(self, options: Options, described: Described, schema: StructType) -> None:
         super().__init__(options, described, schema)
         check(described.type is not None, "a PState has a type")
@@ -248,7 +255,7 @@ class PStateReader(BatchReader):
         return parts
 
     def _cuts(self, keys: list[bytes]) -> list[bytes]:
-        """What is under a first key is not cut if it becomes one row."""
+        """Return where keys are cut into parts; a first key that becomes one row is not cut."""
         if self._options.nested == "rows":
             return keys
         found: list[bytes] = []
@@ -272,12 +279,14 @@ class PStateReader(BatchReader):
 
 
 class DepotReader(BatchReader):
+    """Reader of the records of a depot."""
+
     def __init__(self, options: Options, described: Described, schema: StructType) -> None:
         super().__init__(options, described, schema)
         check_schema(options.object, schema)
         check_tasks(options, described.module, described.tasks)
         self._filters = DepotFilters()
-        #: By task, those of the plan.
+        #: Records that the plan covers, by task.
         self._planned_records: dict[int, tuple[int, int]] = {}
 
     def push(self, filters: list[Filter]) -> list[Filter]:
@@ -311,7 +320,7 @@ class DepotReader(BatchReader):
         return self._planned_records or None
 
     def _range(self, scan: Scan, task: int, first: int, beyond: int) -> tuple[int, int]:
-        """Which of the records ``[first, beyond)`` that there are."""
+        """Return which of the existing records ``[first, beyond)`` the options and filters ask for."""
         options, depot = self._options, self._options.depot or ""
         start = _of_task(options.start, task)
         end = _of_task(options.end, task)

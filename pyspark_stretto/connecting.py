@@ -16,7 +16,7 @@ _current: tuple[tuple[tuple[str, ...], str | None], Client] | None = None
 
 
 def client_of(options: Options) -> Client:
-    """Not to be closed."""
+    """Return this process's client for the cluster that the options name; the caller must not close it."""
     global _current  # noqa: PLW0603 - one for the process
     if not options.bootstrap:
         raise UsageError('say where the cluster is, as .option("bootstrap", "host:port")')

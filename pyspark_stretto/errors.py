@@ -20,7 +20,7 @@ _SENTENCE = re.compile(r"(?:^|\s)(?:stretto|pyspark_stretto)(?:\.\w+)+: (.+)")
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """What a person is told by an error of stretto in here is its sentence alone."""
+    """Make Spark show an error of stretto from this block as its sentence alone, without a traceback."""
     try:
         yield
     except StrettoError:
@@ -29,7 +29,7 @@ def plainly() -> Iterator[None]:
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """What stretto said, if an error of Spark has that in it; None if it is about something else."""
+    """Return the sentence of stretto inside an error of Spark; None if the error is about something else."""
     if isinstance(error, StrettoError):
         return str(error)
     found = _SENTENCE.search(str(error))

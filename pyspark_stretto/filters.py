@@ -45,7 +45,7 @@ from stretto.pstate.types import Type
 from stretto.wire.scans import OFFSET_END
 
 POINTS_MAX = 1_000
-"""Of more keys than this, only the range that they are in is read."""
+"""Number of keys beyond which only the range that they span is read."""
 _CLASSES: Final[dict[str, type]] = {
     "bool": bool,
     "int": int,
@@ -55,7 +55,7 @@ _CLASSES: Final[dict[str, type]] = {
     "datetime": datetime,
     "date": date,
 }
-#: Between which bytes the keys of a type are.
+#: The range of bytes that the keys of each type lie in.
 _WITHIN: Final[dict[str, Range]] = {
     "bool": (b"\x04", b"\x06"),
     "int": (b"\x10", b"\x21"),
@@ -69,24 +69,26 @@ _WITHIN: Final[dict[str, Range]] = {
 
 @dataclass(slots=True)
 class _Level:
-    """What is asked of one key: to be one of these, and in this range."""
+    """What filters ask of one key: that it is in a range, and if ``points`` are given one of these."""
 
     low: bytes
     high: bytes
     points: dict[bytes, Any] | None = None
 
     def only(self, points: dict[bytes, Any]) -> None:
+        """Narrow the key to these points, among those that it was narrowed to before."""
         known = self.points
         self.points = points if known is None else {key: points[key] for key in points if key in known}
 
     def chosen(self) -> dict[bytes, Any]:
+        """Return the points that are in the range, ascending."""
         points = self.points or {}
         return {key: points[key] for key in sorted(points) if self.low <= key < self.high}
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A key, or a member of one that is a tuple, with what is written before and after it."""
+    """A key, or a member of a tuple key, with the bytes that are written before and after it."""
 
     attribute: tuple[str, ...]
     type: Type
@@ -115,7 +117,10 @@ def _key_of(type_: Type, members: Iterator[Any]) -> Any:
 
 
 class KeyFilters:
-    """For one PState. ``columns`` are the key columns by level; None for one that is read as text."""
+    """Filters on the keys of one PState.
+
+    ``columns`` are the key columns by level, with None as the name of one that is read as text.
+    """
 
     def __init__(self, columns: Sequence[tuple[str | None, Type]]) -> None:
         self._first = columns[0][1] if columns else None
@@ -125,11 +130,11 @@ class KeyFilters:
             for column in _columns((name or "",), type_, level)
         ]
         self._tasks: list[Callable[[int], bool]] = []
-        #: What is read, each with the members of the first key that all of it has.
+        #: The ranges that are read, each with the members of the first key that all of it shares.
         self._spans: list[tuple[tuple[Any, ...], Range]] = [((), EVERYTHING)]
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Returns those that Spark has to try."""
+        """Take the filters that narrow the ranges, and return those that Spark has to apply itself."""
         left = [each for each in filters if not _push_task(each, self._tasks) and not self._is_so(each)]
         paths: list[tuple[tuple[Any, ...], bytes]] = [((), b"")]
         for column in self._columns:
@@ -155,7 +160,7 @@ class KeyFilters:
         return left
 
     def _is_so(self, each: Filter) -> bool:
-        """A tuple of which there are members is not null."""
+        """Whether a filter always holds: a tuple key, whose members are columns, is never null."""
         if not isinstance(each, IsNotNull):
             return False
         depth = len(each.attribute)
@@ -165,7 +170,7 @@ class KeyFilters:
         )
 
     def ranges(self, task: int, tasks: int) -> list[Range]:
-        """What of a task is to be read; ascending."""
+        """Return the ranges of a task's keys that are to be read, ascending."""
         if not all(fits(task) for fits in self._tasks):
             return []
         return [
@@ -175,7 +180,7 @@ class KeyFilters:
         ]
 
     def _is_on(self, members: tuple[Any, ...], task: int, tasks: int) -> bool:
-        """Who has a key is known by the whole of it."""
+        """Whether the task can own the key; only a key whose members are all known tells its owner."""
         if self._first is None or len(members) < sum(column.level == 0 for column in self._columns):
             return True
         return owner_of(_key_of(self._first, iter(members)), tasks) == task
@@ -183,7 +188,7 @@ class KeyFilters:
 
 @dataclass(slots=True)
 class DepotFilters:
-    """For one depot."""
+    """Filters on the offsets, times and tasks of one depot."""
 
     start: int = 0
     end: int = OFFSET_END
@@ -191,6 +196,7 @@ class DepotFilters:
     _tasks: list[Callable[[int], bool]] = field(default_factory=list)
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Take the filters that narrow what is read, and return those that Spark has to apply itself."""
         return [each for each in filters if not self._push(each)]
 
     def _push(self, each: Filter) -> bool:
@@ -223,6 +229,7 @@ class DepotFilters:
         return True
 
     def fits(self, task: int) -> bool:
+        """Whether the filters leave anything of a task to read."""
         return all(fits(task) for fits in self._tasks)
 
 
@@ -250,7 +257,7 @@ def _push_task(each: Filter, tasks: list[Callable[[int], bool]]) -> bool:
 
 
 def _level(type_: Type) -> _Level | None:
-    """None for keys whose order Spark does not know."""
+    """Return the whole range of a type's keys; None for keys whose order Spark does not know."""
     inner, _ = optional(type_)
     if not isinstance(inner, types.Plain) or inner.name not in _WITHIN:
         return None
@@ -320,12 +327,12 @@ def _push_in(name: str, values: Iterable[Any], level: _Level) -> bool:
 
 
 def _key(name: str, value: Any) -> Any:
-    """A value of Spark as a key: those of other numbers are equal to it."""
+    """Return a value of Spark as a key: whole numbers that are compared with floats become floats."""
     return float(value) if name == "float" else value
 
 
 def _encoded(name: str, value: Any) -> bytes | None:
-    """None if it is no key of this type, about which Spark knows better."""
+    """Return the bytes of a key; None if the value is no key of this type, so that Spark has to compare."""
     is_number = name == "float" and type(value) is int
     if not is_number and type(value) is not _CLASSES[name]:
         return None

@@ -46,10 +46,10 @@ from stretto.client.reading.scan import PinnedGroup, release
 from stretto.errors import RetriableError, StrettoError, UsageError
 
 FRESH_MS = 5_000
-"""Pins of the plan itself count as the present for so long: usually a query reads at once what it planned."""
+"""Age up to which the plan's own pins count as the present: usually a query reads at once what it planned."""
 LOOK_SECONDS = 0.1
 SOON_SECONDS = 0.02
-"""The first part usually decides within a few of these; whoever waits for long looks less often."""
+"""How soon a waiting task looks again; the first part usually decides within a few of these."""
 FIRST_PART_SECONDS = 10.0
 """How long the task of the first part may take to begin before another one looks for why it does not."""
 DECIDE_SECONDS = 60.0
@@ -58,7 +58,7 @@ GIVE_UP_SECONDS = 20.0
 ASK_AGAIN_SECONDS = 10.0
 KNOWN_MAX = 16
 
-#: What was decided for queries that this process read of, by plan and query.
+#: Moments of the queries that this process has read for, by plan and query.
 _known: OrderedDict[tuple[str, int], control.ReadMoment] = OrderedDict()
 
 T = TypeVar("T")
@@ -69,12 +69,15 @@ class Plan:
     """The plan that a part is of. It is sent with each part, and only the first one has all pins."""
 
     name: str
-    """That of the ``load()``. Spark plans it twice if two sides of its first query are planned at once."""
+    """The name of the ``load()``.
+
+    Spark plans it twice if two sides of its first query are planned at once.
+    """
     planned_ms: int
     is_first: bool = False
     """Whether this is sent with the first part."""
     pinned: tuple[PinnedGroup, ...] = ()
-    """Those of the plan itself, in the first part only; none unless they are of all groups."""
+    """The plan's own pins, in the first part only; empty unless they cover all groups."""
 
     @classmethod
     def of(cls, name: str, pinned: tuple[PinnedGroup, ...]) -> Plan:
@@ -83,17 +86,17 @@ class Plan:
 
     @property
     def of_others(self) -> Plan:
-        """What is sent with the other parts."""
+        """The plan as it is sent with the other parts."""
         return replace(self, is_first=False, pinned=())
 
 
 def new_name() -> str:
-    """A name for a ``load()``. They begin with the time, by which the cluster forgets them."""
+    """Make a name for a ``load()``; it begins with the time, by which the cluster forgets it."""
     return f"{_now_ms():012x}{secrets.token_hex(8)}"
 
 
 def name_of(options: Mapping[str, str]) -> str:
-    """The name of a ``load()`` with a schema given, of which Spark makes the source when it plans.
+    """Return the name of a ``load()`` that was given a schema, whose source Spark makes only when it plans.
 
     Two sides of a join may be planned at once, by two processes that have to find the same name. So all loads
     with the same options have it, in one application: these processes have the same parent.
@@ -108,7 +111,7 @@ def name_of(options: Mapping[str, str]) -> str:
 
 
 def query_of_task() -> int | None:
-    """The number of the query that this task belongs to, unique in its application; None if it is of none."""
+    """Return the number of this task's query, unique in its application; None if it belongs to no query."""
     context = TaskContext.get()
     if context is None:
         return None
@@ -117,7 +120,7 @@ def query_of_task() -> int | None:
 
 
 def moment_of(options: Options, described: Described, plan: Plan, query: int) -> control.ReadMoment:
-    """At which moment all tasks of the query read. Raises StrettoError if that cannot be agreed on."""
+    """Return the moment at which all tasks of the query read. Raises StrettoError if they cannot agree."""
     key = (plan.name, query)
     if key not in _known:
         with states.reached(options) as cluster:
@@ -135,7 +138,7 @@ def moment_of(options: Options, described: Described, plan: Plan, query: int) ->
 
 
 class _Agreeing:
-    """One task, on the way to the moment of its query."""
+    """How a task finds the moment of its query: the task of the first part decides, the others wait."""
 
     def __init__(
         self, cluster: Cluster, options: Options, described: Described, plan: Plan, query: int
@@ -145,10 +148,11 @@ class _Agreeing:
         self._described = described
         self._plan = plan
         self._query = query
-        #: Where workers of the module were when they were last looked for.
+        #: Addresses of the module's workers when they were last looked up.
         self._addresses: list[str] = []
 
     def agree(self) -> control.ReadMoment:
+        """Return the moment of the query, as decided by its first part or found by waiting for that."""
         found = self._find()
         if not self._plan.is_first:
             return found.moment or self._await(is_begun=found.is_begun)
@@ -168,8 +172,11 @@ class _Agreeing:
         return self._settle_anew()
 
     def _still_present(self, latest: control.ReadMoment | None) -> tuple[int, tuple[PinnedGroup, ...]] | None:
-        """Pins that are there and count as the present: those of the plan for its first query, and as long as
-        they are to be held those of the query before."""
+        """Return pins that still exist and count as the present, with the time of their plan, or None.
+
+        For the first query these are the pins of the plan, and later, as long as they are to be held, those
+        of the query before.
+        """
         age_max_ms = self._options.hold_ms or FRESH_MS
         if latest is None and not self._plan.pinned:
             return None
@@ -221,7 +228,7 @@ class _Agreeing:
             is_begun = found.is_begun
 
     def _without_first_part(self) -> control.ReadMoment | None:
-        """The moment of a query that takes its beginning from a cache; None if that cannot be known."""
+        """Return the moment of a query that takes its beginning from a cache; None if it is not known."""
         moments = self._ask(lambda: self._call(self._moments()))
         found = self._find()
         if found.moment is not None or found.is_begun:
@@ -270,7 +277,10 @@ class _Agreeing:
         return control.FindMoments(module=self._described.module, plan=self._plan.name)
 
     def _ask(self, ask: Callable[[], T]) -> T:
-        """Again for a while if nobody can answer: to find is harmless, and what was decided stands."""
+        """Repeat a call for a while if no worker can answer it.
+
+        Repeating is harmless: finding changes nothing, and a moment that was decided stands.
+        """
         deadline = time.monotonic() + ASK_AGAIN_SECONDS
         while True:
             try:
@@ -281,7 +291,7 @@ class _Agreeing:
             time.sleep(LOOK_SECONDS)
 
     def _call(self, call: control.Call[control.Result]) -> control.Result:
-        """Of the first worker of the module that answers."""
+        """Send a call to the module's workers in turn, and return the first answer."""
         module = self._described.module
         if not self._addresses:
             metadata = self._cluster.metadata()
@@ -299,7 +309,7 @@ class _Agreeing:
 
 
 def pinned_of(moment: control.ReadMoment, task: int) -> PinnedGroup:
-    """The pin of the group that a task is in."""
+    """Return the pin of the group that a task is in."""
     for pinned in moment.pinned:
         if task in pinned.tasks:
             return pinned

@@ -47,7 +47,7 @@ Use: TypeAlias = Literal["a PState", "a depot", "a snapshot", "a stream", "a wri
 _REACH = frozenset({"bootstrap", "key", "module"})
 _READ = _REACH | {"from", "at", "path", "moment", "hold.seconds", "split.bytes", "filters", "report"}
 _OFFSETS = frozenset({"start", "end", "start.time", "end.time"})
-#: What has an effect on what. Whoever gives another option expects something that does not come.
+#: Which options have an effect on which use. Any other is refused, since its effect would not come.
 APPLIES: Final[Mapping[Use, frozenset[str]]] = {
     "a PState": _READ | {"pstate", "nested"},
     "a depot": _READ | {"depot"} | _OFFSETS,
@@ -56,9 +56,9 @@ APPLIES: Final[Mapping[Use, frozenset[str]]] = {
     "a write": _REACH | {"depot", "write.id"},
     "a stream's write": _REACH | {"depot"},
 }
-#: What Spark itself adds to the options of a stream.
+#: Options that Spark itself adds to those of a stream.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
-#: What Spark adds to the options when a CREATE TABLE asks for the columns.
+#: The option that Spark adds when a CREATE TABLE asks for the columns.
 _TABLE_PROPERTY = "provider"
 _NO_TABLES = (
     "Spark 4.3 passes no options to it when a table that was made by CREATE TABLE ... USING stretto is read. "
@@ -70,6 +70,8 @@ SPLIT_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
+    """The options of one read or write, parsed; a name that is not given has its default."""
+
     bootstrap: tuple[str, ...] = ()
     key: str | None = None
     module: str | None = None
@@ -91,21 +93,21 @@ class Options:
     records_max: int | None = None
     write_id: str | None = None
     given: frozenset[str] = frozenset()
-    """The names of those that a person gave."""
+    """Names of the options that were given."""
 
     @property
     def object(self) -> str:
-        """For sentences."""
+        """The PState or depot as error messages name it."""
         return f"PState {self.pstate}" if self.pstate is not None else f"depot {self.depot}"
 
     @property
     def replans(self) -> bool:
-        """Whether each query reads the present. What tells in a report what it reads is planned once."""
+        """Whether each query reads the present; with a report, which describes one plan, it does not."""
         is_live = self.path is None and self.at is None
         return is_live and self.moment == "query" and self.report is None
 
     def cluster_key(self) -> ClusterKey | None:
-        """From its file, which may be one that Spark has brought along (``--files``)."""
+        """Read the cluster key from its file, which may be one that Spark has brought along (``--files``)."""
         if self.key is None:
             return None
         path = Path(self.key)
@@ -118,7 +120,7 @@ class Options:
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """Raises UsageError."""
+    """Parse the options of a ``load()`` or a write. Raises UsageError for an unknown name or a bad value."""
     options = {name.lower(): value for name, value in given.items()}
     if _TABLE_PROPERTY in options:
         raise UsageError(f"there are no tables of the stretto data source: {_NO_TABLES}")
@@ -151,21 +153,21 @@ def parse(given: Mapping[str, str]) -> Options:
 
 
 def check_batch(options: Options) -> None:
-    """Raises UsageError for an option that has no effect on such a read."""
+    """Raise UsageError if an option is given that has no effect on a batch read of this kind."""
     check_applies(options, "a PState" if options.pstate is not None else "a depot")
     if options.path is not None or options.at is not None:
         check_applies(options, "a snapshot")
 
 
 def check_applies(options: Options, use: Use) -> None:
-    """Raises UsageError for an option that has no effect there."""
+    """Raise UsageError if an option is given that has no effect on this use."""
     for name in sorted(options.given - APPLIES[use]):
         fitting = ", ".join(sorted(APPLIES[use]))
         raise UsageError(f"option {name} has no effect on {use}; take it away: {fitting} have one")
 
 
 def check_reads(options: Options) -> None:
-    """Whether it is clear what to read. Raises UsageError."""
+    """Raise UsageError unless the options say clearly what to read, and from where."""
     if not options.given:
         raise UsageError(f"the stretto data source was given no options; {_NO_TABLES}")
     if options.path is None and not options.bootstrap:
@@ -193,7 +195,7 @@ def check_reads(options: Options) -> None:
 
 
 def check_tasks(options: Options, module: str, tasks: int) -> None:
-    """Whether offsets are given for tasks that there are. Raises UsageError."""
+    """Raise UsageError if ``start`` or ``end`` names a task that the module does not have."""
     for side in ("start", "end"):
         given = getattr(options, side)
         for task in given if isinstance(given, dict) else ():

@@ -54,7 +54,7 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def _run_with_this_python(context: SparkContext) -> Iterator[None]:
-    """What is registered meanwhile is run with this interpreter, if nobody has named another one."""
+    """Make Spark run what is registered in this block with this interpreter, unless another one was named."""
     is_named = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if is_named or not (context.master or "").startswith("local"):
         yield

@@ -18,7 +18,7 @@ from stretto.errors import StrettoError
 from stretto.network.keys import ClusterKey
 
 TIMES = 4
-"""How often a pin is renewed while it would last."""
+"""How often a pin is renewed within the time that it would last."""
 ANSWER_SECONDS = 5.0
 
 #: The plan that this process renewed last, and when: most of its tasks are of one plan, and short.
@@ -27,13 +27,14 @@ _latest: tuple[Pins, float] | None = None
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Of one plan. It is sent with each part, so it is small."""
+    """The pins of one plan, grouped by process. It is sent with each part, so it is small."""
 
     through: tuple[tuple[PinnedGroup, tuple[str, ...]], ...] = ()
     """One pin of each process that keeps some, and the names of all it keeps."""
 
     @classmethod
     def of(cls, pinned: Iterable[PinnedGroup]) -> Pins:
+        """Group pins by the process that keeps them."""
         by_address: dict[str, list[PinnedGroup]] = {}
         for each in pinned:
             by_address.setdefault(each.address, []).append(each)
@@ -41,12 +42,12 @@ class Pins:
 
     @property
     def every_seconds(self) -> float | None:
-        """None: they need not be renewed."""
+        """Seconds between two renewals; None if the pins need not be renewed."""
         idle_ms = min((first.idle_ms for first, _ in self.through), default=0)
         return idle_ms / 1_000 / TIMES if idle_ms else None
 
     def renew(self, key: ClusterKey | None) -> bool:
-        """Whether all of them are there. One that is not is named to whoever reads it, not here."""
+        """Renew all pins, and return whether all still exist; a missing one fails only when it is read."""
         are_there = True
         for first, names in self.through:
             try:
@@ -59,7 +60,7 @@ class Pins:
 
 @contextmanager
 def renewed(pins: Pins, key: ClusterKey | None) -> Iterator[None]:
-    """As long as the block lasts."""
+    """Renew the pins from a thread as long as the block lasts."""
     every = pins.every_seconds
     if every is None:
         yield

@@ -43,7 +43,7 @@ from stretto.specs.modules import DepotSpec
 from stretto.vocabulary.decoding import MALFORMED
 
 LIFE_SECONDS = 3 * 24 * 3600
-"""Of a write that is no stream: the workers remember it for longer."""
+"""How long a write that is no stream may take; the workers remember its rounds for longer than that."""
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _from_json = msgspec.json.Decoder().decode
@@ -51,12 +51,14 @@ _from_json = msgspec.json.Decoder().decode
 
 @dataclass
 class Written(WriterCommitMessage):
+    """Spark's commit message of one partition."""
+
     rows: int
 
 
 @dataclass(frozen=True)
 class Target:
-    """The depot, and how rows become its records. Found out in the driver, and sent to every task."""
+    """The depot, and how rows become its records. It is made in the driver and sent to every task."""
 
     options: Options
     module: str
@@ -66,7 +68,7 @@ class Target:
 
     @classmethod
     def of(cls, options: Options, schema: StructType, overwrite: bool, use: Use) -> Target:
-        """Raises UsageError if the rows cannot be written there."""
+        """Find the depot that the options name. Raises UsageError if the rows cannot be written there."""
         if overwrite:
             raise UsageError('a depot is only ever appended to; write with .mode("append")')
         if options.pstate is not None or options.depot is None or options.module is None:
@@ -82,15 +84,16 @@ class Target:
 
     @property
     def is_plain(self) -> bool:
-        """The column ``value`` is the record, and no field of one."""
+        """Whether the column ``value`` is the whole record, and not a field of one."""
         return set(self.names) - {TASK} == {VALUE}
 
     @property
     def chooses_task(self) -> bool:
+        """Whether the rows name their tasks, in a column ``_task``."""
         return TASK in self.names
 
     def check(self, schema: StructType) -> None:
-        """Raises UsageError unless such rows can be records of the depot."""
+        """Raise UsageError unless rows of this schema can be records of the depot."""
         types = {field.name: field.dataType for field in schema.fields}
         if not types.keys() - {TASK}:
             raise UsageError("there are no columns to write but _task")
@@ -124,7 +127,7 @@ class Target:
                 )
 
     def records(self, batches: Iterable[pa.RecordBatch], home: int) -> dict[int, list[bytes]]:
-        """By task; ``home`` is that of records which may be anywhere."""
+        """Return the rows as records by task; ``home`` is the task of records that may be on any."""
         found: dict[int, list[bytes]] = {}
         partitioner = Partitioner(self.depot, self.tasks)
         for batch in batches:
@@ -166,7 +169,7 @@ class Target:
     def write(
         self, batches: Iterator[pa.RecordBatch], *, name: str, round_: int, lasting: bool
     ) -> WriterCommitMessage:
-        """All of one partition."""
+        """Write all rows of one partition, as one round of a named writer."""
         context = TaskContext.get()
         part = 0 if context is None else context.partitionId()
         writer = client_of(self.options).named_writer(
@@ -184,6 +187,8 @@ class Target:
 
 
 class BatchSink(DataSourceArrowWriter):
+    """Writer of a batch DataFrame: the whole write is one round, under a name of its own."""
+
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         with plainly():
             self._target = Target.of(options, schema, overwrite, "a write")
@@ -200,6 +205,8 @@ class BatchSink(DataSourceArrowWriter):
 
 
 class StreamSink(DataSourceStreamArrowWriter):
+    """Writer of a streaming query: each micro-batch is a round, under the name of the query."""
+
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         with plainly():
             self._target = Target.of(options, schema, overwrite, "a stream's write")
@@ -217,7 +224,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 def _no_json(type_: DataType) -> DataType | None:
-    """What of a type cannot be written as JSON, at any depth."""
+    """Return the part of a type, at any depth, that cannot be written as JSON; None if there is none."""
     inner: tuple[DataType, ...] = ()
     match type_:
         case YearMonthIntervalType() | CalendarIntervalType() | VariantType():
@@ -234,7 +241,7 @@ def _no_json(type_: DataType) -> DataType | None:
 
 
 def _plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """As JSON has them; times in UTC, whatever the session's zone."""
+    """Return the rows as JSON has them, with times in UTC whatever the session's zone is."""
     arrays = [
         column if (wanted := _in_utc(column.type)) == column.type else column.cast(wanted)
         for column in batch.columns
@@ -246,7 +253,7 @@ def _plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _in_utc(type_: pa.DataType) -> pa.DataType:
-    """With all times that have a zone in UTC, wherever they are in it."""
+    """Return the type with all its zoned times, at any depth, in UTC."""
     if pa.types.is_timestamp(type_) and type_.tz:
         return pa.timestamp("us", "UTC")
     if pa.types.is_struct(type_):

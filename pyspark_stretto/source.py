@@ -22,7 +22,11 @@ from pyspark_stretto.states import Described
 
 
 class DefaultSource(DataSource):
-    """Spark keeps it with what it found out, so that an update of the module since is noticed."""
+    """The data source ``stretto`` of Spark.
+
+    Spark keeps it, with the description of the module that it found, so an update of the module since is
+    noticed.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

@@ -32,14 +32,19 @@ from stretto.snapshot.manifest import SnapshotDamaged, StoredTask, file_of
 from stretto.snapshot.reading import Snapshot, open_snapshot
 
 Where: TypeAlias = PinnedGroup | str
-"""A pin, or the folder of a snapshot."""
+"""Where a task is read: a pin, or the folder of a snapshot."""
 HASHED_BYTES_MAX = 1 << 30
-"""Files of a snapshot that have more than this together are not hashed where the read is planned, but by who
-reads them, side by side: each process of Spark hashes a file once, before it reads of it."""
+"""Total size up to which the files of a snapshot are hashed when the read is planned.
+
+Those of a larger one are hashed in parallel by the processes that read them: each process of Spark hashes a
+file once, before it reads from it.
+"""
 QUERY_IDLE_MS = 60_000
-"""A pin of one query lasts for so long when nobody reads it: each query pins anew, and one that reads only
-the first rows does not say that it is done."""
-#: Files that were hashed by this process, as they were then.
+"""How long a pin of one query lasts while it is not read.
+
+Each query pins anew, and one that reads only the first rows does not say that it is done.
+"""
+#: Identities of the files that this process has hashed and found whole.
 _whole: set[tuple[str, int, int, int]] = set()
 
 
@@ -51,13 +56,13 @@ class Described:
     version: int
     tasks: int
     type: Type | None
-    """Of the PState."""
+    """The type of the PState; None for a depot."""
     origin: str = ""
-    """Of the module; offsets mean something within one only."""
+    """The origin of the module, or of the depot; offsets mean something within one origin only."""
     folder: str | None = None
-    """Of the snapshot, if it is one."""
+    """The folder of the snapshot; None if the state is read from workers."""
     load: str = ""
-    """The name of the ``load()`` that it is of; see :mod:`pyspark_stretto.moments`."""
+    """The name of the ``load()`` that this belongs to; see :mod:`pyspark_stretto.moments`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +78,14 @@ class Piece:
     by_leader: bool = False
 
     def told(self) -> dict[str, object]:
-        """For a report."""
+        """Return the fields that a report shows of this piece."""
         told = asdict(self)
         del told["where"]
         return told
 
 
 def describe(options: Options) -> Described:
-    """Raises UsageError for what is not there, with the nearest name."""
+    """Look up what the options name. Raises UsageError, with the nearest name, if it does not exist."""
     # Executors have other working directories than the driver.
     folder = None if options.path is None else str(Path(options.path).absolute())
     if folder is None:
@@ -109,7 +114,7 @@ def _described(options: Options, module: str, found: control.ModuleDescription) 
 
 
 def find(options: Options, described: Described) -> list[Piece]:
-    """Pins every group, or checks the snapshot. Raises UsageError if the module is not what it was."""
+    """Pin every group, or check the snapshot. Raises UsageError if the module is not what it was."""
     if described.folder is not None:
         return _in_snapshot(described.folder)
     with reached(options) as cluster:
@@ -129,7 +134,7 @@ def find(options: Options, described: Described) -> list[Piece]:
 
 
 def pin(cluster: Cluster, options: Options, described: Described) -> tuple[PinnedGroup, ...]:
-    """Pins of all groups, as of now. Raises UsageError if the module is not what it was."""
+    """Pin all groups as of now. Raises UsageError if the module is not what it was."""
     pinned = pin_module(
         cluster,
         described.module,
@@ -196,13 +201,14 @@ def _check_file(folder: Path, stored: StoredTask, *, hashed: bool) -> None:
 
 
 def check_task(scan: Scan, task: int) -> None:
-    """Before a task is read of a snapshot that was too large to be hashed by who planned it."""
+    """Hash a task's file before it is read, if the snapshot was too large to hash when it was planned."""
     if isinstance(scan, Snapshot) and scan.manifest.size_bytes > HASHED_BYTES_MAX:
         _check_file(scan.folder, scan.stored(task), hashed=True)
 
 
 @contextmanager
 def opened(where: Where, key: ClusterKey | None) -> Iterator[Scan]:
+    """Open a pin or a snapshot for reading."""
     if isinstance(where, str):
         with open_snapshot(where) as snapshot:
             yield snapshot
@@ -212,20 +218,20 @@ def opened(where: Where, key: ClusterKey | None) -> Iterator[Scan]:
 
 
 def part_read(scan: Scan, part: int, parts: int) -> None:
-    """So that a pin need not be kept until it times out."""
+    """Report a part as read, so that its pin need not be kept until it times out."""
     if isinstance(scan, Scanner):
         scan.part_read(part, parts)
 
 
 def let_go(scan: Scan) -> None:
-    """Nothing of it is read."""
+    """Release a pin of which nothing is read."""
     if isinstance(scan, Scanner):
         scan.release()
 
 
 @contextmanager
 def reached(options: Options) -> Iterator[Cluster]:
-    """A connection to the cluster. Raises RetriableError if nobody answers."""
+    """Connect to the cluster. Raises RetriableError if nothing answers."""
     network = Network(options.bootstrap, options.cluster_key())
     try:
         cluster = Cluster(network, options.bootstrap)
@@ -243,7 +249,7 @@ def reached(options: Options) -> Iterator[Cluster]:
 
 
 def _ask(cluster: Cluster, module: str) -> control.ModuleDescription:
-    """By the first worker of the module that answers."""
+    """Return the description of a module from the first of its workers that answers."""
     metadata = cluster.metadata()
     views = newest_groups(metadata, module)
     why = "none of its workers can be found"

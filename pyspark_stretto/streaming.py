@@ -33,7 +33,7 @@ from stretto.control import is_same_module
 from stretto.errors import OffsetTrimmed, StrettoError, UsageError
 
 Offsets: TypeAlias = dict[str, int | str]
-"""By task, ascending, behind the origin of the module that they are of: Spark compares them as text."""
+"""Offsets by task, ascending, after the origin of their module; Spark compares them as text."""
 ORIGIN = "origin"
 
 
@@ -47,12 +47,14 @@ class RecordRange(InputPartition):
 
 
 class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stream of a depot's records, in micro-batches that each cover one range of offsets of every task."""
+
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        #: The latest ends that were heard of.
+        #: The latest ends of the tasks, as leaders reported them.
         self._ends: dict[int, int] | None = None
-        #: With Trigger.AvailableNow: where the query ends.
+        #: With Trigger.AvailableNow: the ends at which the query stops.
         self._target: dict[int, int] | None = None
         with plainly():
             if options.end is not None or options.end_ms is not None:
@@ -129,7 +131,7 @@ class DepotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def beginning(options: Options, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-    """Where a query begins that has no checkpoint: at the beginning, if it does not say where."""
+    """Return where a query without a checkpoint begins: where the options say, or at the first record."""
     given = options.start
     check_tasks(options, options.module or "", len(bounds))
     found = {}
@@ -144,7 +146,7 @@ def beginning(options: Options, bounds: Mapping[int, tuple[int, int]]) -> dict[i
 
 
 def check_origin(options: Options, offsets: Offsets, origin: str) -> None:
-    """Raises UsageError if they are of a namesake, which may have as many records, but has others."""
+    """Raise UsageError if the checkpoint is of an earlier module or depot of this name."""
     was = offsets.get(ORIGIN)
     if was and origin and was != origin:
         what, end = f"a module {options.module}", "destroyed"
@@ -157,7 +159,7 @@ def check_origin(options: Options, offsets: Offsets, origin: str) -> None:
 
 
 def check_reachable(options: Options, at: Mapping[int, int], bounds: Mapping[int, tuple[int, int]]) -> None:
-    """Raises a StrettoError if records were never there or are no longer."""
+    """Raise a StrettoError if records that the checkpoint needs never existed or are gone."""
     if at.keys() != bounds.keys():
         raise UsageError(
             f"the checkpoint is of {len(at)} tasks, and {options.module} has {len(bounds)}; begin "
@@ -181,7 +183,7 @@ def _lost(options: Options, task: int, at: int, start: int) -> StrettoError:
 
 
 def admitted(at: Mapping[int, int], ends: Mapping[int, int], most: int | None) -> dict[int, int]:
-    """Where a micro-batch ends: everywhere, or ``most`` records further, shared by how much each task has."""
+    """Return where a micro-batch ends: everywhere, or ``most`` records further, shared by backlog."""
     waiting = {task: max(0, ends[task] - start) for task, start in at.items()}
     total = sum(waiting.values())
     if most is None or total <= most:
@@ -196,9 +198,11 @@ def admitted(at: Mapping[int, int], ends: Mapping[int, int], most: int | None) -
 
 
 def told(offsets: Mapping[int, int], origin: str = "") -> Offsets:
+    """Return offsets in the form that Spark stores."""
     by_task = {str(task): offset for task, offset in sorted(offsets.items())}
     return {ORIGIN: origin, **by_task} if origin else {**by_task}
 
 
 def offsets_of(told: Offsets) -> dict[int, int]:
+    """Return the offsets by task from the form that Spark stores."""
     return {int(task): int(offset) for task, offset in told.items() if task != ORIGIN}

@@ -33,7 +33,7 @@ from stretto.pstate.ordered import (
 from stretto.pstate.types import Type
 
 _PADDING = 16
-"""What follows the last key, so that reading a little beyond one is no error."""
+"""Bytes that follow the last key, so that reading a little beyond it is no error."""
 _ESCAPED = b"\0\xff"
 _SIGN = np.uint64(1 << 63)
 _DATE_OF_1970 = 719_163
@@ -50,7 +50,7 @@ class Keys:
         self.starts: Positions = np.concatenate(([0], self.ends[:-1])).astype(np.int64)
 
     def take(self, type_: Type, at: Positions, *, is_last: bool = False) -> tuple[pa.Array, Positions]:
-        """What begins at ``at`` in each row, and where it ends; what is last ends with its row."""
+        """Decode what begins at ``at`` in each row, with its ends; what is last ends with its row."""
         inner, nullable = optional(type_)
         if nullable and inner != type_:
             return self._take_optional(inner, at, is_last=is_last)
@@ -65,7 +65,7 @@ class Keys:
                 return self._take_each(inner, at)
 
     def prefixes(self, ends: Positions) -> pa.Array:
-        """Rows' keys up to there, as bytes to compare."""
+        """Return each row's key up to its position in ``ends``, as bytes to compare."""
         return self._sliced(self.starts, ends, pa.binary())
 
     def _take_plain(self, name: str, at: Positions, *, is_last: bool) -> tuple[pa.Array, Positions]:
@@ -114,7 +114,7 @@ class Keys:
         return pa.array(values.view(np.int64)), at + 1 + sizes
 
     def _words(self, at: Positions) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """The eight bytes behind each tag, as numbers."""
+        """Return the eight bytes behind each tag, as numbers."""
         windows = np.lib.stride_tricks.sliding_window_view(self._data, 8)
         return windows[at + 1].view(">u8").reshape(-1).astype(np.uint64)
 
@@ -142,7 +142,7 @@ class Keys:
         return column.take(pa.array(places, mask=absent)), after
 
     def _take_each(self, type_: Type, at: Positions) -> tuple[pa.Array, Positions]:
-        """One by one."""
+        """Decode a key that has no vectorized form, row by row."""
         found = [decode_at(self._raw, position) for position in at.tolist()]
         ends = np.fromiter((end for _, end in found), np.int64, len(found))
         if form_of(type_) is Form.JSON:

@@ -41,7 +41,7 @@ _INT = types.Plain("int")
 
 
 class Columns:
-    """Of one PState, for one schema."""
+    """Converts pages of one PState to Arrow batches with the columns of one schema."""
 
     def __init__(self, type_: Type, schema: StructType, nested: Nested = "rows") -> None:
         self._shape = shape_of(type_)
@@ -61,6 +61,7 @@ class Columns:
             self._record = msgspec.structs.replace(self._record, fields=fields)
 
     def batches(self, pages: Iterable[Page], *, task: int, apply_offset: int) -> Iterator[pa.RecordBatch]:
+        """Convert pages of one task to batches; both named values become columns if the schema has them."""
         constants = {TASK: task, APPLY_OFFSET: apply_offset}
         for page in whole_keys(pages) if self._is_nested else pages:
             if page.count:
@@ -147,12 +148,13 @@ def _value_type(end: Leaf | Members | Elements) -> Type | None:
 
 
 def _firsts(prefixes: pa.Array) -> Positions:
-    """The rows that differ from the one before."""
+    """Return the rows whose prefix differs from that of the row before."""
     changed = pc.not_equal(prefixes[1:], prefixes[:-1]).to_numpy(zero_copy_only=False)
     return np.concatenate(([0], np.flatnonzero(changed) + 1)).astype(np.int64)
 
 
 def as_wanted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return the array as the type that the schema asks for: text, or whatever Arrow can cast it to."""
     if array.type == wanted:
         return array
     if pa.types.is_string(wanted):
@@ -193,11 +195,13 @@ def whole_keys(pages: Iterable[Page]) -> Iterator[Page]:
 
 
 def key_at(page: Page, row: int) -> bytes:
+    """Return the key of one row."""
     ends = memoryview(page.key_ends).cast("I")
     return page.keys[ends[row - 1] if row else 0 : ends[row]]
 
 
 def part(page: Page, start: int, stop: int) -> Page:
+    """Return rows ``[start, stop)`` as a page of their own."""
     keys, key_ends = _cut(page.keys, page.key_ends, start, stop)
     stored, value_ends = _cut(page.values, page.value_ends, start, stop)
     return Page(stop - start, keys, key_ends, stored, value_ends)

@@ -70,7 +70,7 @@ _typed_dict = cast("Callable[..., Any]", TypedDict)
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Records of one batch."""
+    """Records of one depot batch, with the offset of the first and the time of its append."""
 
     base: int
     timestamp_ms: int
@@ -78,7 +78,7 @@ class _Part:
 
 
 def check_schema(what: str, given: StructType) -> None:
-    """Raises UsageError unless records can be read like this."""
+    """Raise UsageError unless the records of a depot can be read with this schema."""
     own = {field.name: field.dataType for field in DEPOT_SCHEMA.fields}
     for field in given.fields:
         actual = own.get(field.name)
@@ -95,7 +95,10 @@ def check_schema(what: str, given: StructType) -> None:
 
 
 class Records:
-    """As rows of one schema; ``apply_offset`` is that of the pin or the snapshot, None in a stream."""
+    """Converts records to rows of one schema.
+
+    ``apply_offset`` is that of the pin or the snapshot, and None in a stream.
+    """
 
     def __init__(self, schema: StructType, apply_offset: int | None = None) -> None:
         self._apply_offset = apply_offset
@@ -110,7 +113,7 @@ class Records:
     def batches(
         self, stored: Iterable[DepotBatch], *, task: int, start: int, end: int
     ) -> Iterator[pa.RecordBatch]:
-        """The records ``[start, end)`` of those batches, many at a time."""
+        """Convert the records ``[start, end)`` of the stored batches, many of them at a time."""
         gathered: list[_Part] = []
         rows = size = 0
         for each in stored:
@@ -224,7 +227,7 @@ def _as_text(array: pa.Array, task: int, parts: list[_Part]) -> pa.Array:
 
 
 def _python_type(name: str, wanted: DataType) -> Any:
-    """What a field of JSON is decoded as; null is always possible."""
+    """Return the Python type that a field of JSON is decoded as; null is always possible."""
     found: Any
     match wanted:
         case ArrayType():
@@ -244,5 +247,5 @@ def _python_type(name: str, wanted: DataType) -> Any:
 
 
 def _dict_of(fields: dict[str, Any]) -> Any:
-    """A dict of at most these; others are passed over."""
+    """Return a dict type with at most these fields; others in the JSON are skipped."""
     return _typed_dict("_dict_of", fields, total=False)

@@ -81,7 +81,7 @@ DEPOT_SCHEMA = StructType(
         StructField(APPLY_OFFSET, LongType(), True),
     ]
 )
-"""A stream's records are not read as of one offset: theirs is null."""
+"""Columns of a depot's records. ``_apply_offset`` is null in a stream, which is not read as of one offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,12 @@ class Shape:
     """A PState's tree, which does not branch: the keys from its root down, and what they lead to."""
 
     keys: tuple[Type, ...]
-    """Of dicts; then that of a set's members, if it ends with one."""
+    """Types of the keys of nested dicts, and then of a set's members if the tree ends with a set."""
     end: Leaf | Members | Elements
 
 
 def shape_of(type_: Type) -> Shape:
+    """Return the keys and the end of a PState's tree."""
     keys: list[Type] = []
     node: Node = compile_type(type_)
     while isinstance(node, Entries):
@@ -122,17 +123,17 @@ def optional(type_: Type) -> tuple[Type, bool]:
 
 
 class Form(enum.Enum):
-    """How values that have no counterpart are told."""
+    """How values of a type are written in a column of Spark."""
 
     PLAIN = enum.auto()
-    """They have one."""
+    """As a type of Spark that corresponds to theirs."""
     TEXT = enum.auto()
-    """By what they look like."""
+    """As text, in the way that people write such a value."""
     JSON = enum.auto()
 
 
 def form_of(type_: Type) -> Form:
-    """Of values other than None."""
+    """Return the form of a type's values other than None."""
     match type_:
         case types.Plain(name="UUID" | "time"):
             return Form.TEXT
@@ -156,6 +157,7 @@ def form_of(type_: Type) -> Form:
 
 
 def spark_type(type_: Type) -> DataType:
+    """Return the type of Spark for values of a type."""
     type_, _ = optional(type_)
     if form_of(type_) is not Form.PLAIN:
         return StringType()
@@ -189,6 +191,7 @@ def _field(name: str, type_: Type, required: bool = True) -> StructField:
 
 
 def pstate_schema(type_: Type, nested: Nested = "rows") -> StructType:
+    """Return the columns of a PState of this type."""
     shape = shape_of(type_)
     if nested == "map":
         inside = nested_type(type_)
@@ -207,11 +210,12 @@ def pstate_schema(type_: Type, nested: Nested = "rows") -> StructType:
 
 
 def key_name(level: int) -> str:
+    """Return the name of the key column of a level, counted from 0."""
     return KEY if level == 0 else f"{KEY}_{level + 1}"
 
 
 def value_fields(type_: Type, taken: list[str]) -> list[StructField]:
-    """One column, or those of a record's fields."""
+    """Return the columns for values: one, or those of a record's fields."""
     record = exploded(type_, taken)
     if record is not None:
         return [_field(field.name, field.type, field.required) for field in record.fields]
@@ -219,7 +223,10 @@ def value_fields(type_: Type, taken: list[str]) -> list[StructField]:
 
 
 def exploded(type_: Type, taken: list[str]) -> types.Record | None:
-    """The record whose fields are columns; None if values are one. Spark tells no capitals in names."""
+    """Return the record whose fields become columns; None if values are one column.
+
+    Spark ignores case in the names of columns.
+    """
     if not isinstance(type_, types.Record) or form_of(type_) is not Form.PLAIN:
         return None
     names = [name.lower() for name in (*taken, TASK, APPLY_OFFSET, *(field.name for field in type_.fields))]
@@ -227,7 +234,7 @@ def exploded(type_: Type, taken: list[str]) -> types.Record | None:
 
 
 def nested_type(type_: Type) -> DataType | None:
-    """Of all that is under a first key; None if that is one row anyway."""
+    """Return the type of all that is under a first key as one value; None if that is one row anyway."""
     root = compile_type(type_)
     if isinstance(root, Members) or isinstance(root.child, Leaf):
         return None
@@ -254,7 +261,7 @@ def _nested(node: Node) -> DataType:
 
 
 def check_fits(what: str, own: StructType, given: StructType) -> None:
-    """Raises UsageError unless the columns that are asked for are some of those there are.
+    """Raise UsageError unless the columns that are asked for are some of those there are.
 
     Any column can be read as text, and a decimal with other digits than ours.
     """

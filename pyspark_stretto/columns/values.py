@@ -43,7 +43,7 @@ _INTS = {
 _TEXT_HEADS = {**dict.fromkeys(range(0xA0, 0xC0), 1), 0xD9: 2, 0xDA: 3, 0xDB: 5}
 _BYTES_HEADS = {0xC4: 2, 0xC5: 3, 0xC6: 5}
 _NARROW = 4
-"""Gaps of so many bytes are left out faster byte by byte."""
+"""Widest gap between values, in bytes, that is faster to leave out byte by byte."""
 _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
 
@@ -94,7 +94,7 @@ _DECODERS: dict[Type, msgspec.msgpack.Decoder[list[Any]]] = {}
 
 
 def decoder(type_: Type) -> msgspec.msgpack.Decoder[list[Any]]:
-    """Of many values."""
+    """Return the decoder of a list of values of this type."""
     if type_ not in _DECODERS:
         _DECODERS[type_] = msgspec.msgpack.Decoder(list[python_type(type_)])  # type: ignore[misc]
     return _DECODERS[type_]
@@ -165,7 +165,7 @@ _BULK = {"int": _ints, "float": _floats, "bool": _bools, "str": _texts, "bytes":
 
 
 def sliced(data: Bytes, begins: Positions, ends: Positions, type_: pa.DataType) -> pa.Array:
-    """Parts of the data that follow one another, with what lies between them left out."""
+    """Return an array of consecutive parts of the data, with what lies between them left out."""
     kept = data[_inside(len(data), begins, ends)]
     offsets = np.zeros(len(begins) + 1, np.int32)
     np.cumsum(ends - begins, out=offsets[1:])
@@ -173,7 +173,7 @@ def sliced(data: Bytes, begins: Positions, ends: Positions, type_: pa.DataType) 
 
 
 def _inside(size: int, begins: Positions, ends: Positions) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which bytes are in one of the parts."""
+    """Return a mask of the bytes that are in one of the parts."""
     before = np.concatenate(([0], ends[:-1]))
     gaps = begins - before
     widest = int(gaps.max(initial=0))
@@ -194,7 +194,10 @@ def _inside(size: int, begins: Positions, ends: Positions) -> np.ndarray[Any, np
 
 
 def column(type_: Type, objects: Sequence[Any], wanted: pa.DataType | None = None) -> pa.Array:
-    """``wanted`` is another type than that of the values: text, or decimals of other digits."""
+    """Return objects of a type as a column.
+
+    ``wanted`` is another type than that of the values: text, or decimals of other digits.
+    """
     own = arrow_type(type_)
     if wanted is not None and pa.types.is_string(wanted) and wanted != own:
         return pa.array([None if each is None else text_of(each) for each in objects], wanted)
@@ -209,7 +212,7 @@ def column(type_: Type, objects: Sequence[Any], wanted: pa.DataType | None = Non
 
 
 def converter(type_: Type) -> Convert | None:
-    """To what Arrow takes for it; None if that is what it is."""
+    """Return the function that turns a value into what Arrow takes for it; None if none is needed."""
     inner, nullable = optional(type_)
     convert = _converter(inner)
     if convert is None or not nullable:
@@ -258,7 +261,7 @@ def _itself(value: Any) -> Any:
 
 
 def field_of(record: Any, name: str, convert: Convert | None) -> Any:
-    """What was not written is None."""
+    """Return one field of a record, converted; None if it was not written."""
     value = getattr(record, name)
     if value is msgspec.UNSET or value is None:
         return None
@@ -266,7 +269,7 @@ def field_of(record: Any, name: str, convert: Convert | None) -> Any:
 
 
 def fields(record: types.Record, name: str, objects: Sequence[Any]) -> list[Any]:
-    """One field of many records."""
+    """Return one field of many records."""
     found = list(map(attrgetter(name), objects))
     required = next(field.required for field in record.fields if field.name == name)
     return found if required else [None if each is msgspec.UNSET else each for each in found]
@@ -277,13 +280,13 @@ def json_text(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """As people would write it; JSON for what has parts."""
+    """Return a value as people would write it, and as JSON if it has parts."""
     told = _to_json(_sayable(value))
     return _from_json(told) if told.startswith(b'"') else told.decode()
 
 
 def _sayable(value: Any) -> Any:
-    """JSON's objects have texts for keys: a dict with others is told as a list of pairs."""
+    """Return what JSON can express: a dict whose keys are not all text becomes a list of pairs."""
     match value:
         case dict():
             if all(isinstance(key, str) for key in value):

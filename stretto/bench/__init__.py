@@ -25,19 +25,20 @@ class Result:
     value: float
     unit: str
     target: float
-    """With a floor, of the ratio; without, of the value."""
+    """The target: of the ratio if there is a floor, else of the value."""
     floor: float | None = None
     at_most: bool = False
-    """The target is an upper bound."""
+    """Whether the target is an upper bound."""
     detail: str = ""
 
     @property
     def ratio(self) -> float | None:
-        """Value by floor."""
+        """The value divided by the floor; None without a floor."""
         return self.value / self.floor if self.floor else None
 
     @property
     def met(self) -> bool:
+        """Whether the target is reached."""
         reached = self.value if self.ratio is None else self.ratio
         return reached <= self.target if self.at_most else reached >= self.target
 
@@ -49,7 +50,7 @@ class Measure:
     name: str
     summary: str
     function: str
-    """``module:function``, of a folder to a :class:`Result`."""
+    """Where the function is, as ``module:function``; it takes a folder and returns a :class:`Result`."""
     needs_java: bool = True
     """Whether it runs a ZooKeeper or Spark."""
 

@@ -46,7 +46,7 @@ STREAMING_TARGET = 0.80
 
 
 def transfer(folder: Path) -> Result:
-    """A far-horizon transfer, from its first question to the installed state, with nothing else to do.
+    """Measure a far-horizon transfer, from its first question to the installed state, on an idle machine.
 
     It and its floor begin alike: after a pass of the floor that does not count, when the disk has nothing
     left to do. What came before decides otherwise: files that are removed and pages that wait to be written
@@ -96,7 +96,7 @@ def _rates(rates: list[float]) -> str:
 
 
 def later_rounds(folder: Path) -> Result:
-    """What rounds after the first send under a steady load, by the pages that differ between their images."""
+    """Measure what later rounds send under a steady load, by the pages that differ between images."""
     task = TaskId(0)
     payload = pack(DEPOT, [os.urandom(RECORD_BYTES) for _ in range(STATE_RECORDS)])
     numbers = iter(range(1 << 30))
@@ -130,7 +130,7 @@ def later_rounds(folder: Path) -> Result:
 
 
 def serving(folder: Path) -> Result:
-    """Appends while a state is sent as fast as possible, against the same load made by somebody else.
+    """Measure appends while a state is sent as fast as possible, against the same load made by others.
 
     What the load costs is measured first, without appends: it must be the same for the comparison to be fair.
     Beside the appends, the others move no more bytes in a second than the transfer did.
@@ -175,13 +175,13 @@ def serving(folder: Path) -> Result:
 
 
 def _cost_of_control(source: Path, folder: Path) -> Cost:
-    """Of one pass: what two cost more than one, so that the start of processes does not count."""
+    """Return the cost of one pass: what two cost more than one, without the start of processes."""
     one, two = (_cost_of_passes(source, folder, passes) for passes in (1, 2))
     return Cost(two.cpu_seconds - one.cpu_seconds, two.written_bytes - one.written_bytes)
 
 
 def _cost_of_passes(source: Path, folder: Path, passes: int) -> Cost:
-    """Children that were waited for count."""
+    """Return the cost of so many passes; child processes that were waited for count."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command_of_load(source, folder, passes), check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -190,7 +190,7 @@ def _cost_of_passes(source: Path, folder: Path, passes: int) -> Cost:
 
 
 def _cost_of_transfer(cluster: Replicas) -> Cost:
-    """What both workers spend from the start of one until it has taken the other's state."""
+    """Return what both workers spend from the start of one until it has taken the other's state."""
     cluster.wipe(cluster.follower)
     before = cluster.spent(cluster.leader)
     cluster.start(cluster.follower)
@@ -208,7 +208,7 @@ def _cost_of_transfer(cluster: Replicas) -> Cost:
 
 
 def replay(folder: Path) -> Result:
-    """A follower that catches up from the log, against the live appends that it missed."""
+    """Measure a follower that catches up from the log, against the live appends that it missed."""
     with Replicas(folder) as cluster:
         before = cluster.count(cluster.leader, "options_in_force")
         cluster.options({"replication.max.near.sync.message.lag": 1_000_000_000})
@@ -234,8 +234,10 @@ def replay(folder: Path) -> Result:
 
 
 def streaming(folder: Path) -> Result:
-    """Appends to a leader and a live follower while another follower catches up from the log, against those
-    while a follower of another cluster does: the same load, made by somebody else."""
+    """Measure appends to a leader and a live follower while another follower catches up from the log.
+
+    The comparison is appends while a follower of another cluster catches up: the same load, made by others.
+    """
     ours: list[float] = []
     controls: list[float] = []
     with Replicas(folder / "one", 3) as one, Replicas(folder / "other", 3) as other:

@@ -54,7 +54,7 @@ LAUNCH_TARGET_SECONDS = 30.0
 
 
 class Running:
-    """A cluster, and those who ask it things."""
+    """A cluster that runs, with a client and a network to ask it things."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.local = cluster
@@ -63,7 +63,7 @@ class Running:
         self.admin = Cluster(self.network, cluster.bootstrap)
 
     def launch(self, groups: int) -> float:
-        """A module of so many groups; returns the seconds from asking until every one is led."""
+        """Launch a module of so many groups, and return the seconds from asking until every one is led."""
         with tempfile.TemporaryDirectory() as scratch:
             source = Path(scratch) / "benchmodule.py"
             source.write_text(SOURCE)
@@ -94,7 +94,7 @@ class Running:
         until(what, condition, seconds)
 
     def settled(self, *, spread: bool = True) -> None:
-        """All replicas in sync, leaders spread unless that is of no interest, nothing under way."""
+        """Wait until all replicas are in sync, leaders are spread if asked for, and nothing is under way."""
 
         def is_settled() -> bool:
             self.client.refresh()
@@ -112,7 +112,7 @@ class Running:
         return [group for group in self.client.groups() if group.key.module == MODULE]
 
     def runs(self) -> dict[str, RunFile]:
-        """The processes of the workers."""
+        """Return the run files of the workers, by name."""
         found = {}
         for path in self.local.folder.glob("node-*/run/*.json"):
             file = msgspec.json.decode(path.read_bytes(), type=RunFile)
@@ -127,7 +127,7 @@ class Running:
         return msgspec.json.decode(path.read_bytes(), type=RunFile).pid
 
     def processes(self) -> list[int]:
-        """Everything that runs: daemons, workers, and ZooKeeper's JVM below its own."""
+        """Return the ids of all processes: daemons, workers, and ZooKeeper's JVM below its own."""
         own = [
             msgspec.json.decode(path.read_bytes(), type=RunFile).pid
             for path in self.local.folder.glob("run/*.json")
@@ -138,6 +138,7 @@ class Running:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Running]:
+    """Run a cluster in a folder, and stop it at the end of the block."""
     cluster = LocalCluster(folder / "cluster", NODES, port=0)
     thread = threading.Thread(target=cluster.run, name="cluster", daemon=True)
     thread.start()
@@ -153,7 +154,7 @@ def running(folder: Path) -> Iterator[Running]:
 
 
 class Pulse:
-    """Appends one at a time to one task, for ever, and remembers when each was acknowledged."""
+    """A thread that appends to one task, one record at a time, and remembers when each was acknowledged."""
 
     def __init__(self, client: Client) -> None:
         self._producer = client.producer(MODULE, "events", linger_ms=0)
@@ -168,10 +169,11 @@ class Pulse:
             self._times.append(time.monotonic())
 
     def mark(self) -> int:
+        """Return how many appends were acknowledged, for :meth:`longest_gap_ms`."""
         return len(self._times)
 
     def beats_after(self, moment: float, count: int = 20) -> bool:
-        """Enough appends were acknowledged since."""
+        """Whether enough appends were acknowledged since a moment."""
         return sum(each > moment for each in self._times[-1_000:]) >= count
 
     def longest_gap_ms(self, since: int) -> float:
@@ -192,7 +194,7 @@ def _gaps(
     spread: bool = True,
     after: Callable[[], None] = lambda: None,
 ) -> list[float]:
-    """The longest gap around each strike against the group of task 0."""
+    """Return the longest gap around each strike against the group of task 0."""
     pulse = Pulse(made.client)
     gaps = []
     try:
@@ -213,7 +215,7 @@ def _gaps(
 
 
 def failover(folder: Path) -> Result:
-    """Kill -9 of the worker that leads."""
+    """Measure the gap after kill -9 of the leading worker."""
     with running(folder) as made:
         made.launch(4)
 
@@ -231,7 +233,10 @@ def failover(folder: Path) -> Result:
 
 
 def node_loss(folder: Path) -> Result:
-    """Kill -9 of the leading worker and its supervisor, which stays down: only the session's expiry tells."""
+    """Measure the gap after kill -9 of the leading worker and its supervisor, which stays down.
+
+    Nothing but the expiry of the session tells of it.
+    """
     with running(folder) as made:
         made.launch(4)
         lost: list[str] = []
@@ -255,7 +260,7 @@ def node_loss(folder: Path) -> Result:
 
 
 def hand_over(folder: Path) -> Result:
-    """A leader resigns to another member."""
+    """Measure the gap while a leader hands over to another member."""
     with running(folder) as made:
         made.launch(4)
         made.admin.ask(
@@ -283,7 +288,7 @@ def hand_over(folder: Path) -> Result:
 
 
 def idle(folder: Path) -> Result:
-    """CPU of everything, with 64 groups and nothing to do."""
+    """Measure the CPU of all processes, with 64 groups and nothing to do."""
     with running(folder) as made:
         made.launch(IDLE_GROUPS)
         made.settled()
@@ -301,7 +306,7 @@ def idle(folder: Path) -> Result:
 
 
 def memory(folder: Path) -> Result:
-    """Resident memory of an idle worker."""
+    """Measure the resident memory of an idle worker."""
     with running(folder) as made:
         made.launch(IDLE_GROUPS)
         made.settled()
@@ -316,7 +321,10 @@ def memory(folder: Path) -> Result:
 
 
 def launch(folder: Path) -> Result:
-    """256 groups on three nodes, from asking until all are led; then the conductor restarts under it."""
+    """Measure a launch of 256 groups on three nodes, from asking until all are led.
+
+    Then the conductor restarts under it.
+    """
     with running(folder) as made:
         took = made.launch(LARGE_GROUPS)
         made.settled()
@@ -346,6 +354,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def cpu_seconds(pids: list[int]) -> float:
+    """Return the CPU time of processes, in seconds."""
     return sum(sum(int(each) for each in _stat(pid)[11:13]) for pid in pids) / _TICKS
 
 
@@ -355,6 +364,7 @@ def _resident_mb(pid: int) -> float:
 
 
 def descendants(pid: int) -> list[int]:
+    """Return the ids of all processes below one."""
     children = [
         int(each)
         for task in Path(f"/proc/{pid}/task").iterdir()

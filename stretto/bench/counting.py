@@ -15,7 +15,7 @@ class Sentence:
 
 
 def counted(sentences: list[Sentence]) -> Counter[str]:
-    """What is measured: the floor calls it too."""
+    """Count the words of sentences; the stream and its floor both call this."""
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence.text.split())

@@ -49,11 +49,11 @@ _NUMBERS = struct.Struct("<QQ")
 
 _KEY = struct.Struct(">QQQ")
 _ROW = bytes(100)
-"""As large as a producer's row."""
+"""A row as large as that of a producer."""
 
 
 class _Log:
-    """Writes all that waits with one writev and one fdatasync, then says up to where."""
+    """A log that writes all that waits with one writev and one fdatasync, then reports its new end."""
 
     def __init__(self, folder: Path, done: Callable[[int], None]) -> None:
         self._folder = folder
@@ -79,7 +79,7 @@ class _Log:
 
 
 class _State:
-    """Commits all that waits to one LMDB file per task, then says up to where."""
+    """A state that commits all that waits to one LMDB file per task, then reports its new end."""
 
     def __init__(self, folder: Path, tasks: int, done: Callable[[int], None], *, gathers: bool) -> None:
         self._gathers = gathers
@@ -144,11 +144,11 @@ class _Replica(ABC):
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self.log = _Log(folder, self._tell("durable"))
         self.state = _State(folder, tasks, self._tell("applied"), gathers=gathers)
-        #: Numbers of batches: below these, all are in the log; durable; applied.
+        #: Ends, in numbers of batches, of what is in the log, what is durable, and what is applied.
         self.end = 0
         self.durable = 0
         self.applied = 0
-        #: In the log and not handed to the state.
+        #: Batches that are in the log and not handed to the state.
         self.unapplied: deque[Buffer] = deque()
         self.handed = 0
 
@@ -203,9 +203,9 @@ class _Leader(_Replica):
             self._sockets.append(socket)
         self._confirmed: dict[bytes, int] = {}
         self._decided = self._told = self._answered = 0
-        #: Frames that came in this turn: they are sent together.
+        #: Frames that arrived in this turn of the loop; they are sent together.
         self._unsent: list[tuple[Buffer, ...]] = []
-        #: Who appended each batch that is not acknowledged, and under which number.
+        #: The appender of each batch that is not acknowledged, and the number that it gave the batch.
         self._waiting: deque[tuple[bytes, int]] = deque()
 
     def received(self, sender: bytes, number: int, _decided: int, body: memoryview | None) -> None:
@@ -266,7 +266,7 @@ class _Follower(_Replica):
 
 
 class FloorClient:
-    """Appends to the floor's leader with a window as large as a producer's: so many batches of each task."""
+    """A client of the floor's leader, with a producer's window: so many batches of each task."""
 
     def __init__(self, leader: int, *, window: int) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -275,7 +275,7 @@ class FloorClient:
         self._window = window
 
     def append(self, batches: int, body: bytes) -> float:
-        """Seconds until all of them are acknowledged."""
+        """Append batches, and return the seconds until all of them are acknowledged."""
         started = time.perf_counter()
         for number in range(batches):
             if number >= self._window:

@@ -36,7 +36,7 @@ def _neighbours(chance: random.Random) -> list[int]:
     return list(range(first, first + FACTOR))
 
 
-#: From chance to the replicas of a group, leader first.
+#: Functions that draw the replicas of a group, leader first, by the name of the start.
 STARTS: dict[str, Callable[[random.Random], list[int]]] = {
     "leaders anywhere": _anywhere,
     "each group led by its lowest node": _lowest,
@@ -46,7 +46,7 @@ STARTS: dict[str, Callable[[random.Random], list[int]]] = {
 
 
 def planning(_folder: Path) -> Result:
-    """The slowest of all starts, each with all nodes and with some drained."""
+    """Measure the slowest plan of all starts, each with all nodes and with some drained."""
     nodes = {WorkerId(node): node for node in NODES}
     slowest, detail = 0.0, ""
     for start, draw in STARTS.items():

@@ -56,9 +56,11 @@ def pipeline(source: Path, folder: Path) -> float:
 
 
 def _load(source: Path, folder: Path, passes: int, bytes_per_second: float = math.inf) -> None:
-    """The work of a transfer, by processes that have no part in a cluster: a file that is hashed while it is
-    copied to a spool, and sent, hashed once more, as far as the copy has come; what arrives is hashed and
-    written, and synced at the end. So many times, without a pause between."""
+    """Do the work of a transfer so many times, without a pause, by processes that have no part in a cluster.
+
+    A file is hashed while it is copied to a spool, and sent, hashed once more, as far as the copy has come;
+    what arrives is hashed and written, and synced at the end.
+    """
     with _receiver(folder, "take") as connection:
         be_nice()
         progress, pace = _Progress(folder), _Pace(bytes_per_second)
@@ -87,7 +89,7 @@ def _load_once(source: Path, spool: int, connection: socket.socket, progress: _P
             progress.write(moved + sent)
 
     def grew(hashes: bytearray) -> None:
-        """Who copies waits for whoever waits here, a few dozen MB later."""
+        """Send what was copied and hashed; the copy waits for the pace, a few dozen MB ahead at most."""
         copied = min(len(hashes) // blocks.HASH_BYTES * blocks.BLOCK_BYTES, size_bytes)
         sending.submit(send, copied)
         pace.keep(moved + copied)
@@ -167,13 +169,14 @@ def _take(port: int, path: Path) -> None:
 
 
 def command_of_load(source: Path, folder: Path, passes: int, bytes_per_second: float = math.inf) -> list[str]:
+    """Return the command that does the work of a transfer in a process of its own."""
     command = [sys.executable, "-m", "stretto.bench.loads", "load", str(source), str(folder)]
     return [*command, str(passes), str(bytes_per_second)]
 
 
 @contextlib.contextmanager
 def busy(source: Path, folder: Path, bytes_per_second: float) -> Iterator[Callable[[], int]]:
-    """The load of a transfer, again and again, by a process of its own; tells how many bytes it has moved."""
+    """Repeat the work of a transfer in another process; yields a function that returns the bytes moved."""
     progress = _Progress(folder)
     progress.write(0)
     command = command_of_load(source, folder, PASSES_MAX, bytes_per_second)
@@ -187,7 +190,7 @@ def busy(source: Path, folder: Path, bytes_per_second: float) -> Iterator[Callab
 
 
 class _Progress:
-    """A number that one process tells another, in a file beside the folder it works in."""
+    """A number that one process reports to another, in a file beside the folder that it works in."""
 
     def __init__(self, folder: Path) -> None:
         self._fd = os.open(folder.with_suffix(".moved"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -200,7 +203,7 @@ class _Progress:
 
 
 def main(arguments: list[str]) -> None:
-    """What the measures run beside themselves."""
+    """Run one of the processes that the measures start beside themselves."""
     match arguments:
         case ["receive", port, path]:
             _receive(int(port), Path(path))

@@ -69,7 +69,7 @@ READS_TARGET = 0.5
 
 
 class Load(NamedTuple):
-    """So many messages under way at a time, each for so many keys."""
+    """A load: so many messages under way at a time, each for so many keys."""
 
     at_once: int
     keys: int
@@ -77,21 +77,21 @@ class Load(NamedTuple):
 
 LOADS = {"one": Load(1, 1), "at-once": Load(AT_ONCE, 1), "batch": Load(1, BATCH)}
 ROWS = "rows"
-"""Asks the echo to look the rows of a batch up."""
+"""The command that makes the echo look up the rows of a batch."""
 
 
 def one_at_a_time(folder: Path) -> Result:
-    """Each read after the answer to the one before."""
+    """Measure reads of one key, each after the answer to the one before."""
     return _measure(folder, "one", READS)
 
 
 def at_once(folder: Path) -> Result:
-    """Reads of many coroutines, each of one key."""
+    """Measure reads of one key by many coroutines at once."""
     return _measure(folder, "at-once", READS_AT_ONCE)
 
 
 def batched(folder: Path) -> Result:
-    """Reads of many keys by one caller, one message after the other."""
+    """Measure reads of many keys by one caller, one message after the other."""
     return _measure(folder, "batch", BATCHES)
 
 
@@ -167,7 +167,7 @@ async def _gather(client: Client, keys: list[str], reads: int, at_once: int) -> 
 
 
 def _fill(addresses: list[str]) -> None:
-    """As a worker whose topology changes it would."""
+    """Fill the PState with entries, as a worker does whose topology changes it."""
     values: dict[TaskId, list[tuple[bytes, bytes]]] = {}
     for number in range(KEYS):
         row = ordered.encode(_key(number)), msgspec.msgpack.encode(number)
@@ -188,7 +188,7 @@ def _fill(addresses: list[str]) -> None:
 
 
 def _sizes(keys: int) -> tuple[int, int]:
-    """Bytes of the header of a read of so many keys, and of its answer."""
+    """Return the size in bytes of the header of a read of so many keys, and of its answer."""
     names = tuple(ordered.encode(_key(number)) for number in range(keys))
     read = wire.ReadRows(1_000, GroupKey(MODULE, 0, 0), PSTATE, (TaskId(0),) * keys, names)
     values = tuple(msgspec.msgpack.encode(1_000) for _ in names)
@@ -265,7 +265,7 @@ def _serve_echo(port: int, folder: Path) -> None:
 
 
 _LIST_BEGINS = 0xDC
-"""As a list of a hundred does; no answer is of such a size."""
+"""First byte of a MessagePack list of a hundred keys; no size of an answer begins with it."""
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ READY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Cost:
+    """What processes have spent."""
+
     cpu_seconds: float
     written_bytes: float
 
@@ -53,7 +55,7 @@ class Cost:
 
 
 class Replicas:
-    """The workers of a group, as processes."""
+    """The workers of a group, each a process, and a client that appends to it."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
@@ -144,11 +146,12 @@ class Replicas:
         return len(self.lines(name, event))
 
     def said(self, name: str, event: str, times: int = 1) -> str:
+        """Wait until a worker has logged an event so many times, and return the last line."""
         until(f"{name} says {event}", lambda: self.count(name, event) >= times, PATIENCE_SECONDS)
         return self.lines(name, event)[-1]
 
     def ended(self, number: int = 1) -> dict[str, int]:
-        """What the follower told at the end of its first transfer, or of a later one."""
+        """Return what the follower logged at the end of its first transfer, or of a later one."""
         found: dict[str, int] = json.loads(self.said(self.follower, "far_horizon_ends", number))
         return found
 
@@ -159,6 +162,7 @@ class Replicas:
         return decode(self._operator.get(path)[0], GroupRecord, path)
 
     def whole(self) -> None:
+        """Wait until all replicas are in the ISR under a leader."""
         until(
             "all replicas are in the ISR",
             lambda: self.is_whole and self.record().leader is not None,
@@ -170,6 +174,7 @@ class Replicas:
         return self._isr() == len(self._names)
 
     def without_follower(self) -> None:
+        """Wait until the ISR is without the follower."""
         until(
             "the ISR goes on without the follower",
             lambda: self._isr() == len(self._names) - 1,
@@ -180,7 +185,7 @@ class Replicas:
         return len(self.record().isr)
 
     def leave_behind(self, size_bytes: int) -> None:
-        """The follower is dead, and lacks so many bytes of records."""
+        """Kill the follower, and append so many bytes of records that it will lack."""
         self.kill(self.follower)
         self.without_follower()
         self.append(size_bytes // (RECORDS * RECORD_BYTES))
@@ -191,7 +196,7 @@ class Replicas:
         self._producer.flush()
 
     def spent(self, name: str) -> Cost:
-        """By a worker since it started, with the processes that it has waited for."""
+        """Return what a worker has spent since it started, with the processes that it has waited for."""
         pid = self._processes[name].pid
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         io = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
@@ -199,7 +204,7 @@ class Replicas:
         return Cost(ticks / os.sysconf("SC_CLK_TCK"), int(io["write_bytes"]))
 
     def append_until(self, is_over: Callable[[], bool]) -> float:
-        """Records per second."""
+        """Append until ``is_over``, and return the records per second."""
         count, started = 0, time.perf_counter()
         while not is_over():
             self.append(20)
@@ -208,5 +213,5 @@ class Replicas:
 
 
 def moment(line: str) -> float:
-    """When a line was logged, in seconds."""
+    """Return when a line was logged, in seconds."""
     return datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp()

@@ -41,7 +41,7 @@ DEPOT = "events"
 TASKS = 4
 REPLICAS = 3
 WINDOW = 5 * TASKS
-"""What a producer may have under way: five batches of each task."""
+"""Most batches that a producer has under way: five of each task."""
 
 RECORDS = 1000
 RECORD_BYTES = 100
@@ -57,7 +57,7 @@ LATENCY_TARGET = 1.3
 
 
 def replicate(folder: Path) -> Result:
-    """Whole batches, against the floor with the same batches."""
+    """Measure appends of whole batches, against the floor with the same batches."""
     records = BATCHES * RECORDS
     with _both(folder) as (real, floor):
         return in_turn(
@@ -69,7 +69,7 @@ def replicate(folder: Path) -> Result:
 
 
 def one_by_one(folder: Path) -> Result:
-    """Records that the client gathers into batches, against batches that the caller made."""
+    """Measure appends of records that the client batches, against batches that the caller made."""
     with _real(folder) as real:
         return in_turn(
             lambda: SINGLE_RECORDS / real("single", SINGLE_RECORDS),
@@ -80,7 +80,7 @@ def one_by_one(folder: Path) -> Result:
 
 
 def latency(folder: Path) -> Result:
-    """One record at a time, each after the acknowledgement of the one before; the median of all.
+    """Measure the median latency of appends, each made after the acknowledgement of the one before.
 
     The floor commits each record before it acknowledges it, which workers do not wait for; so the detail
     tells of a floor, too, that does not either.
@@ -109,6 +109,7 @@ def in_turn(
     target: float,
     at_most: bool = False,
 ) -> Result:
+    """Run ours and the floor in turn, and report the medians."""
     # The first pair only warms up.
     pairs = [(ours(), floors()) for _ in range(ROUNDS + 1)][1:]
     ratios = sorted(our / floor for our, floor in pairs)
@@ -123,7 +124,7 @@ def in_turn(
 
 
 Run: TypeAlias = Callable[[str, int], float]
-"""Seconds that so many appends take; of latencies, the median."""
+"""Runs so many appends, and returns the seconds that they take, or the median of their latencies."""
 
 
 @contextlib.contextmanager
@@ -147,7 +148,10 @@ def workers(
     tasks: int = TASKS,
     artifacts: Path | None = None,
 ) -> Iterator[list[str]]:
-    """Their addresses. Without a spec they take records for any depot; ``artifacts`` is where its code is."""
+    """Run workers, and yield their addresses.
+
+    Without a spec they take records for any depot; ``artifacts`` is where its code is.
+    """
     folder.mkdir(exist_ok=True)
     paths = Paths("/stretto")
     with ExitStack() as stack:
@@ -186,7 +190,7 @@ def _floor(folder: Path, *, gathers: bool = False) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def running(arguments: list[str], log: Path) -> Iterator[None]:
-    """A Python that ends with this block, and with this process however that ends."""
+    """Run Python with these arguments until the block ends, or this process does in whatever way."""
     command = [sys.executable, "-I", "-S", guardian.__file__, sys.executable, *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -201,7 +205,7 @@ def running(arguments: list[str], log: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def asking(measure: Callable[[Connection, Any], None], to: Any) -> Iterator[Run]:
-    """A process that does what it is asked to; it ends when nobody can ask it any more."""
+    """Run a measure in a process of its own, which does what it is asked until the block ends."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe()
     process = context.Process(target=measure, args=(its, to), daemon=True)
@@ -223,6 +227,7 @@ def asking(measure: Callable[[Connection, Any], None], to: Any) -> Iterator[Run]
 
 
 def requests(commands: Connection) -> Iterator[tuple[str, int]]:
+    """Yield what the measuring process is asked to do, until the other end is closed."""
     with contextlib.suppress(EOFError):
         while True:
             yield commands.recv()

@@ -37,7 +37,7 @@ RECOVERY_TARGET = 0.60
 
 
 def append(folder: Path) -> Result:
-    """Batches through group commit, against the same groups written to a bare file."""
+    """Measure appends of batches through group commit, against the same groups written to a bare file."""
     payload = os.urandom(BATCH_BYTES)
     ours: list[float] = []
     floors: list[float] = []
@@ -60,7 +60,7 @@ def append(folder: Path) -> Result:
 
 
 def recovery(folder: Path) -> Result:
-    """Opening a log, against reading its segment and computing one checksum over it."""
+    """Measure the opening of a log, against reading its segment and computing one checksum over it."""
     payload = os.urandom(BATCH_BYTES)
     with _log(folder, segment_bytes=1 << 40) as log:
         for number in range(RECOVERY_BATCHES):
@@ -88,7 +88,7 @@ def recovery(folder: Path) -> Result:
 
 
 def _append_round(folder: Path, payload: bytes) -> tuple[float, list[int]]:
-    """Seconds for all batches with at most ``IN_FLIGHT`` unconfirmed, and how many each fdatasync covered."""
+    """Return the seconds for all batches, ``IN_FLIGHT`` of them at a time, and the batches per fdatasync."""
     inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     groups: list[int] = []
 
@@ -118,7 +118,7 @@ def _append_round(folder: Path, payload: bytes) -> tuple[float, list[int]]:
 
 
 def _bare_round(path: Path, payload: bytes, groups: list[int]) -> float:
-    """Seconds to write the same groups to one file, with one writev and one fdatasync each."""
+    """Return the seconds to write the same groups to one file, with one writev and one fdatasync each."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         started = time.perf_counter()

@@ -13,7 +13,7 @@ SECONDS_MAX = 60
 
 
 def seeds(_folder: Path) -> Result:
-    """All cores, a fixed range of seeds."""
+    """Measure how long a fixed range of seeds takes on all cores."""
     summary = Summary()
     began = time.monotonic()
     for verdict in run_seeds(0, SEEDS):

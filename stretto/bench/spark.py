@@ -65,11 +65,11 @@ ROWS = 2_000_000
 ROWS_TARGET = 0.60
 
 Aggregate = tuple[int, int]
-"""How many rows, and the sum of their values."""
+"""Number of rows, and the sum of their values."""
 
 
 def rows(folder: Path) -> Result:
-    """All rows of a PState into an aggregate, against the same rows ready-made."""
+    """Measure an aggregate over all rows of a PState, against the same rows ready-made."""
     with workers(folder / "real", spec()) as addresses, session() as spark:
         fill(addresses, ROWS)
         ready = make_ready(spark, addresses, folder / "ready")
@@ -88,7 +88,7 @@ def rows(folder: Path) -> Result:
 
 
 def serving(folder: Path) -> Result:
-    """Appends to a leader while Spark reads from followers, against appends beside a Spark as busy."""
+    """Measure appends while Spark reads from followers, against appends beside a Spark as busy."""
     done = {"cluster": 0, "ready-made": 0}
     with (
         workers(folder / "real", spec()) as addresses,
@@ -116,7 +116,7 @@ def serving(folder: Path) -> Result:
 
 @contextlib.contextmanager
 def _again_and_again(frame: Callable[[], DataFrame], rows: int) -> Iterator[Callable[[], int]]:
-    """Aggregates one after the other, as long as the block lasts; how many."""
+    """Run aggregates one after the other as long as the block lasts; yields a function that counts them."""
     begun, over = threading.Event(), threading.Event()
     failures: list[BaseException] = []
     count = 0
@@ -145,7 +145,7 @@ def _again_and_again(frame: Callable[[], DataFrame], rows: int) -> Iterator[Call
 
 
 def _append(commands: Connection, addresses: list[str]) -> None:
-    """Batches for so many seconds; records a second."""
+    """Append batches for so many seconds when asked, and answer with the records per second."""
     client = connect(addresses, timeout=READY_SECONDS)
     producer = client.producer(MODULE, DEPOT)
     batch = [os.urandom(RECORD_BYTES)] * RECORDS
@@ -177,7 +177,7 @@ def spec() -> ModuleSpec:
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """Processes that are started meanwhile have nowhere to say anything; what fails raises its error here."""
+    """Discard the standard error of processes started in this block; what fails still raises here."""
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -192,7 +192,7 @@ def _unheard() -> Iterator[None]:
 
 @contextlib.contextmanager
 def session() -> Iterator[SparkSession]:
-    """Stopped at the end, unless there was one before."""
+    """Yield a Spark session, and stop it at the end unless there was one before."""
     is_own = SparkSession.getActiveSession() is None
     # Spark's own choice is the python3 of PATH, which need not be the one that has stretto.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -218,7 +218,7 @@ def session() -> Iterator[SparkSession]:
 
 
 def fill(addresses: list[str], rows: int) -> None:
-    """The PState, as a worker whose topology changes it would."""
+    """Fill the PState with entries, as a worker does whose topology changes it."""
     values: dict[TaskId, list[tuple[bytes, bytes]]] = {}
     for number in range(rows):
         key = f"user-{number:08d}"
@@ -239,12 +239,13 @@ def fill(addresses: list[str], rows: int) -> None:
 
 
 def from_cluster(spark: SparkSession, addresses: list[str]) -> DataFrame:
+    """Return a DataFrame that reads the PState from the cluster."""
     reader = spark.read.format("stretto").option("bootstrap", ",".join(addresses))
     return reader.option("module", MODULE).option("pstate", PSTATE).load()
 
 
 def make_ready(spark: SparkSession, addresses: list[str], folder: Path) -> Callable[[], DataFrame]:
-    """What the cluster has, task by task, in batches of the size in which it comes from there."""
+    """Store what the cluster has in files, task by task, in batches as large as those that it sends."""
     folder.mkdir()
     table = from_cluster(spark, addresses).toArrow()
     for task in table["_task"].unique().to_pylist():
@@ -258,7 +259,7 @@ def make_ready(spark: SparkSession, addresses: list[str], folder: Path) -> Calla
 
 
 class ReadyMade(DataSource):
-    """Batches that need not be made."""
+    """A data source of batches that lie ready in files."""
 
     @classmethod
     def name(cls) -> str:
@@ -288,6 +289,7 @@ class _ReadyReader(DataSourceReader):
 
 
 def aggregate(frame: DataFrame) -> Aggregate:
+    """Aggregate a DataFrame, which reads all of its rows."""
     [row] = frame.selectExpr("count(key) AS rows", "sum(value) AS total").collect()
     return row["rows"], row["total"]
 

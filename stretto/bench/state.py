@@ -30,7 +30,7 @@ _PRODUCER = ProducerId(1)
 
 
 def apply(folder: Path) -> Result:
-    """Batches of records into a depot, against the same bytes under 8-byte keys."""
+    """Measure applying batches of records to a depot, against putting the same bytes under 8-byte keys."""
     payload = pack("events", [os.urandom(RECORD_BYTES) for _ in range(RECORDS)])
     groups = [
         [_frame(group * GROUP_FRAMES + number, payload) for number in range(GROUP_FRAMES)]

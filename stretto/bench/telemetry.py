@@ -32,11 +32,11 @@ TARGET = 0.02
 ROUNDS = 4
 REPEATS = 20_000
 STEPS = 8
-"""Of a replica for a batch, each timed: the append, writes, what followers confirm, and its application."""
+"""Steps of a replica for a batch, each timed: the append, writes, what followers confirm, its application."""
 
 
 def per_batch(folder: Path) -> Result:
-    """Microseconds of CPU. A stream's calls are told beside it."""
+    """Measure the CPU of telemetry for one batch, in microseconds; the detail has a stream's calls."""
     with workers(folder, replicas=1) as addresses, asking(append_to_workers, addresses) as run:
         pid = _worker()
         run("batched", BATCHES)

@@ -11,7 +11,7 @@ LOOK_SECONDS = 0.01
 
 
 def until(what: str, condition: Callable[[], bool], seconds: float) -> None:
-    """Through moments in which nobody answers."""
+    """Wait until a condition holds, also through moments in which nothing answers."""
     deadline = time.monotonic() + seconds
     while True:
         try:

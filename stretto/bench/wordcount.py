@@ -42,13 +42,13 @@ RECORDS = 1_000
 BATCHES = 40
 APPENDS = 200
 TARGET = 0.30
-"""Of the floor, with one replica."""
+"""Least share of the floor's rate that one replica has to reach."""
 ARTIFACT = "code"
 PEER = "bytewax"
 
 
 def stream(folder: Path) -> Result:
-    """Sentences per second, from the first append until all their words are visible."""
+    """Measure sentences per second, from the first append until all their words are visible."""
     with _floor(folder) as floor:
         with _streaming(folder / "one", 1, counting, Counting) as real:
             result = in_turn(
@@ -67,7 +67,7 @@ def stream(folder: Path) -> Result:
 
 
 def _rate(run: Run) -> float:
-    """After a first time that only warms up."""
+    """Return the best rate of three runs; the first one warms up."""
     return max(BATCHES * RECORDS / run("count", BATCHES) for _ in range(3))
 
 

@@ -94,7 +94,7 @@ def _load(verb: str) -> Any:
 
 
 class _LazyGroup(TyperGroup):
-    """Lists stand-ins that know their help line; the verb that is run takes the place of its stand-in."""
+    """A group of stand-ins that know their help line; the verb that runs replaces its own."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -146,7 +146,7 @@ def _root(
 
 
 def _config_option() -> Any:
-    """That of the root, which every verb takes too."""
+    """Return the option ``--config`` of the root, which every verb takes too."""
     return next(parameter for parameter in get_group(app).params if "--config" in parameter.opts)
 
 

@@ -57,13 +57,13 @@ def read(context: typer.Context, parameter: Any, path: Path | None) -> Path | No
 
 
 def file_of(context: typer.Context) -> Path | None:
-    """The file that a command was given, for those that it starts."""
+    """Return the configuration file that a command was given, for the commands that it starts."""
     file: Path | None = context.meta.get(_FILE)
     return file
 
 
 def origin(error: typer.TyperException) -> str:
-    """Where a value that is refused comes from, if not from the command line; else nothing."""
+    """Return where a refused value comes from, as words for a person; empty if from the command line."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     if context is None or parameter is None:
         return ""
@@ -77,7 +77,7 @@ def origin(error: typer.TyperException) -> str:
 
 
 def _defaults(file: Path, context: Any) -> dict[str, Any]:
-    """What the file says for the verb of ``context``, by the names of its parameters."""
+    """Return what the file says for the verb of ``context``, by the names of its parameters."""
     from stretto.cli import COMMANDS  # noqa: PLC0415 - it imports this module
 
     try:
@@ -116,7 +116,7 @@ def _refuse_unknown(file: Path, table: str, said: Iterable[str], known: Iterable
 
 
 def _options(command: Any) -> Iterator[tuple[str, Any]]:
-    """The options of a command by their long name, without dashes in front."""
+    """Yield the options of a command by their long names, without dashes in front."""
     for parameter in command.params:
         for spelled in parameter.opts:
             if spelled.startswith("--"):

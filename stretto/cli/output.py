@@ -22,9 +22,9 @@ from stretto.errors import RetriableError
 T = TypeVar("T")
 
 WATCH_SECONDS = 1.0
-"""As fast as people read."""
+"""Pause between two looks with ``--watch``: as fast as people read."""
 
-#: Wide enough not to cut what is piped into another program.
+#: Width of output that is no terminal: wide enough not to cut what is piped into another program.
 PIPED_WIDTH = 200
 
 
@@ -70,7 +70,7 @@ def print_json(value: object, *, pretty: bool = True) -> None:
 
 
 def table(*columns: str | tuple[str, str], title: str | None = None) -> Table:
-    """A column is its heading, or (heading, justification)."""
+    """Return an empty table; each column is its heading, or (heading, justification)."""
     made = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, show_edge=False)
     for column in columns:
         heading, justify = (column, "left") if isinstance(column, str) else column
@@ -79,7 +79,7 @@ def table(*columns: str | tuple[str, str], title: str | None = None) -> Table:
 
 
 def bar(value: float, most: float, width: int = 24) -> str:
-    """Proportional to ``value``; never empty unless it is nothing."""
+    """Return a bar as long as ``value`` is of ``most``; never empty unless the value is nothing."""
     if most <= 0 or value <= 0:
         return ""
     eighths = max(1, round(value / most * width * 8))
@@ -88,7 +88,7 @@ def bar(value: float, most: float, width: int = 24) -> str:
 
 
 def duration(millis: float) -> str:
-    """For people: 350 ms, 4.2 s, 3 min, 5 h, 2 d."""
+    """Return a duration for people: 350 ms, 4.2 s, 3 min, 5 h, 2 d."""
     if millis < 1_000:
         return f"{millis:.0f} ms"
     seconds = millis / 1_000
@@ -99,7 +99,7 @@ def duration(millis: float) -> str:
 
 
 def paragraphs(*parts: RenderableType) -> Group:
-    """One below the other, with an empty line between."""
+    """Put parts one below the other, with an empty line between."""
     spaced: list[RenderableType] = []
     for part in parts:
         spaced += [Text(), part] if spaced else [part]

@@ -58,7 +58,7 @@ from tests.support.waiting import wait_until
 MODULE = "counts"
 DEPOT = "events"
 SESSION_TIMEOUT_MS = 3_000
-#: Long enough for a session to expire, an election, and a machine that is busy with other things.
+#: Deadline of waits: long enough for a session to expire, an election, and a busy machine.
 DEADLINE_SECONDS = 40.0
 LOG_LINES_SHOWN = 30
 _EXIT_SECONDS = 25.0
@@ -67,7 +67,7 @@ _RECENT: deque[Cluster] = deque(maxlen=2)
 
 
 class Code:
-    """A module for a cluster: its source, in a folder of its own."""
+    """The code of a module for a cluster: its source, in a folder of its own."""
 
     def __init__(self, folder: Path, source: str, name: str) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ class Code:
 
 
 class WorkerProcess:
-    """One worker over all its lives."""
+    """One worker over all its lives: each start is a new process with the same name, folder and port."""
 
     def __init__(self, name: str, folder: Path, command: Callable[[WorkerProcess], list[str]]) -> None:
         self.name = name
@@ -117,7 +117,7 @@ class WorkerProcess:
         self.is_paused = False
 
     def has_started(self) -> bool:
-        """In this life; before that, a signal finds nobody to handle it."""
+        """Whether the worker has started in this life; before that, no handler of signals is installed."""
         return self.said("worker_started") >= self._lives
 
     def send(self, number: signal.Signals) -> None:
@@ -138,7 +138,7 @@ class WorkerProcess:
         self.is_paused = False
 
     def terminate(self) -> None:
-        """Asks it to stop; :meth:`wait` for it."""
+        """Ask the worker to stop; :meth:`wait` for its end."""
         self.send(signal.SIGTERM)
 
     def wait(self, timeout_seconds: float = _EXIT_SECONDS) -> int:
@@ -158,7 +158,7 @@ class WorkerProcess:
         return self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
 
     def said(self, event: str) -> int:
-        """How often its log has this event."""
+        """Return how often its log has this event."""
         return sum(event in line for line in self.log())
 
     def finish(self) -> None:
@@ -168,7 +168,7 @@ class WorkerProcess:
 
 
 class Cluster:
-    """Started by :meth:`start`, or as a context manager, which also stops it."""
+    """Workers with groups of a module, over a ZooKeeper; as a context manager it is started and stopped."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Cluster:
         proxied: bool = False,
         code: Code | None = None,
     ) -> None:
-        """``proxied``: who wants to reach a worker goes by its road, which can be cut."""
+        """Prepare a cluster; with ``proxied`` each worker is reached through a proxy, which can be cut."""
         self.folder = folder
         self.zookeeper = zookeeper
         self.session_timeout_ms = session_timeout_ms
@@ -239,7 +239,7 @@ class Cluster:
         self.stop()
 
     def start(self) -> None:
-        """Returns when every group has a full ISR and a leader that serves."""
+        """Start all workers, and return when every group has a full ISR and a leader that serves."""
         self._operator = KazooClient(self.zookeeper)
         self._operator.start(DEADLINE_SECONDS)
         if self.depots is not None:
@@ -256,7 +256,7 @@ class Cluster:
             reader.bounds(task)
 
     def _write_spec(self, depots: tuple[DepotSpec, ...]) -> None:
-        """As a launch would; without it the workers take records for any depot."""
+        """Write the module's spec, as a launch would; without it the workers take records for any depot."""
         spec = ModuleSpec(
             artifact="" if self.code is None else self.code.artifact,
             tasks=self.assignment.tasks,
@@ -284,7 +284,7 @@ class Cluster:
         self.operator.set(self.paths.assignment(MODULE), encode(self.assignment))
 
     def stop(self) -> None:
-        """By force; nothing is left."""
+        """Stop everything by force; no process is left."""
         for worker in self.workers.values():
             worker.finish()
         self._closing.close()
@@ -294,7 +294,7 @@ class Cluster:
             self._operator = None
 
     def kill_at_once(self) -> None:
-        """Frozen first, so that none sees another one go and hands over, elects or shrinks an ISR."""
+        """Kill all workers, frozen first, so that none hands over, elects or shrinks an ISR meanwhile."""
         running = [worker for worker in self.workers.values() if worker.is_running]
         for worker in running:
             worker.pause()
@@ -331,7 +331,7 @@ class Cluster:
         return [self.workers[name].address for name in names or self.workers]
 
     def connect(self, names: Iterable[str] | None = None) -> Client:
-        """Closed with the cluster at the latest."""
+        """Return a client of these workers; it is closed with the cluster at the latest."""
         key = ClusterKey.load(self.key) if self.key is not None else None
         client = connect(self.addresses(names), key=key, timeout=DEADLINE_SECONDS)
         self._closing.callback(client._network.close)  # without waiting for what it has under way
@@ -340,7 +340,7 @@ class Cluster:
     # Waiting.
 
     def wait_led_by(self, names: Iterable[str], group: int = 0, *, above_epoch: int = 0) -> WorkerProcess:
-        """Until one of these leads, in an epoch above the given one."""
+        """Wait until one of these leads, in an epoch above the given one."""
         wanted = set(names)
 
         def leads() -> bool:
@@ -352,6 +352,7 @@ class Cluster:
         return self.leader(group)
 
     def wait_isr(self, names: Iterable[str], group: int = 0) -> None:
+        """Wait until the ISR of a group is exactly these."""
         wanted = set(names)
         wait_until(
             f"the ISR of group {group} is {sorted(wanted)}",
@@ -360,7 +361,7 @@ class Cluster:
         )
 
     def wait_healed(self) -> None:
-        """Until every group is led, and all its replicas are in the ISR.
+        """Wait until every group is led, and all its replicas are in the ISR.
 
         The record still has those that died a moment ago, so the processes that run now are asked too.
         """
@@ -387,7 +388,7 @@ class Cluster:
         return judge(view, told, frozenset(told)).is_whole
 
     def heal(self) -> None:
-        """Resume and restart whatever needs it, and wait."""
+        """Resume and restart whatever needs it, and wait until the cluster is healed."""
         self.revive()
         self.wait_healed()
 
@@ -402,7 +403,7 @@ class Cluster:
     # After the end.
 
     def check_replicas_agree(self) -> None:
-        """Kills all workers, and compares the replicas of each group at the highest offset any applied.
+        """Kill all workers, and compare the replicas of each group at the highest offset any applied.
 
         Every entry below it was decided, so each member of the ISR has it in its log: those that had not
         applied it yet do so here.
@@ -437,7 +438,7 @@ class Cluster:
         return self.workers[name].data_dir / "groups" / f"{key.module}-{key.generation}-{key.group}"
 
     def znode_sizes(self, path: str | None = None) -> dict[str, int]:
-        """Bytes in every znode of the cluster."""
+        """Return the number of bytes in every znode of the cluster."""
         path = path or self.paths.root
         sizes = {path: len(self.operator.get(path)[0])}
         for child in self.operator.get_children(path):
@@ -445,6 +446,7 @@ class Cluster:
         return sizes
 
     def describe(self) -> str:
+        """Return the ends of the workers' logs, for the report of a failed test."""
         lines = [f"worker folders and logs are in {self.folder}"]
         for worker in self.workers.values():
             state = "runs" if worker.is_running else "does not run"
@@ -454,6 +456,7 @@ class Cluster:
 
 
 def bring_to(state: AppliedState, log: Replog, end: Offset) -> None:
+    """Apply the entries of a log up to ``end`` to a state."""
     state.recover(log)
     while state.applied < end:
         chunk = log.read(state.applied, end, 8 * 1024 * 1024)
@@ -461,7 +464,7 @@ def bring_to(state: AppliedState, log: Replog, end: Offset) -> None:
 
 
 def _ports() -> Iterator[int]:
-    """Each of 1,000 in turn, before any comes again: those that were given out are not always in use."""
+    """Yield each of 1,000 ports before any comes again: those given out are not always in use."""
     place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     begin = random.SystemRandom().randrange(_PORTS)
     return (12_000 + place % 8 * _PORTS + (begin + number) % _PORTS for number in itertools.count())
@@ -472,7 +475,7 @@ _NEXT_PORTS = _ports()
 
 
 def free_port() -> int:
-    """Below the range of outgoing connections, so that nobody takes it while its worker is down."""
+    """Return a free port below those of outgoing connections: it stays free while a worker is down."""
     while True:
         port = next(_NEXT_PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -484,7 +487,7 @@ def free_port() -> int:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """For conftests: a failure tells what its workers said, and how to have it again."""
+    """Add its workers' logs and the command that repeats it to the report of a failed test; for conftests."""
     report = yield
     if report.failed:
         for cluster in _RECENT:

@@ -22,6 +22,8 @@ from stretto import cli
 
 @dataclass(frozen=True, slots=True)
 class Done:
+    """The outcome of a command."""
+
     code: int
     out: str
     err: str
@@ -32,7 +34,7 @@ class Done:
 
 
 def stretto(*args: str, given: str = "", **environment: str) -> Done:
-    """What a command did with this on its standard input; a bug in it is raised."""
+    """Run a command with this on its standard input; a bug in it is raised."""
     with (
         _streams(given) as (out, err),
         mock.patch.dict(os.environ, environment),
@@ -63,6 +65,6 @@ def _text(stream: io.TextIOWrapper) -> str:
 
 
 def start(*args: str) -> subprocess.Popen[str]:
-    """A process of its own; its output is read line by line."""
+    """Start a command as a process of its own; its output is read line by line."""
     command = [sys.executable, "-m", "stretto", *args]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -182,17 +182,19 @@ def append_event(
 
 
 def every(happened: Sequence[Effect], kind: type[T]) -> list[T]:
+    """Return all effects of a kind."""
     return [effect for effect in happened if isinstance(effect, kind)]
 
 
 def only(happened: Sequence[Effect], kind: type[T]) -> T:
+    """Return the only effect of a kind."""
     found = every(happened, kind)
     assert len(found) == 1, happened
     return found[0]
 
 
 def sent(happened: Sequence[Effect], kind: type[T], *, to: WorkerId | None = None) -> list[T]:
-    """Messages of that kind, whether or not entries travel beside them."""
+    """Return the messages of a kind, whether or not entries travel beside them."""
     return [
         effect.message
         for effect in happened
@@ -272,28 +274,29 @@ class Subject:
     # The disk.
 
     def persisted(self, end: int | None = None) -> list[Effect]:
-        """Everything appended, or everything below ``end``, is durable."""
+        """Report as durable everything appended, or everything below ``end``."""
         durable = self.replica.log_end if end is None else Offset(end)
         return self.step(events.Persisted(end=durable, generation=self.replica.generation))
 
     def applied(self, end: int | None = None) -> list[Effect]:
-        """Everything decided, or everything below ``end``, is visible."""
+        """Report as applied everything committed, or everything below ``end``."""
         return self.step(events.Applied(end=self.replica.apply_offset if end is None else Offset(end)))
 
     # The metastore.
 
     def see(self, seen: GroupRecord, *, token: int | None = None) -> list[Effect]:
-        """A newer version of the record."""
+        """Let the replica read a newer version of the record."""
         self.version += 1
         return self.step(events.RecordRead(record=seen, version=self.version, token=token))
 
     def see_again(self, *, token: int) -> list[Effect]:
-        """The record, read once more and unchanged."""
+        """Let the replica read the record once more, unchanged."""
         return self.step(
             events.RecordRead(record=self.replica.known_record, version=self.version, token=token)
         )
 
     def cas(self, effect: effects.CompareAndSet, outcome: CasOutcome = CasOutcome.OK) -> list[Effect]:
+        """Answer a compare-and-set."""
         if outcome is CasOutcome.OK:
             assert effect.version == self.version
             self.version += 1
@@ -301,6 +304,7 @@ class Subject:
         return self.step(events.CasReply(token=effect.token, outcome=outcome))
 
     def gone(self, whose: Registration) -> list[Effect]:
+        """Report that a registration is gone."""
         return self.step(events.RegistrationSeen(registration=whose, exists=False))
 
     # The others.
@@ -310,7 +314,7 @@ class Subject:
 
 
 class LeaderSubject(Subject):
-    """W0, which leads the epoch that its first record names."""
+    """The replica W0, which leads the epoch that its first record names."""
 
     @property
     def role(self) -> Leader:
@@ -340,7 +344,7 @@ class LeaderSubject(Subject):
         attempt: int = 1,
         resume: bool = False,
     ) -> list[Effect]:
-        """Everything, or everything below ``end``, is durable there."""
+        """Confirm for a follower everything, or everything below ``end``, as durable."""
         durable = self.replica.log_end if end is None else Offset(end)
         message = messages.Confirm(
             self.role.epoch if epoch is None else Epoch(epoch),
@@ -354,7 +358,7 @@ class LeaderSubject(Subject):
         return self.receive(message, worker)
 
     def join(self, worker: WorkerId, end: int | None = None, *, life: int = 1, disk: int = 1) -> list[Effect]:
-        """Hello and first confirmation."""
+        """Send a follower's hello and first confirmation."""
         self.hello(worker, life=life, disk=disk)
         return self.confirm(worker, end, life=life)
 
@@ -362,7 +366,7 @@ class LeaderSubject(Subject):
         return self.step(append_event(request, **details))
 
     def sent(self, happened: Sequence[Effect], end: int | None = None) -> list[Effect]:
-        """The entries of that step went out, up to ``end``."""
+        """Report the entries of that step as sent, up to ``end``."""
         out: list[Effect] = []
         for effect in every(happened, effects.SendEntries):
             upto = self.replica.log_end if end is None else Offset(end)
@@ -372,12 +376,12 @@ class LeaderSubject(Subject):
         return out
 
     def open_producer(self, producer: ProducerId = PRODUCER) -> None:
-        """Admitted, and everything so far applied everywhere."""
+        """Admit a producer, and apply everything so far everywhere."""
         self.append(900, kind=Kind.PRODUCER_OPEN, producer=producer)
         self.settle()
 
     def settle(self) -> None:
-        """Everything appended is durable at all that joined, and applied here."""
+        """Make everything appended durable at all that joined, and apply it here."""
         self.persisted()
         for worker in list(self.role.followers):
             self.confirm(worker, life=int(self.role.followers[worker].incarnation[-1]))
@@ -385,7 +389,7 @@ class LeaderSubject(Subject):
 
 
 def new_leader(isr: Iterable[WorkerId | Member] = ALL, *, epoch: int = 1, **details: Any) -> LeaderSubject:
-    """It has just learned that it leads."""
+    """Return a leader that has just learned that it leads."""
     subject = LeaderSubject(W0, **details)
     subject.see(record(epoch, W0, isr))
     return subject
@@ -394,7 +398,7 @@ def new_leader(isr: Iterable[WorkerId | Member] = ALL, *, epoch: int = 1, **deta
 def serving_leader(
     isr: Iterable[WorkerId | Member] = ALL, *, epoch: int = 1, **details: Any
 ) -> LeaderSubject:
-    """All members of the ISR have joined and hold everything; its epoch entry is applied."""
+    """Return a leader whose ISR has joined and holds everything, and whose epoch entry is applied."""
     subject = new_leader(isr, epoch=epoch, **details)
     subject.persisted()
     for each in subject.replica.known_record.isr:
@@ -406,7 +410,7 @@ def serving_leader(
 
 
 class FollowerSubject(Subject):
-    """W1, which follows W0."""
+    """The replica W1, which follows W0."""
 
     @property
     def role(self) -> Follower:
@@ -465,7 +469,7 @@ class FollowerSubject(Subject):
 def new_follower(
     isr: Iterable[WorkerId | Member] = ALL, *, epoch: int = 1, unclean_epoch: int = 0, **details: Any
 ) -> FollowerSubject:
-    """It has just learned of its leader, W0."""
+    """Return a follower that has just learned of its leader, W0."""
     subject = FollowerSubject(W1, **details)
     subject.see(record(epoch, W0, isr, unclean_epoch=unclean_epoch))
     return subject
@@ -474,7 +478,7 @@ def new_follower(
 def reconciled_follower(
     isr: Iterable[WorkerId | Member] = ALL, *, epoch: int = 1, **details: Any
 ) -> FollowerSubject:
-    """Its log equals the leader's, which has not appended anything in its epoch yet."""
+    """Return a follower whose log equals the leader's, which has appended nothing in its epoch yet."""
     subject = new_follower(isr, epoch=epoch, **details)
     starts = [(each.epoch, each.start) for each in subject.replica.history]
     subject.lineage(*starts, end=subject.replica.log_end)

@@ -33,14 +33,14 @@ _MEMORY = "/dev/shm"
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """For many examples: in memory where the system has such a place, as each commit waits for the disk."""
+    """Yield a folder for many examples, in memory if possible, as each commit waits for the disk."""
     parent = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="stretto-test-", dir=parent) as folder:
         yield Path(folder)
 
 
 class Log:
-    """Frames in the order of a log, each beginning where the one before it ended."""
+    """A log as frames, each beginning where the one before it ended."""
 
     def __init__(self, *, start: int = 0, epoch: int = 1) -> None:
         self.frames: list[Frame] = []
@@ -106,7 +106,7 @@ class Log:
         return self.add(Kind.EPOCH)
 
     def producers(self, end: Offset | None = None) -> ProducerTable:
-        """The core's own table after the entries below ``end``."""
+        """Return the core's own producer table after the entries below ``end``."""
         table = ProducerTable({})
         for frame in self.frames:
             if end is None or frame.end_offset <= end:
@@ -117,7 +117,7 @@ class Log:
         return [frame for frame in self.frames if frame.end_offset <= end]
 
     def stored(self, folder: Path) -> Replog:
-        """As a replog on disk."""
+        """Return the entries as a replog on disk."""
         folder.mkdir()
         replog = Replog.open(OsFolder(folder))
         replog.append(self.frames)
@@ -158,7 +158,7 @@ steps_of_microbatches: st.SearchStrategy[microbatches.Entry] = st.one_of(
 
 @st.composite
 def logs(draw: st.DrawFn, *, max_frames: int = 25) -> Log:
-    """Any mix of entries, also such as a careful leader would not admit (closed producers, gaps)."""
+    """Draw any mix of entries, also such as a careful leader would not admit (closed producers, gaps)."""
     log = Log()
     log.add(Kind.EPOCH)
     for number in range(draw(st.integers(0, max_frames))):
@@ -210,7 +210,7 @@ def logs(draw: st.DrawFn, *, max_frames: int = 25) -> Log:
 
 
 def batchings(frames: Sequence[Frame]) -> st.SearchStrategy[list[Sequence[Frame]]]:
-    """All ways to cut frames into consecutive groups."""
+    """Return the strategy of all ways to cut frames into consecutive groups."""
 
     def cut(cuts: list[bool]) -> list[Sequence[Frame]]:
         groups: list[list[Frame]] = [[]]
@@ -232,7 +232,7 @@ def digests(state: AppliedState) -> list[str]:
 
 
 def applied_in_one_go(folder: Path, frames: Sequence[Frame]) -> list[str]:
-    """The digests that these frames lead to."""
+    """Return the digests of a state that these frames are applied to at once."""
     state = open_state(folder)
     state.apply(frames)
     found = digests(state)

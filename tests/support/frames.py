@@ -40,7 +40,7 @@ def history_of(log: Storage) -> list[tuple[int, int]]:
 
 
 class Contents(NamedTuple):
-    """All that can be asked of a log, except what is durable."""
+    """All that can be asked of a log, except how much of it is durable."""
 
     start: int
     end: int

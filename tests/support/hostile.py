@@ -13,12 +13,12 @@ _MORE, _LONG, _COMMAND = 0x01, 0x02, 0x04
 
 
 def greeting(mechanism: bytes, *, major: int = 3, minor: int = 1) -> bytes:
-    """The greeting of ZMTP 3: signature, version, mechanism, and not as a server."""
+    """Return the greeting of ZMTP 3: signature, version, mechanism, and not as a server."""
     return b"\xff" + bytes(8) + b"\x7f" + bytes((major, minor)) + mechanism.ljust(20, b"\0") + bytes(32)
 
 
 def ready(routing_id: bytes = b"") -> bytes:
-    """The READY command of a DEALER, which names its routing id."""
+    """Return the READY command of a DEALER, which names its routing id."""
     properties = b""
     for name, value in ((b"Socket-Type", b"DEALER"), (b"Identity", routing_id)):
         properties += bytes((len(name),)) + name + struct.pack(">I", len(value)) + value
@@ -26,18 +26,18 @@ def ready(routing_id: bytes = b"") -> bytes:
 
 
 def head(size: int, *, more: bool = False, command: bool = False) -> bytes:
-    """What stands before the bytes of a frame of ZMTP 2 and 3."""
+    """Return what stands before the bytes of a frame of ZMTP 2 and 3."""
     return struct.pack(">BQ", _LONG | (_MORE if more else 0) | (_COMMAND if command else 0), size)
 
 
 def frames(parts: Sequence[bytes]) -> bytes:
-    """A message in ZMTP 2 and 3."""
+    """Return a message in ZMTP 2 and 3."""
     last = len(parts) - 1
     return b"".join(head(len(part), more=index < last) + part for index, part in enumerate(parts))
 
 
 def old_frames(parts: Sequence[bytes]) -> bytes:
-    """A message in ZMTP/1.0, where each length counts the flags too."""
+    """Return a message in ZMTP/1.0, where each length counts the flags too."""
     last = len(parts) - 1
     return b"".join(
         b"\xff" + struct.pack(">QB", len(part) + 1, _MORE if index < last else 0) + part
@@ -62,7 +62,7 @@ class Raw:
         self.socket.close()
 
     def send(self, data: bytes) -> bool:
-        """False if the other side has hung up."""
+        """Send bytes; False if the other side has hung up."""
         try:
             self.socket.sendall(data)
         except (ConnectionError, TimeoutError):
@@ -75,13 +75,13 @@ class Raw:
         self.greet_again(routing_id)
 
     def greet_again(self, routing_id: bytes = b"") -> None:
-        """Go on behind one's own greeting."""
+        """Complete the handshake after a greeting that the test has sent itself."""
         self.read(GREETING_BYTES)
         self.socket.sendall(ready(routing_id))
         self.read(self._command_bytes())
 
     def read(self, size: int) -> bytes:
-        """Exactly so many bytes."""
+        """Return exactly so many bytes."""
         data = b""
         while len(data) < size:
             piece = self.socket.recv(size - len(data))
@@ -91,14 +91,14 @@ class Raw:
         return data
 
     def read_until(self, end: bytes) -> bytes:
-        """What the other side says up to and with ``end``."""
+        """Return what the other side sends up to and with ``end``."""
         data = b""
         while end not in data:
             data += self.read(1)
         return data
 
     def read_all(self) -> bytes:
-        """What the other side says until it hangs up."""
+        """Return what the other side sends until it hangs up."""
         data = b""
         with contextlib.suppress(ConnectionError):
             while piece := self.socket.recv(65536):

@@ -20,12 +20,12 @@ class Hostile:
     """Messages made by chance; the same ones for the same seed."""
 
     def __init__(self, seed: int, given: Mapping[type, tuple[Any, ...]]) -> None:
-        """``given``: values of types for which some that exist are worth trying, too."""
+        """Seed the messages; ``given`` has, by type, existing values that are worth trying too."""
         self._random = random.Random(seed)
         self._given = given
 
     def messages(self, kinds: Sequence[Any], each: int) -> Iterator[bytes]:
-        """So many of each kind of struct, in their order, as MessagePack."""
+        """Yield so many messages of each kind of struct, in their order, as MessagePack."""
         for kind in kinds:
             for _ in range(each):
                 yield msgspec.msgpack.encode(self._made(inspect.type_info(kind), 0))

@@ -22,7 +22,7 @@ _WINDOW = 400
 
 
 class Waited:
-    """What became of a record whose producer waits for it."""
+    """The outcome of a record whose producer waits for it."""
 
     def __init__(self) -> None:
         self._settled = threading.Event()
@@ -45,7 +45,7 @@ class Waited:
 
 
 class Load:
-    """Starts with its ``with`` block; at its end everything that was sent is settled."""
+    """Producers that append during its ``with`` block; at its end everything that was sent is settled."""
 
     def __init__(
         self, client: Client, *, producers: int = 2, depot: str = DEPOT, pause_seconds: float = 0.002
@@ -147,7 +147,7 @@ def _outcome(ack: Ack | Waited) -> str:
 
 
 def check_history(cluster: Cluster, *loads: Load) -> Counter[str]:
-    """Heal, read everything back, compare; then stop all workers and compare the replicas."""
+    """Heal, read everything back and compare it; then stop all workers and compare the replicas."""
     cluster.heal()
     client = cluster.connect()
     tally: Counter[str] = Counter()
@@ -159,7 +159,7 @@ def check_history(cluster: Cluster, *loads: Load) -> Counter[str]:
 
 
 def check_records(outcomes: dict[bytes, str], records: Iterable[Record]) -> Counter[str]:
-    """The rules of the module; returns how many records had which outcome."""
+    """Check records by the rules of this file, and return how many had which outcome."""
     times: Counter[bytes] = Counter()
     order: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
     for record in records:

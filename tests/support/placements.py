@@ -80,7 +80,7 @@ class Anywhere(enum.Enum):
 
 @dataclass(frozen=True)
 class Refused:
-    """The value is no record of the depot; the sentence has this in it."""
+    """An expectation: the value is no record of the depot, and the error message contains ``why``."""
 
     why: str
 
@@ -91,13 +91,13 @@ NO_KEY = Refused("is no key")
 NO_FIELD = Refused("partitioned by 'key', a field that")
 
 
-#: What a way answers that does not have the function which chooses the tasks of a depot.
+#: The answer of a way of appending that lacks the function which chooses the tasks of a depot.
 NO_FUNCTION = Refused("a function of its module chooses the tasks of depot by_function")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A value, without the way by which it is appended, and where it belongs."""
+    """A value, and where it belongs, whatever the way by which it is appended."""
 
     name: str
     depot: str
@@ -105,7 +105,7 @@ class Case:
     expected: Expected
 
     def by(self, way: str) -> Any:
-        """The value as it is appended by one of the ways."""
+        """Return the value as it is appended by one of the ways."""
         if isinstance(self.value, dict):
             return {"way": way, "case": self.name, **self.value}
         if isinstance(self.value, msgspec.Struct):
@@ -113,11 +113,11 @@ class Case:
         return replace(self.value, way=way, case=self.name)
 
     def expected_by(self, *, has_function: bool) -> Expected:
-        """Where it belongs, or why it cannot be appended without the module's class."""
+        """Return where the value belongs, or why it cannot be appended without the module's class."""
         return NO_FUNCTION if self.depot == "by_function" and not has_function else self.expected
 
     def plain(self, way: str) -> Any:
-        """The same as JSON has it."""
+        """Return the same value as JSON has it."""
         return msgspec.json.decode(msgspec.json.encode(self.by(way)))
 
 

@@ -17,16 +17,18 @@ SUBSETS_MAX = 64
 
 
 class PowerLoss(BaseException):
-    """Not an Exception, so that nothing can handle it."""
+    """The power is lost; no Exception, so that no handler takes it."""
 
 
 class Inode:
+    """A file's content, with the part that survives a power loss for certain."""
+
     def __init__(self, content: bytes = b"") -> None:
         self.live = bytearray(content)
         self.durable = bytes(content)
 
     def survivors(self) -> list[bytes]:
-        """What may be found of the content: what is durable, all, or a write cut in the middle."""
+        """Return what may be found of the content: what is durable, all, or a write cut in the middle."""
         live, durable = bytes(self.live), self.durable
         found = [durable]
         if live != durable:
@@ -55,7 +57,7 @@ class PowerFile:
         return bytes(self._inode.live[position : position + length])
 
     def absent(self, position: int, length: int) -> None:
-        """Everything is in memory."""
+        """Report nothing as absent: everything is in memory."""
 
     def fdatasync(self) -> None:
         self._folder.operate("fdatasync")
@@ -76,6 +78,8 @@ class PowerFile:
 
 
 class PowerFolder:
+    """A folder in memory that records what is synced."""
+
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.files = {name: Inode(content) for name, content in (files or {}).items()}
         self._durable_files = dict(self.files)
@@ -116,11 +120,11 @@ class PowerFolder:
         self._changes.clear()
 
     def power_off(self) -> PowerFolder:
-        """The folder with everything unsynced gone."""
+        """Return the folder with everything unsynced gone."""
         return PowerFolder({name: inode.durable for name, inode in self._durable_files.items()})
 
     def process_exit(self) -> PowerFolder:
-        """The same folder with the page cache intact: a new process sees all, durable or not."""
+        """Return the same folder with the page cache intact: a new process sees all, durable or not."""
         survivor = PowerFolder()
         survivor.files = dict(self.files)
         survivor._durable_files = dict(self._durable_files)
@@ -128,7 +132,7 @@ class PowerFolder:
         return survivor
 
     def survivors(self) -> Iterator[PowerFolder]:
-        """Folders that may be found after a power loss now."""
+        """Yield folders that may be found after a power loss now."""
         for changes in _subsets(self._changes):
             files = _apply(self._durable_files, changes)
             for found in _contents(files):
@@ -151,7 +155,7 @@ def _apply(files: dict[str, Inode], changes: Sequence[dict[str, Inode | None]]) 
 
 
 def _contents(files: dict[str, Inode]) -> Iterator[dict[str, bytes]]:
-    """Every file with what is durable of it; with all of it; and each unsynced file by itself in each way."""
+    """Yield all files as durable, all as written, and each unsynced file by itself in each way."""
     durable = {name: inode.durable for name, inode in files.items()}
     yield durable
     unsynced = {name: inode.survivors()[1:] for name, inode in files.items() if inode.live != inode.durable}
@@ -163,7 +167,7 @@ def _contents(files: dict[str, Inode]) -> Iterator[dict[str, bytes]]:
 
 
 def _subsets(changes: Sequence[dict[str, Inode | None]]) -> Iterator[list[dict[str, Inode | None]]]:
-    """All subsets of a few changes; of many, all, none, each alone and each missing."""
+    """Yield all subsets of a few changes; of many, all, none, each alone and each missing."""
     count = len(changes)
     if 2**count <= SUBSETS_MAX:
         masks: list[int] = list(range(2**count))

@@ -10,9 +10,11 @@ from typing import Self
 
 
 class Road(enum.Enum):
+    """What a proxy does with the bytes of its connections."""
+
     OPEN = "open"
     CUT = "cut"
-    """Connections are broken, and new ones are as soon as they are made."""
+    """Connections are broken, and new ones too, as soon as they are made."""
     SILENT = "silent"
     """Nothing passes in either direction, not even that the other side has hung up."""
     ONE_WAY = "one_way"
@@ -20,6 +22,8 @@ class Road(enum.Enum):
 
 
 class Proxy:
+    """A proxy in front of one port of this machine."""
+
     def __init__(self, target_port: int) -> None:
         self._target = ("127.0.0.1", target_port)
         self._lock = threading.Lock()
@@ -50,7 +54,7 @@ class Proxy:
         self._set(Road.ONE_WAY)
 
     def heal(self) -> None:
-        """Whoever lost bytes must connect anew."""
+        """Let everything pass again; connections that may have lost bytes are broken."""
         with self._lock:
             was, self._road = self._road, Road.OPEN
         if was is not Road.OPEN:

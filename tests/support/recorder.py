@@ -55,6 +55,8 @@ T = TypeVar("T")
 
 
 class Recorder:
+    """A listener that keeps everything that it hears."""
+
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self.heard: list[Heard] = []
@@ -85,7 +87,7 @@ class Recorder:
     def wait(
         self, what: str, find: Callable[[list[Heard]], T], deadline_seconds: float = DEADLINE_SECONDS
     ) -> T:
-        """The first true answer of ``find`` about what was heard."""
+        """Wait for the first true answer of ``find`` about what was heard, and return it."""
         deadline = time.monotonic() + deadline_seconds
         with self._condition:
             while not (found := find(self.heard)):
@@ -116,7 +118,7 @@ class Recorder:
         return found
 
     def wait_options(self, matches: Callable[[OptionSet], bool]) -> OptionSet:
-        """The first that match, of all that were told."""
+        """Wait for the first options that match, of all that were heard."""
 
         def find(_: list[Heard]) -> Tuned | None:
             return next((told for told in self.of(Tuned) if matches(told.options)), None)
@@ -126,6 +128,6 @@ class Recorder:
         return found.options
 
     def wait_started(self, count: int = 1) -> Incarnation:
-        """The incarnation of the ``count``-th session."""
+        """Wait for the ``count``-th session, and return its incarnation."""
         self.wait(f"session {count}", lambda _: len(self.of(Started)) >= count)
         return self.of(Started)[count - 1].incarnation

@@ -19,9 +19,9 @@ from stretto.zk.znodes.records import WorkerRegistration
 from tests.support.proxy import Proxy
 from tests.support.recorder import Recorder
 
-#: Short, so that expiry is soon; long enough for a machine that is busy.
+#: Session timeout that is short, so that expiry is soon, but long enough for a busy machine.
 SESSION_TIMEOUT_MS = 2000
-#: For tests whose session is to live on: through a flood, or while its connection is cut.
+#: Session timeout of tests whose session is to live on: through a flood, or while its connection is cut.
 LONG_SESSION_TIMEOUT_MS = 20_000
 GROUP = GroupKey("counts", 1, 0)
 
@@ -30,7 +30,7 @@ _SHARED = pytest.StashKey[EmbeddedZooKeeper]()
 
 @pytest.fixture(scope="session")
 def zookeeper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedZooKeeper:
-    """Shared by every module that imports this fixture; stopped when pytest ends."""
+    """Start one ZooKeeper for all modules that import this fixture; it is stopped when pytest ends."""
     stash = request.config.stash
     if _SHARED not in stash:
         server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), tick_ms=300, fsync=False)
@@ -42,7 +42,7 @@ def zookeeper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def paths() -> Paths:
-    """A root of its own."""
+    """Return the paths under a root of the test's own."""
     return Paths(f"/test-{secrets.token_hex(4)}")
 
 
@@ -65,7 +65,7 @@ class Workers:
         starts: bool = True,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> tuple[Metastore, Recorder]:
-        """Returns when its session has started, if it ``starts``."""
+        """Open the metastore of a worker; returns when its session has started, if it ``starts``."""
         recorder = Recorder()
         metastore = Metastore(
             hosts,
@@ -104,7 +104,7 @@ def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Proxy]:
 
 @pytest.fixture
 def operator(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
-    """Somebody with a plain client."""
+    """Yield a plain client of ZooKeeper, for what an operator does."""
     client = KazooClient(zookeeper.address)
     client.start()
     yield client

@@ -49,13 +49,13 @@ def change(
 
 
 def is_taken(answer: wire.ToClient) -> bool:
-    """Applying them twice changes nothing: what was refused by who no longer leads is sent again."""
+    """Whether changes were taken; if not they are sent again, since applying them twice changes nothing."""
     assert isinstance(answer, wire.Appended | wire.Refused | wire.Unknown), answer
     return isinstance(answer, wire.Appended)
 
 
 def put(cluster: Cluster, pstate: str, annotation: Any, value: dict[Any, Any]) -> None:
-    """Whole values under keys of a dict."""
+    """Put whole values under keys of a dict."""
 
     def setter(key: Any) -> Callable[[Editor], Any]:
         return lambda editor: editor.set(key, value=value[key])

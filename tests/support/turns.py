@@ -7,7 +7,7 @@ from typing import Any
 
 
 class StillLoop:
-    """Calls wait until :meth:`run`, timers until :meth:`pass_ms`."""
+    """A loop whose calls wait until :meth:`run`, and whose timers wait until :meth:`pass_ms`."""
 
     def __init__(self) -> None:
         self.now = 1_000
@@ -19,12 +19,13 @@ class StillLoop:
         return len(self._timers)
 
     def run(self) -> None:
-        """Everything that was called, also meanwhile."""
+        """Run everything that was called, also what these calls add."""
         while self._calls:
             function, args = self._calls.pop(0)
             function(*args)
 
     def pass_ms(self, duration_ms: int) -> None:
+        """Let time pass, and run the timers that become due."""
         until = self.now + duration_ms
         self.run()
         while due := [each for each in self._timers if each[0] <= until]:

@@ -31,7 +31,7 @@ class Victim:
         return self.process.poll() is None
 
     def memory_mb(self, name: str = "VmRSS") -> float:
-        """``VmRSS``: what it has now; ``VmHWM``: the most that it has had."""
+        """Return the process's memory in MB: ``VmRSS`` is what it has now, ``VmHWM`` the most it has had."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(name):
                 return int(line.split()[1]) / 1024
@@ -40,7 +40,7 @@ class Victim:
 
 @contextmanager
 def victim(key: Path | None = None) -> Iterator[Victim]:
-    """One that runs; it is ended behind the test."""
+    """Start a victim, and end it behind the test."""
     command = [sys.executable, "-m", "tests.support.victim", *([str(key)] if key else [])]
     root = str(Path(__file__).parents[2])
     with subprocess.Popen(

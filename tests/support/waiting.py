@@ -12,7 +12,7 @@ DEADLINE_SECONDS = 30.0
 
 
 def wait_until(what: str, condition: Callable[[], T], deadline_seconds: float = DEADLINE_SECONDS) -> T:
-    """The first true value of ``condition``; for what gives no notice of its own."""
+    """Wait for the first true value of ``condition``, which gives no notice of its own, and return it."""
     deadline = time.monotonic() + deadline_seconds
     while True:
         value = condition()

@@ -1,4 +1,4 @@
-"""Messages of a kind, for whom it is the kind alone that matters."""
+"""Messages for tests in which their kind alone matters."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from typing import Any
 
 
 def some(kind: Any, **fields: Any) -> Any:
-    """One whose other fields say nothing."""
+    """Return a message of a kind; fields that are not given are 0."""
     return kind(**{**dict.fromkeys(kind.__struct_fields__, 0), **fields})

@@ -19,7 +19,7 @@ NO_TEXT = msgspec.Raw(bytes(control.encode(control.Destroy(module="XX"))).replac
 
 
 class Wire:
-    """One connection to one worker. Without ``hello`` it says nothing by itself."""
+    """One connection to one worker; without ``hello`` it sends nothing by itself."""
 
     def __init__(self, address: str, *, hello: bool = True, worker: str = "", key: ClusterKey | None = None):
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

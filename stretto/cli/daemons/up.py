@@ -80,7 +80,10 @@ def up(
 
 
 def run_cluster(cluster: LocalCluster, serve: Callable[[str, threading.Event], None]) -> None:
-    """Run it for as long as ``serve`` does, which gets the conductor's address and an event: told to stop."""
+    """Run a cluster for as long as ``serve`` does.
+
+    ``serve`` gets the conductor's address, and an event that is set when it is to stop.
+    """
     told = threading.Event()
 
     def stop(*_: object) -> None:

@@ -14,7 +14,7 @@ from stretto.process.private_files import create_private_files
 from stretto.zk.server.embedded import EmbeddedZooKeeper, ZooKeeperFailed
 
 _LOOK_SECONDS = 0.2
-"""Whether it still runs. What ends the wait at once are signals."""
+"""How often to look whether the server still runs; signals end the wait at once."""
 
 
 def zookeeper(

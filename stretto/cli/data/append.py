@@ -33,7 +33,7 @@ PROGRESS_SECONDS = 0.1
 
 
 class Acknowledge(enum.StrEnum):
-    """What to wait for."""
+    """What an append waits for."""
 
     ALL = "all"
     STREAMS = "streams"
@@ -94,7 +94,7 @@ def append(
 
 
 class _Lines:
-    """What is read, and how far it is: the number of each line counts from 1."""
+    """The lines that are read, each with its number from 1, and the progress through them."""
 
     def __init__(self, name: str, read: Iterator[bytes], tell: Callable[[int], None]) -> None:
         self.name = name
@@ -128,7 +128,7 @@ def _input(record: str | None, file: Path | None) -> Iterator[_Lines]:
 
 @contextmanager
 def _progress(file: BinaryIO) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
+    """Show a progress bar on a terminal; nothing elsewhere."""
     console = Console(stderr=True)
     columns = (
         TextColumn("appending"),
@@ -146,9 +146,9 @@ class _Appending:
         self._partitioner = Partitioner(served.depot, served.tasks)
         self._producer = Producer(served.network, module, served.depot.name, ack=ack.value)
         self._waits = ack is not Acknowledge.NONE
-        #: By topology, for the last record that was appended.
+        #: Results of the last appended record, by topology.
         self.returned: dict[str, Any] = {}
-        #: What a topology said of the first record that it failed on.
+        #: What a topology said of the first record that it failed on; empty if there is none.
         self.failed = ""
         self._under_way: deque[tuple[int, Ack]] = deque()
         self._began = time.monotonic()
@@ -156,7 +156,7 @@ class _Appending:
         self.appended = 0
 
     def append(self, lines: _Lines) -> None:
-        """Raises StrettoError that says how far it went."""
+        """Append all lines. Raises StrettoError that says how far it went."""
         try:
             for number, line in lines:
                 self._send(number, line)
@@ -200,7 +200,7 @@ class _Appending:
         self._settle(lines, wait=True)
 
     def _settle(self, lines: _Lines, *, wait: bool) -> None:
-        """Count what is confirmed; what is not stops everything."""
+        """Count acknowledged records; the first that was not appended ends the command with an error."""
         under_way = self._under_way
         while under_way and (wait or under_way[0][1].done()):
             number, ack = under_way.popleft()

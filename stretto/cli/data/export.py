@@ -31,7 +31,7 @@ from stretto.snapshot.reading import open_snapshot
 MASTER = "local[*]"
 SAY_SECONDS = 5.0
 
-#: Of Spark, unless a person says otherwise.
+#: Settings of Spark, unless a person gives others.
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -40,7 +40,7 @@ SETTINGS = {
     # A folder is published as a whole, which says more than an empty file in it.
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-#: Nobody from outside has business with a Spark that is one process.
+#: Settings of a local Spark, which only this machine may reach.
 LOCAL_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -157,7 +157,10 @@ def export(
 
 
 def _description(bootstrap: str, key: Path | None, module: str, at: str | None) -> ModuleDescription:
-    """What there is to export. A snapshot may have other objects than its module, which may be gone."""
+    """Return what there is to export.
+
+    A snapshot may have other objects than its module, which may be gone.
+    """
     if at is None:
         with described(bootstrap, key, module) as (_, description):
             return description
@@ -194,7 +197,7 @@ def _export(
     reach: dict[str, str],
     quiet: bool,
 ) -> tuple[Manifest, bool]:
-    """The export that is there now, and whether it has changed."""
+    """Export, and return the manifest in force and whether it has changed."""
     present = destination.present()
     kept = planning.check_present(request, present, description.origin_of(request.object))
     starts = planning.starts_of(request, kept, description.tasks)
@@ -227,7 +230,7 @@ def _export(
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """Show a progress bar on a terminal; elsewhere print a line now and then."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield _Lines(quiet).tell

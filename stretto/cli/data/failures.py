@@ -128,7 +128,7 @@ def _table(parked: Sequence[control.FailureView]) -> RenderableType:
 
 
 def _tracebacks(parked: Sequence[control.FailureView]) -> list[Text]:
-    """Of the latest; all of them are in the JSON."""
+    """Return the tracebacks of the latest failures; the JSON has all of them."""
     latest = sorted(parked, key=lambda each: -each.at_ms)[:TRACEBACKS_SHOWN]
     return [
         Text(

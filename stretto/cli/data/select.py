@@ -108,7 +108,7 @@ def _show_entries(entries: Iterator[tuple[Any, ...]], limit: int, as_json: bool)
 
 
 def _text(value: Any) -> str:
-    """Text as it is, on one line; anything else as JSON."""
+    """Return text as it is, on one line, and anything else as JSON."""
     if isinstance(value, str):
         return value if value.isprintable() else msgspec.json.encode(value).decode()
     return msgspec.json.encode(plain(value)).decode()

@@ -37,6 +37,7 @@ class Serving:
 
 @contextmanager
 def serving_pstate(bootstrap: str, key: Path | None, module: str, pstate: str) -> Iterator[PStateReader]:
+    """Find a PState of a module, and yield a reader of it."""
     with reach(bootstrap, key) as cluster:
         description = _described(cluster, module)
         spec = find_pstate(module, description, pstate)
@@ -47,20 +48,21 @@ def serving_pstate(bootstrap: str, key: Path | None, module: str, pstate: str) -
 def described(
     bootstrap: str, key: Path | None, module: str
 ) -> Iterator[tuple[Network, control.ModuleDescription]]:
-    """What a module has, and the network that reaches all its tasks."""
+    """Yield the network that reaches all tasks of a module, and the description of the module."""
     with reach(bootstrap, key) as cluster:
         yield cluster.network, _described(cluster, module)
 
 
 @contextmanager
 def serving(bootstrap: str, key: Path | None, module: str, depot: str) -> Iterator[Serving]:
+    """Find a depot of a module, and yield it with the network that reaches all tasks."""
     with reach(bootstrap, key) as cluster:
         description = _described(cluster, module)
         yield Serving(cluster.network, description.tasks, _depot(module, description, depot))
 
 
 def _described(cluster: Cluster, module: str) -> control.ModuleDescription:
-    """Returns once every task of the module is known to the network."""
+    """Return the description of a module once the network knows all its tasks."""
     network, client = cluster.network, Client(cluster.network)
     conductor = cluster.find_conductor()
     if conductor is not None:

@@ -22,7 +22,7 @@ from stretto.errors import OffsetTrimmed, RetriableError, UsageError
 from stretto.vocabulary.decoding import MALFORMED
 
 AGAIN_SECONDS = 0.5
-"""After a whole read that nobody answered, and which waited for leaders itself."""
+"""Pause before a read that nothing answered is repeated; that read has waited for leaders itself."""
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -96,7 +96,7 @@ def _chosen(served: Serving, module: str, task: int | None) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where to begin: the end, unless something else is given."""
+    """Where to begin on each task: at the end, unless something else is given."""
 
     from_start: bool
     offset: int | None
@@ -124,7 +124,7 @@ def _visible_now(reader: Reader, starts: dict[int, int]) -> Iterator[Record]:
 
 
 def _follow(reader: Reader, at: dict[int, int], *, committed: bool) -> Iterator[Record]:
-    """Through moments in which nobody answers."""
+    """Yield records as they become visible, through moments in which nothing answers."""
     while True:
         try:
             for record in reader.tail(start=at, tasks=at, committed=committed):
@@ -152,7 +152,7 @@ def _millis(text: str) -> int:
 
 
 def _as_line(data: bytes) -> bytes:
-    """The value as it was, on one line."""
+    """Return the value of a record as it was, on one line."""
     if b"\n" not in data:
         return data
     try:
@@ -162,7 +162,7 @@ def _as_line(data: bytes) -> bytes:
 
 
 def _as_json(record: Record) -> bytes:
-    """A record that is no JSON is ``text``, or ``base64`` if it is no text either."""
+    """Return a record as JSON; one that is no JSON is ``text``, or ``base64`` if it is no text either."""
     row: dict[str, Any] = {
         "task": record.task,
         "offset": record.offset,

@@ -74,7 +74,7 @@ def demo(
 
 
 def _remove(folder: Path, kept: Path | None) -> None:
-    """Delete what nobody asked to keep. After a failure it stays: people are told to look there."""
+    """Delete the folder unless a person asked to keep it; after a failure it stays, to be looked at."""
     if kept is None:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -87,7 +87,7 @@ def _run(cluster: LocalCluster, seconds: float) -> bool:
 
 
 class _Show:
-    """On a thread of its own, from the moment the cluster is ready."""
+    """The course of the demo, on a thread of its own, from the moment the cluster is ready."""
 
     def __init__(self, cluster: LocalCluster, seconds: float) -> None:
         self._cluster = cluster

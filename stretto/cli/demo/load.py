@@ -18,7 +18,7 @@ from stretto.module.partition import Partitioner
 from stretto.specs.modules import DepotSpec
 
 WINDOW = 2_000
-"""Records under way at most: enough to keep the cluster busy, few enough to be gentle with one machine."""
+"""Most records under way: enough to keep the cluster busy, few enough to be gentle with one machine."""
 PAUSE_SECONDS = 0.002
 RECENT_SECONDS = 10.0
 
@@ -30,7 +30,7 @@ class Account:
     unknown: int
     per_second: float
     longest_gap_ms: float
-    """Between two acknowledgements of the one-at-a-time appends, in the last seconds."""
+    """Longest time between two acknowledgements of the one-at-a-time appends, in the last seconds."""
     last_problem: str
 
 
@@ -122,6 +122,6 @@ class Load:
                 self._acknowledged += 1
 
     def read_back(self) -> int:
-        """How many records are visible in all tasks."""
+        """Return how many records are visible in all tasks."""
         reader = self._client.reader(self._module, self._depot)
         return sum(reader.bounds(task)[1] for task in reader.tasks)

@@ -18,7 +18,7 @@ from stretto.wire.messages import GroupView
 
 
 def worker_pids(folder: Path) -> dict[str, int]:
-    """From the run files of a local cluster's supervisors."""
+    """Return the process ids of workers, from the run files of a local cluster's supervisors."""
     found = {}
     for path in sorted(folder.glob("node-*/run/*.json")):
         try:
@@ -84,7 +84,7 @@ class Frame:
 
 
 def line(module: control.ModuleView, account: Account) -> str:
-    """The same in one line, for where there is no terminal."""
+    """Return the state of the demo in one line, for output that is not a terminal."""
     return (
         f"{module.state}: {module.led} of {module.groups} groups led, "
         f"{account.acknowledged:,} records acknowledged, {account.per_second:,.0f}/s, "

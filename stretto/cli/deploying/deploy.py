@@ -32,12 +32,12 @@ from stretto.options import Level, parse
 from stretto.specs.modules import ModuleState
 
 LOOK_SECONDS = 0.2
-"""The conductor tells how far it is when it is asked, and another one may have taken over."""
+"""How often the conductor is asked how far it is; another one may have taken over meanwhile."""
 WAIT_SECONDS = 300.0
 STEP_SECONDS = 60.0
-"""How long a later step of several may be refused for what passes."""
+"""How long a later step of several may be refused for reasons that pass."""
 PATIENCE_SECONDS = 10.0
-"""What takes longer than this is told, with what it waits for."""
+"""Wait after which a person reads what the command waits for."""
 
 BY_SIZE = "by the number of nodes"
 
@@ -338,7 +338,7 @@ def _given_code(source: str | None, module: str | None) -> str:
 
 
 def _chosen(nodes: int, given: Mapping[str, int | None], shape: Shape) -> str:
-    """What was left to this command, as a person would have given it."""
+    """Return the sizes that this command chose, as the options that a person would have given."""
     flags = {
         "tasks": f"--tasks {shape.tasks} (for good)",
         "threads": f"--threads {shape.threads}",
@@ -355,7 +355,7 @@ def running_nodes(cluster: Cluster) -> list[control.NodeView]:
 
 
 def check_shape(nodes: Sequence[control.NodeView], shape: Shape) -> list[str]:
-    """By the planner that the conductor asks; returns the supervisors."""
+    """Check a shape with the planner that the conductor uses; returns the addresses of the supervisors."""
     assign(
         "module",
         generation=0,
@@ -369,6 +369,7 @@ def check_shape(nodes: Sequence[control.NodeView], shape: Shape) -> list[str]:
 
 
 def check_name(cluster: Cluster, module: str, option: str = "--name") -> None:
+    """Raise UsageError if a module of this name exists."""
     if module in {each.module for each in cluster.ask(control.Modules())}:
         raise UsageError(
             f"there is a module {module} already; choose another {option}, or destroy that one first"
@@ -388,7 +389,10 @@ def _confirm(view: control.ModuleView) -> None:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Call with how much of how much is done, and a word on it. A bar on a terminal, nothing elsewhere."""
+    """Show a progress bar on a terminal, and nothing elsewhere.
+
+    The function that it yields takes how much of how much is done, and a word on it.
+    """
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}% {task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
@@ -441,7 +445,7 @@ def _take_steps(
 
 
 def _begin_step(cluster: Cluster, module: str, step: scaling.Step) -> str:
-    """After another one: leaders may still be on their way, or a conductor."""
+    """Begin a step after another one; it is repeated while leaders or a conductor are on their way."""
     deadline = time.monotonic() + STEP_SECONDS
     while True:
         try:
@@ -566,7 +570,7 @@ def _await_updated(cluster: Cluster, module: str, digest: str) -> control.Module
 
 
 def _await_workers(cluster: Cluster, module: str, *, paused: bool) -> None:
-    """Until all that are registered go by it."""
+    """Wait until all registered workers have paused, or resumed."""
     late: list[str] = []
     for modules in _looks(cluster):
         view = modules.get(module)
@@ -582,7 +586,7 @@ def _await_workers(cluster: Cluster, module: str, *, paused: bool) -> None:
 
 
 def _kept(cluster: Cluster, module: str) -> str:
-    """What the destruction left behind, if anything."""
+    """Return what the destruction left behind; empty if nothing."""
     with suppress(RetriableError):
         for operation in cluster.ask(control.Operations(module=module, limit=1)):
             return operation.outcome.removeprefix("done")
@@ -594,7 +598,7 @@ def _running(view: control.ModuleView) -> int:
 
 
 def _looks(cluster: Cluster) -> Iterator[dict[str, control.ModuleView]]:
-    """All modules again and again for a while, through moments in which no conductor answers."""
+    """Yield all modules again and again for a while, through moments in which no conductor answers."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         with suppress(RetriableError):

@@ -64,8 +64,11 @@ Step: TypeAlias = Regroup | Move
 
 
 def plan(tasks: int, now: Shape, wanted: Shape, possible: tuple[int, ...]) -> list[Step]:
-    """``possible``: the threads that fit the workers as they are. Raises UsageError for a shape that no
-    module can have; a single step is for the conductor to judge."""
+    """Return the steps to the wanted shape. Raises UsageError for a shape that no module can have.
+
+    ``possible`` are the numbers of threads that fit the workers as they are. A single step is for the
+    conductor to judge.
+    """
     if wanted == now:
         raise UsageError(
             f"it has {many(now.threads, 'thread')}, {many(now.workers, 'worker')} and replication factor "
@@ -96,7 +99,7 @@ def plan(tasks: int, now: Shape, wanted: Shape, possible: tuple[int, ...]) -> li
 
 
 def _possible_after(tasks: int, now: Shape, workers: int) -> tuple[int, ...]:
-    """The threads that would fit so many workers, once these share the threads that there are."""
+    """Return the numbers of threads that fit so many workers, once these share the present threads."""
     slots = [(slot,) for slot in range(workers) for _ in run_of(now.threads, workers, slot)]
     placed = tuple(PlacedWorker(WorkerId(str(slot)), "") for slot in range(workers))
     return possible_threads(Assignment(generation=0, tasks=tasks, workers=placed, groups=tuple(slots)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FACTOR_MAX = 3
-"""Two replicas may be lost, or one while another is replaced."""
+"""Most replicas that are chosen: two may be lost, or one while another is replaced."""
 GROUPS_OF_NODE = 2
 TASKS_OF_NODE = 4
 TASKS_MIN = 8
-"""Tasks are for good, and no more threads can use a module than it has tasks."""
+"""Fewest tasks that are chosen: tasks are for good, and a module cannot use more threads than tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

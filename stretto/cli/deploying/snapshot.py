@@ -292,7 +292,7 @@ def _confirm(snapshot: control.SnapshotView) -> None:
 
 
 def _retire(cluster: Cluster, module: str, keep: int) -> list[str]:
-    """Delete those that are too many; what cannot be deleted from here is told, and stays."""
+    """Delete the snapshots that are too many; one that cannot be deleted from here stays, with a message."""
     gone = []
     known = cluster.ask(control.Snapshots(module=module))
     for each in too_many(known, keep):
@@ -354,7 +354,7 @@ def _telling() -> Iterator[Telling]:
 
 
 class Telling:
-    """A bar on a terminal, nothing elsewhere."""
+    """A progress bar on a terminal, and nothing elsewhere."""
 
     def __init__(self, shown: Progress) -> None:
         self._shown = shown

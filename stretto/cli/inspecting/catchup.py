@@ -46,7 +46,7 @@ def render(module: str, statuses: Sequence[GroupStatus]) -> RenderableType:
 
 
 def progress(behind: Sequence[tuple[GroupStatus, ReplicaStatus]]) -> list[RenderableType]:
-    """How far replicas that are not in sync have come, and each of their tasks."""
+    """Show how far replicas that are not in sync have come, and each of their tasks."""
     transfers = [(status, each, each.catchup) for status, each in behind if each.catchup is not None]
     parts: list[RenderableType] = [_replicas(behind)]
     if transfers:
@@ -136,7 +136,7 @@ def _tasks(transfers: Sequence[tuple[GroupStatus, ReplicaStatus, control.Catchup
 
 
 def _progress(task: control.TaskCatchup) -> str:
-    """How much of the image is here, while it is fetched."""
+    """Return how much of a task's image has arrived, as a bar; empty unless it is being fetched."""
     if not task.size_bytes or task.phase not in ("ahead", "fetching", "complete"):
         return ""
     done = task.size_bytes - min(task.left_bytes, task.size_bytes)
@@ -144,7 +144,7 @@ def _progress(task: control.TaskCatchup) -> str:
 
 
 def _left(view: control.CatchupView) -> int:
-    """Of this round; nobody knows how many are to follow."""
+    """Return the bytes left of this round; how many rounds are to follow is not known."""
     return sum(task.left_bytes for task in view.tasks)
 
 
@@ -155,7 +155,7 @@ def _to_go(left_bytes: int, bytes_per_second: int) -> str:
 
 
 def size(count: float) -> str:
-    """For people: 512 B, 4.2 KB, 3 MB, 1.5 GB."""
+    """Return a number of bytes for people: 512 B, 4.2 KB, 3 MB, 1.5 GB."""
     for unit in ("B", "KB", "MB"):
         if count < 1_000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"

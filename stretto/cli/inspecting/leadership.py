@@ -23,7 +23,7 @@ from stretto.wire import messages as wire
 app = typer.Typer(add_completion=False, help="Show and balance who leads.")
 
 LOOK_SECONDS = 0.1
-"""The conductor tells what is left when it is asked, and another one may have taken over."""
+"""How often the conductor is asked what is left; another one may have taken over meanwhile."""
 
 NodeName: TypeAlias = Annotated[str, typer.Argument(metavar="NODE", help="The node.", show_default=False)]
 NoWait: TypeAlias = Annotated[bool, typer.Option("--no-wait", help="Ask for it and return.")]
@@ -146,7 +146,7 @@ def resign(
 
 
 def _wait(what: str, total: int, remaining: Callable[[], int], timeout: float) -> None:
-    """Until nothing remains, with a bar on a terminal."""
+    """Wait until nothing remains, with a progress bar on a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     deadline = time.monotonic() + timeout

@@ -22,7 +22,7 @@ from stretto.vocabulary.types import TaskId
 
 THREADS = 16
 PINS_SHOWN = 20
-"""The oldest; the others are told with --json."""
+"""Number of pins that are shown, the oldest ones; --json has all."""
 
 
 def module_status(
@@ -55,7 +55,7 @@ def module_status(
 
 
 def _with_microbatches(cluster: Cluster, view: control.ModuleView) -> control.ModuleView:
-    """Only the leader of task 0 can tell; while there is none, nothing is told."""
+    """Add the microbatches to a view, as the leader of task 0 reports them; none while there is no leader."""
     if not any(topology.kind == "microbatch" for topology in view.topologies):
         return view
     try:
@@ -72,7 +72,7 @@ def _with_microbatches(cluster: Cluster, view: control.ModuleView) -> control.Mo
 
 
 def _with_pins(cluster: Cluster, view: control.ModuleView) -> control.ModuleView:
-    """What each worker keeps for who reads in bulk; one that does not answer keeps nothing for long."""
+    """Add the pins that workers keep for bulk reads; a worker that does not answer keeps none for long."""
     addresses = [process.address for process in view.processes if process.address is not None]
 
     def told(address: str) -> Sequence[control.PinView]:

@@ -84,7 +84,7 @@ def get_option(
 
 
 class _TakesNegatives(TyperCommand):
-    """``-5`` is a value here: no option begins with a digit."""
+    """A command that takes ``-5`` as a value: no option begins with a digit."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         plain = args[: args.index("--")] if "--" in args else args
@@ -161,7 +161,7 @@ def _in_force(level: Level, view: control.OptionView) -> str:
 
 
 def render(views: Sequence[control.OptionView]) -> RenderableType:
-    """What an option does stands below its name: names are long, and terminals narrow."""
+    """Return a table of options, with what each does below its name: names are long, and terminals narrow."""
     made = table("option", "value", "origin", "default")
     made.columns[0].max_width = NAME_WIDTH_MAX
     for view in views:
@@ -176,5 +176,5 @@ def render(views: Sequence[control.OptionView]) -> RenderableType:
 
 
 def _with_unit(value: object, unit: str) -> str:
-    """Words, such as of a default that depends on the group, have none."""
+    """Return a value with its unit; words, such as of a default that depends on the group, have none."""
     return shown(value) if isinstance(value, str) else f"{shown(value)} {unit}".rstrip()

@@ -139,7 +139,7 @@ def _print_report(report: LogReport) -> None:
 
 
 def _progress(total_bytes: int) -> Callable[[int], None]:
-    """Shows on a terminal how far a long verification is."""
+    """Return a function that shows on a terminal how far a long verification is."""
     if not sys.stderr.isatty():
         return lambda _: None
     done_bytes = 0

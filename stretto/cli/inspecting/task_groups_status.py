@@ -75,7 +75,7 @@ def _fetcher(cluster: Cluster, module: str, group: int | None) -> Callable[[], l
 
 
 def _nodes(cluster: Cluster, module: str) -> dict[WorkerId, str]:
-    """Only a conductor knows; without one the groups are shown all the same."""
+    """Return the node of each worker, which only a conductor knows; empty without one."""
     try:
         [view] = cluster.ask(control.Modules(module=module), timeout=NODES_SECONDS)
     except StrettoError:
@@ -177,7 +177,7 @@ def _or_dash(value: int | None, shown: Callable[[int], str] = str) -> str:
 
 
 def _problems(statuses: Sequence[GroupStatus]) -> list[str]:
-    """What is wrong, each told once, with the groups that it concerns."""
+    """Return what is wrong, each problem once, with the groups that it concerns."""
     groups: dict[str, list[int]] = {}
     for status in statuses:
         for problem in _problems_of(status):

@@ -214,11 +214,11 @@ def _mutants(*, as_json: bool) -> int:
 
 
 def _quiet(_text: str) -> None:
-    """JSON goes out as one object at the end."""
+    """Print nothing: JSON goes out as one object at the end."""
 
 
 class _progress:  # noqa: N801 - reads as a verb where it is used
-    """A bar on a terminal, nothing elsewhere."""
+    """A progress bar on a terminal, and nothing elsewhere."""
 
     def __init__(self, total: int, *, shown: bool) -> None:
         console = Console(stderr=True)

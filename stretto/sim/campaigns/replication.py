@@ -18,7 +18,7 @@ from stretto.sim.replication.scenario import ExpectationFailed, run_script, scri
 from stretto.sim.replication.simulation import STEPS, TOTALS, Verdict, run_seed
 
 ALL_TOTALS_FROM_SEEDS = 300
-"""From so many seeds on, a total of zero means that the simulator does not try what it claims to."""
+"""Number of seeds from which a total of zero means that the simulator does not try what it claims to."""
 
 MUTANT_SEEDS = 600
 """How many seeds a mutant must survive to be called a survivor."""
@@ -26,6 +26,8 @@ MUTANT_SEEDS = 600
 
 @dataclass
 class Summary:
+    """What the verdicts of a campaign add up to."""
+
     seeds: int = 0
     steps: int = 0
     violations: list[Verdict] = field(default_factory=list)
@@ -40,7 +42,7 @@ class Summary:
 
     @property
     def untried(self) -> list[str]:
-        """What should have happened in so many seeds, and never did."""
+        """Return what should have happened in so many seeds, and never did."""
         if self.seeds < ALL_TOTALS_FROM_SEEDS:
             return []
         return [name for name in TOTALS if not self.totals[name]]
@@ -48,7 +50,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Caught:
-    """How a mutant ended: by which script or seed, and what the checker said. None: it survived."""
+    """How a mutant ended: what caught it, and what the checker said. ``by`` is None if it survived."""
 
     mutant: str
     by: str | None
@@ -60,6 +62,7 @@ def cores() -> int:
 
 
 def guards_of(mutant: str | None) -> Guards:
+    """Return the guards of a mutant, or the real ones if it is not the name of one."""
     for each in MUTANTS:
         if each.name == mutant:
             return each.guards
@@ -72,7 +75,7 @@ def _run(job: tuple[int, int, str | None]) -> Verdict:
 
 
 def run_seeds(first: int, count: int, *, steps: int = STEPS, mutant: str | None = None) -> Iterator[Verdict]:
-    """Verdicts in the order of the seeds."""
+    """Run seeds, and yield their verdicts in the order of the seeds."""
     jobs = [(seed, steps, mutant) for seed in range(first, first + count)]
     if count == 1:
         yield _run(jobs[0])
@@ -86,7 +89,7 @@ def run_seeds(first: int, count: int, *, steps: int = STEPS, mutant: str | None 
 
 
 def catch(name: str) -> Caught:
-    """Let a mutant meet the scripts and then the seeds, until a checker finds it."""
+    """Run a mutant under the scripts and then under seeds, until a checker catches it."""
     mutant = next(each for each in MUTANTS if each.name == name)
     ordered = sorted(scripts(), key=lambda script: name not in script.catches)
     for script in ordered:
@@ -104,7 +107,7 @@ def catch(name: str) -> Caught:
 
 
 def catch_all() -> Iterator[Caught]:
-    """All mutants, in the order of their list."""
+    """Run all mutants, and yield how each ended, in the order of their list."""
     with ProcessPoolExecutor(cores()) as pool:
         try:
             yield from pool.map(catch, [mutant.name for mutant in MUTANTS])

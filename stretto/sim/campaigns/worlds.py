@@ -28,13 +28,13 @@ MUTANT_SEEDS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class SmallWorld:
-    """What ``stretto sim`` can run instead of replicas; its name is the option."""
+    """A world that ``stretto sim`` can run instead of that of replicas; its name is the option."""
 
     name: str
     describe: Callable[[int], str]
-    """What a seed decides."""
+    """Describes in words what a seed draws."""
     run_seed: Callable[..., Verdict]
-    """Of a seed, a table of guards and where the story goes."""
+    """Runs one seed, with a table of guards and a trace."""
     guards: Any
     mutants: tuple[Mutant, ...]
 
@@ -71,6 +71,7 @@ def _run(job: tuple[str, int, str | None]) -> Verdict:
 
 
 def run_seeds(world: str, first: int, count: int, *, mutant: str | None = None) -> Iterator[Verdict]:
+    """Run seeds of a world, and yield their verdicts in the order of the seeds."""
     jobs = [(world, seed, mutant) for seed in range(first, first + count)]
     if count == 1:
         yield _run(jobs[0])
@@ -84,6 +85,7 @@ def run_seeds(world: str, first: int, count: int, *, mutant: str | None = None) 
 
 
 def catch(world: str, name: str) -> Caught:
+    """Run a mutant of a world under seeds, until a checker catches it."""
     for seed in range(MUTANT_SEEDS):
         verdict = _run((world, seed, name))
         if verdict.violation is not None:
@@ -92,6 +94,7 @@ def catch(world: str, name: str) -> Caught:
 
 
 def catch_all(world: str) -> Iterator[Caught]:
+    """Run all mutants of a world, and yield how each ended, in the order of their list."""
     names = [mutant.name for mutant in WORLDS[world].mutants]
     with ProcessPoolExecutor(cores()) as pool:
         try:

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Kept:
-    """Of a version, in an executor."""
+    """What an executor keeps of one version of a microbatch: rounds, and rows not committed yet."""
 
     rounds: int = 0
     rows: State = field(default_factory=dict)
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A call on another task, with the word that its record has drawn."""
+
     source: Source
     word: str
     value: int
@@ -38,7 +40,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Run:
-    """The module's code, over one batch."""
+    """One run of the module's code over one batch."""
 
     def __init__(self, sim: MicrobatchSimulation, task: TaskId, state: State, kept: Kept) -> None:
         self.sim = sim
@@ -60,6 +62,7 @@ class Run:
         self._kept.rows.setdefault(name, {})[key.encode()] = str(value).encode()
 
     def record(self, source: Source) -> None:
+        """Run the module's function on a record of the depot."""
         kind = self.sim.kind_of(source)
         if kind.fails_at == 0 and self.sim.fails(kind):
             self._fail(source)
@@ -75,6 +78,7 @@ class Run:
             self._hop(kind.target, Call(source, word, count, kind.hops))
 
     def call(self, call: Call) -> None:
+        """Run a call that hopped here."""
         kind = self.sim.kind_of(call.source)
         if kind.fails_at > 0 and call.hops == 1 and self.sim.fails(kind):
             self._fail(call.source)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """The log of one task, and who leads it."""
+    """The log of one task, and its leader."""
 
     def __init__(self, sim: MicrobatchSimulation, task: TaskId) -> None:
         self.sim = sim
@@ -24,12 +24,12 @@ class Group:
         self.depot_end = 0
         self.epoch = Epoch(0)
         self.stalled = False
-        #: In the log and not applied: entry, and how to tell.
+        #: Entries that are in the log and not applied, each with the callback that reports its outcome.
         self.pending: list[tuple[microbatch_entries.Entry, Any]] = []
         self.leader: Leader | None = None
 
     def elect(self) -> None:
-        """Of what was not applied some beginning survives, and is applied before the new leader serves."""
+        """Elect a new leader; of the unapplied entries a prefix survives, and is applied before it serves."""
         former = self.leader
         if former is not None:
             former.state = {name: dict(rows) for name, rows in self.state.items()}
@@ -46,7 +46,7 @@ class Group:
         self.sim.world.after(self.sim.draw(100), self._serve, self.epoch)
 
     def restart(self) -> None:
-        """The same leader in the same epoch, which remembers nothing; its entries are in the log."""
+        """Restart the leader in the same epoch: it remembers nothing, and its entries stay in the log."""
         if self.leader is not None:
             self.leader.alive = False
             self.leader = Leader(self.sim, self, self.epoch)
@@ -60,6 +60,7 @@ class Group:
             self.sim.led_anew(self.task)
 
     def append(self, leader: Leader, entry: microbatch_entries.Entry, tell: Any) -> None:
+        """Append an entry for a leader; ``tell`` is called with the outcome, which may be unknown."""
         sim = self.sim
         if leader is not self.leader:
             sim.world.after(sim.draw(300), partial(tell, applied=False, why="outcome unknown"))
@@ -78,7 +79,7 @@ class Group:
                 sim.world.after(1 + sim.draw(sim.plan.append_ms), self._decide, self.epoch, slot)
 
     def _decide(self, epoch: Epoch, slot: tuple[microbatch_entries.Entry, Any]) -> None:
-        """In the order of the log: what lies before it is decided too."""
+        """Apply an entry, and those before it in the log."""
         if epoch != self.epoch or slot not in self.pending:
             return
         if self.stalled:

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Leader:
-    """One epoch of one group, as its worker sees it. It may be a thing of the past without knowing."""
+    """The leader of one group in one epoch, as its worker sees it; it may be deposed without knowing."""
 
     def __init__(self, sim: MicrobatchSimulation, group: Group, epoch: Epoch) -> None:
         self.sim = sim
         self.group = group
         self.epoch = epoch
         self.alive = True
-        #: What it has applied; no longer the group's own once another one leads.
+        #: The state that it has applied; a copy once another one leads.
         self.state = group.state
         self.machines: list[Coordinator | Participant] = []
         self.kept: dict[Version, Kept] = {}
@@ -45,15 +45,16 @@ class Leader:
         self.grown()
 
     def grown(self) -> None:
+        """Report the records of the depot to the machine."""
         self.step(self.machines[0], events.Grown(bounds={DEPOT: (0, self.group.depot_end)}))
 
     def await_records(self) -> None:
-        """An appender waits for all that is there."""
+        """Let an appender wait for all records that are there."""
         self.step(self.machines[0], events.Awaited(depot=DEPOT, end=self.group.depot_end))
 
     @property
     def advertised_end(self) -> int:
-        """Below it, appenders that wait have been told of all records."""
+        """End of the records whose processing was reported to the appenders that wait."""
         return self.participant.processed.get(DEPOT, 0)
 
     def receive(self, message: messages.AnyMessage, body: bytes) -> None:
@@ -65,6 +66,7 @@ class Leader:
         self.step(self.machines[is_for_coordinator], events.Received(message=message, body=body))
 
     def step(self, each: Coordinator | Participant, event: events.Event) -> None:
+        """Step a machine, and carry out the effects."""
         if not self.alive:
             return
         world = self.sim.world

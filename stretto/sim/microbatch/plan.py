@@ -25,7 +25,7 @@ State = dict[str, dict[bytes, bytes]]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a seed decides before anything happens."""
+    """What a seed draws before anything happens."""
 
     seed: int
     tasks: int
@@ -40,10 +40,11 @@ class Plan:
     flaky: float
     poison: float
     room: int
-    """For what a microbatch does on a task, and for the calls that a round makes there. A record fits."""
+    """How many changes of a microbatch, and calls of a round, fit into one task. A record always fits."""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
+        """Draw the plan of a seed."""
         random = Random(seed)
         return cls(
             seed=seed,
@@ -62,6 +63,7 @@ class Plan:
         )
 
     def describe(self) -> str:
+        """Return the plan in words, for the person who runs the seed."""
         return (
             f"seed {self.seed}: {self.tasks} tasks\n"
             f"  network  loss {self.loss}, doubled {self.doubling}, up to {self.delay_ms} ms late\n"
@@ -75,7 +77,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What the module does with a record."""
+    """What the module does with one record."""
 
     target: TaskId | None
     hops: int

@@ -33,11 +33,13 @@ from stretto.worker.microbatch.machines.messages import Speaker
 
 RUN_MS = 12_000
 RECENT = 12
-"""Messages to a task that may come again after an election."""
+"""Number of messages to a task that may be delivered again after an election."""
 HEALING_MS = 200_000
 
 
 class MicrobatchSimulation:
+    """One seed of microbatches, from its start to a verdict."""
+
     def __init__(self, plan: Plan, guards: Guards = GUARDS, trace: Trace | None = None) -> None:
         self.plan = plan
         self.guards = guards
@@ -46,14 +48,14 @@ class MicrobatchSimulation:
         self.steps = 0
         self.healed = False
         self.groups = [Group(self, TaskId(task)) for task in range(plan.tasks)]
-        #: By id: what task 0 has committed.
+        #: The microbatches that task 0 has committed, by id, with the tasks that they change.
         self.committed: dict[int, tuple[Version, tuple[TaskId, ...]]] = {}
-        #: Which ids took effect, by task.
+        #: The ids that took effect, by task, in that order.
         self.rolled: dict[TaskId, list[int]] = {group.task: [] for group in self.groups}
         self._kinds: dict[Source, Behaviour] = {}
         self._zombies: dict[TaskId, Leader] = {}
         self._speakers = 0
-        #: The latest messages to each task. Some of them come again, to whoever leads it next.
+        #: The latest messages to each task; some are delivered again, to its next leader.
         self._recent: dict[TaskId, deque[tuple[messages.AnyMessage, bytes]]] = {
             group.task: deque(maxlen=RECENT) for group in self.groups
         }
@@ -66,7 +68,7 @@ class MicrobatchSimulation:
         return self.world.random.randrange(max(1, below))
 
     def kind_of(self, source: Source) -> Behaviour:
-        """The same for a record in every run."""
+        """Return what the module does with a record; it is the same in every run."""
         if source not in self._kinds:
             random = Random(f"{self.plan.seed}/{source}")
             target = TaskId(random.randrange(self.plan.tasks)) if random.random() < 0.7 else None
@@ -82,6 +84,7 @@ class MicrobatchSimulation:
     # The network.
 
     def send(self, task: TaskId, message: messages.AnyMessage, body: bytes) -> None:
+        """Send a message to a task's leader: it may be late, lost or doubled."""
         self._recent[task].append((message, body))
         copies = 1
         if not self.healed:
@@ -93,7 +96,7 @@ class MicrobatchSimulation:
             self.world.after(delay, self._deliver, task, message, body)
 
     def led_anew(self, task: TaskId) -> None:
-        """What was on its way to the leader before arrives at this one, in the order in which it was sent."""
+        """Deliver to a new leader some messages that were meant for the one before, in their order."""
         if not self.healed and self.world.chance(self.plan.belated):
             for message, body in list(self._recent[task]):
                 if self.world.chance(0.5):
@@ -101,7 +104,7 @@ class MicrobatchSimulation:
                     self.world.after(1 + self.draw(30), self._deliver, task, message, body)
 
     def _deliver(self, task: TaskId, message: messages.AnyMessage, body: bytes) -> None:
-        """To the leader, or to one that was."""
+        """Deliver a message to the leader of a task, or to a former one."""
         group = self.groups[task]
         self.steps += 1
         former = self._zombies.get(task)
@@ -172,7 +175,7 @@ class MicrobatchSimulation:
             former.alive = False
 
     def _is_done(self) -> bool:
-        """All input is committed, has taken effect everywhere, and appenders have been told."""
+        """Whether all input is committed, has taken effect everywhere, and was reported to appenders."""
         if any(
             group.leader is None or group.leader.advertised_end < group.depot_end for group in self.groups
         ):
@@ -192,6 +195,7 @@ class MicrobatchSimulation:
     # What must be true.
 
     def applied(self, group: Group, entry: microbatch_entries.Entry, effect: dict[str, Changes]) -> None:
+        """Check an entry when it is applied: each id commits once, and only commits take effect."""
         if not effect:
             return
         if isinstance(entry, microbatch_entries.Commit):
@@ -217,7 +221,7 @@ class MicrobatchSimulation:
         self.rolled[task].append(version.id)
 
     def told(self, group: Group, processed: effects.Processed) -> None:
-        """Appenders of these records are."""
+        """Check what is reported to the appenders of these records."""
         self.totals["told" if processed.results is not None else "results lost"] += 1
         left_out = {int(key) for key in group.state.get("$failures", {})}
         for offset in range(processed.start, processed.end):
@@ -279,7 +283,7 @@ class MicrobatchSimulation:
                 )
 
     def _effects(self, source: Source) -> Iterator[tuple[TaskId, str]]:
-        """Which tasks a record reaches, and under which name."""
+        """Yield the tasks that a record reaches, each with the name of what it does there."""
         kind = self.kind_of(source)
         if kind.target is None:
             return

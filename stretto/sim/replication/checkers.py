@@ -33,50 +33,53 @@ Identity = tuple[Epoch, Kind, int, bytes]
 
 
 class Checkers:
+    """The rules of the world of replicas; methods are called when something happens, and raise Violation."""
+
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        #: Who led each epoch; a second one is a violation.
+        #: The leader of each epoch; a second one is a violation.
         self._leaders: dict[Epoch, tuple[WorkerId, Incarnation | None]] = {}
-        #: Every entry that was ever decided, by offset: the truth that all must agree on. From then on it
+        #: Every entry that was ever committed, by offset: the truth that all must agree on. From then on it
         #: counts as visible, since it may be acknowledged.
         self._visible: dict[Offset, Identity] = {}
         self.visible_end = Offset(0)
         self._payload_at: dict[bytes, Offset] = {}
-        #: The grouping that the log is sealed for, by what is visible; 0 if it is not.
+        #: The grouping that the log is sealed for, according to its visible entries; 0 if it is not sealed.
         self._sealed = 0
         self._submitted: set[bytes] = set()
         self._acknowledged: set[bytes] = set()
-        #: What the replica that takes a step has of it.
+        #: The limit of early acknowledgement, in bytes, of the replica that takes a step.
         self._early_bytes = 0
-        #: Appends that are to be acknowledged when they are applied.
+        #: Requests whose appends are to be acknowledged only when they are applied.
         self._until_applied: set[int] = set()
-        #: When the end of what is shown anywhere, or acknowledged, moved, and where to.
+        #: Times at which the end of what is acknowledged or shown to readers moved, each with the new end.
         self._shown_since: list[tuple[int, Offset]] = []
         #: End of everything acknowledged to a client or shown to a reader.
         self.read_floor = Offset(0)
         #: What each storage id holds durably, or held when its disk was lost.
         self._held_end: dict[StorageId, Offset] = {}
-        #: Of replicas that left.
+        #: Storage ids of replicas that left the group and deleted their data.
         self._deleted: set[StorageId] = set()
-        #: Per node: what its replica had decided before the step.
+        #: The apply offset of each worker's replica before the step.
         self._apply_offset: dict[WorkerId, Offset] = {}
         self._was_stalled = False
         self._log_end_before = Offset(0)
         self._unapplied_before = 0
         self._resign_epoch: Epoch | None = None
-        #: What a replica hears in this step of another that would be elected uncleanly; and by worker: of
-        #: which epoch and when, on its own clock, it last heard of a log that is longer than its own.
+        #: What a replica hears in this step of another that would be elected uncleanly; and by worker, the
+        #: epoch and the time, on its own clock, of the last news of a log that is longer than its own.
         self._reach: messages.Reach | None = None
         self._longer_heard: dict[WorkerId, tuple[Epoch, Millis]] = {}
-        #: An operator forced an unclean election: what was visible before is no longer promised.
+        #: Whether an operator forced an unclean election: what was visible before is no longer promised.
         self.unclean = False
         self._computation_of: dict[bytes, tuple[int, int]] = {}
-        #: By round of a named producer.
+        #: The computation that is visible, by round of a named producer.
         self._computation_seen: dict[int, int] = {}
 
     # Steps.
 
     def before(self, replica: Replica, event: events.Event) -> None:
+        """Note what is needed of a replica before it takes a step."""
         role = replica.role
         self._early_bytes = replica.settings.early_bytes
         if isinstance(event, events.OptionsChanged):
@@ -95,6 +98,7 @@ class Checkers:
         self._resign_epoch = event.epoch if isinstance(event, events.Resign) else None
 
     def after(self, node: Node, replica: Replica) -> None:
+        """Check a replica after it took a step."""
         self._apply_offset_never_goes_back(node, replica)
         role = replica.role
         if isinstance(role, Leader):
@@ -130,6 +134,7 @@ class Checkers:
             )
 
     def resigning(self, node: Node, epoch: Epoch) -> None:
+        """Check that a leader resigns only the epoch that it was asked to resign."""
         if self._resign_epoch != epoch:
             raise Violation(
                 f"{node.worker} resigns epoch {epoch} for a request meant for {self._resign_epoch}"
@@ -160,13 +165,13 @@ class Checkers:
         self._held_end[node.storage] = end
 
     def retired(self, node: Node) -> None:
-        """It deletes its data: whoever lists it from now on counts on what is not there."""
+        """Check that a replica which deletes its data is not in the ISR, and note that it never may be."""
         if self._is_listed(node):
             raise Violation(f"{node.worker} deletes its data although the ISR lists it")
         self._deleted.add(node.storage)
 
     def let_go(self, replica: Replica) -> None:
-        """Members that are not assigned go: all who are must be in the ISR, or enter it with that."""
+        """Check that a leader drops unassigned members only once all assigned replicas have confirmed."""
         role = replica.role
         if isinstance(role, Leader):
             held = {worker for worker, progress in role.followers.items() if progress.confirmed is not None}
@@ -180,6 +185,7 @@ class Checkers:
     # Leaders and the record.
 
     def leads(self, node: Node, replica: Replica) -> None:
+        """Check that an epoch has one leader only."""
         epoch = replica.known_record.epoch
         me = (node.worker, replica.incarnation)
         first = self._leaders.setdefault(epoch, me)
@@ -187,7 +193,7 @@ class Checkers:
             raise Violation(f"epoch {epoch} is led by {first} and by {me}")
 
     def proposed(self, node: Node, replica: Replica, record: GroupRecord) -> None:
-        """A leader that takes in whom it would have to drop again exchanges members for ever."""
+        """Check a proposed record: a member that would have to leave at once must not enter the ISR."""
         role = replica.role
         if isinstance(role, Follower) and record.unclean_epoch == record.epoch:
             self._stands_uncleanly(replica, role.election)
@@ -201,14 +207,14 @@ class Checkers:
                 )
 
     def _stands_uncleanly(self, replica: Replica, election: Election) -> None:
-        """Not at once after it heard of a longer log, except that it has waited for long."""
+        """Check that no replica stands uncleanly right after news of a longer log, unless it waited long."""
         epoch, heard_at = self._longer_heard.get(replica.worker, (Epoch(-1), Millis(0)))
         patience_ms = min(CANDIDACY * replica.settings.retry_ms, election.unclean_by - heard_at)
         if epoch == replica.known_record.epoch and replica.now < heard_at + patience_ms:
             raise Violation(f"{replica.worker} stands uncleanly although it has just heard of a longer log")
 
     def committed(self, before: GroupRecord | None, after: GroupRecord, who: WorkerId | None) -> None:
-        """A change of the record reached the metastore."""
+        """Check a change of the record that reached the metastore."""
         if before is None:
             return
         if after.epoch < before.epoch:
@@ -258,7 +264,7 @@ class Checkers:
         self._went_unclean()
 
     def _went_unclean(self) -> None:
-        """The operator gave up what the lost members held: only what is visible from now on is promised."""
+        """Forget all promises: the operator gave up what lost members held, and only later entries count."""
         self.unclean = True
         self._visible.clear()
         self._payload_at.clear()
@@ -269,7 +275,10 @@ class Checkers:
     # Applying.
 
     def decided(self, node: Node, replica: Replica, end: Offset) -> None:
-        """A leader lets entries be applied: every member listed in its epoch must hold them.
+        """Check that every member listed in the leader's epoch holds the entries that it commits.
+
+        If the leader was deposed and has not heard of it, every member of the present ISR has to hold them:
+        those that left since may have cut off what they confirmed.
 
         Or every member there is now, if it was deposed and has not heard of it: those who left since may have
         cut off what they confirmed.
@@ -298,8 +307,11 @@ class Checkers:
                 self.becomes_visible(node, frame)
 
     def _entries(self, node: Node, record: GroupRecord, end: Offset) -> tuple[Frame, ...]:
-        """Those that become visible. The leader's disk may have failed since it had them, and its replica not
-        have heard of that; the others of the ISR hold the same."""
+        """Return the entries that become visible, from the first log of the ISR that has them.
+
+        The leader's disk may have failed since, without its replica having heard of that; the other members
+        hold the same.
+        """
         logs = [self.simulation.nodes[member.worker].log for member in record.isr]
         for log in (node.log, *logs):
             with contextlib.suppress(StorageError, UsageError):
@@ -308,8 +320,10 @@ class Checkers:
         return decode(b"".join(node.opened_log().read(self.visible_end, end, 1 << 20).buffers))
 
     def _hold_the_same(self, node: Node, replica: Replica, record: GroupRecord, end: Offset) -> None:
-        """What they hold is the leader's entry, not just something of that length. What they have cut off was
-        visible; :meth:`applied` compares that."""
+        """Check that members hold the leader's entry, and not just one at the same offset.
+
+        What they have trimmed was visible; :meth:`applied` compares that.
+        """
         ours = _epoch_at(replica.history, end)
         for member in record.isr:
             other = self.simulation.nodes[member.worker]
@@ -324,6 +338,7 @@ class Checkers:
                     )
 
     def applied(self, node: Node, frame: Frame) -> None:
+        """Check that what a replica applies is on its disk, and equals the committed entry."""
         header = frame.header
         if header.end_offset > self._held_end.get(node.storage, 0):
             raise Violation(f"{node.worker} applies up to {header.end_offset}, which its disk does not hold")
@@ -333,6 +348,7 @@ class Checkers:
         self._shown(header.end_offset)
 
     def becomes_visible(self, node: Node, frame: Frame) -> None:
+        """Note an entry as visible, and check that it is the same wherever it is applied."""
         header = frame.header
         identity = (header.epoch, header.kind, header.count, bytes(payload(frame)))
         known = self._visible.get(header.offset)
@@ -379,11 +395,14 @@ class Checkers:
             raise Violation(f"{kind.name} appears in a log that is sealed for grouping {self._sealed}")
 
     def visible_payloads(self) -> list[bytes]:
-        """What producers appended and somebody could see, in order."""
+        """Return the payloads of producers that are visible, in the order of the log."""
         return [content for _, content in sorted((at, content) for content, at in self._payload_at.items())]
 
     def began_serving(self, node: Node, replica: Replica) -> None:
-        """A leader that was deposed and has not heard of it is held back by its lease, not by this."""
+        """Check that a leader has applied everything visible when it begins to serve.
+
+        A leader that was deposed and has not heard of it is held back by its lease, not by this.
+        """
         if replica.known_record.epoch != self.simulation.metastore.record.epoch:
             return
         if replica.applied < self.visible_end and not self.unclean:
@@ -398,14 +417,14 @@ class Checkers:
         self._submitted.add(content)
 
     def submitted_in(self, round_: int, computation: int, content: bytes) -> None:
-        """By a named producer; of the computations of a round, one is visible."""
+        """Note what a named producer submits; of the computations of a round, one only may become visible."""
         self._submitted.add(content)
         self._computation_of[content] = (round_, computation)
 
     def replied(
         self, node: Node, request: int, result: Result, known: tuple[Producer, Batch, int] | None
     ) -> None:
-        """An acknowledgement left the leader: nobody can miss its append, whether or not it arrives."""
+        """Check that an append is committed when its acknowledgement leaves the leader, arrive or not."""
         if isinstance(result, Acked) and known is not None and known[1].kind is Kind.DEPOT:
             offset = self._payload_at.get(known[1].payload)
             if offset is None and not self.unclean:
@@ -434,6 +453,7 @@ class Checkers:
         self._acknowledged.add(content)
 
     def read_served(self, node: Node, floor: Offset, sampled: Offset | None) -> None:
+        """Check that a leader's read shows everything that was visible when it began."""
         if sampled is None or (sampled < floor and not self.unclean):
             raise Violation(
                 f"stale read at {node.worker}: it saw {sampled}, {floor} was visible before it began"
@@ -443,7 +463,7 @@ class Checkers:
         self.read_floor = max(self.read_floor, sampled)
 
     def stale_read_served(self, node: Node, sampled: Offset | None, *, max_staleness_ms: int) -> None:
-        """By a follower."""
+        """Check that a read from a follower is not older than it may be."""
         if self.unclean:
             return
         before = self.simulation.world.now - max_staleness_ms
@@ -457,14 +477,14 @@ class Checkers:
         self.read_floor = max(self.read_floor, sampled)
 
     def session_went_on(self, node: Node, sampled: Offset | None, *, after: Offset) -> None:
-        """A reader that has seen what is below ``after`` was answered, by whomever."""
+        """Check that the next answer to a reader which has seen what is below ``after`` shows that too."""
         if not self.unclean and (sampled or Offset(0)) < after:
             raise Violation(f"a reader went back at {node.worker}: it saw {sampled} after {after}")
 
     # At the end.
 
     def finish(self) -> None:
-        """After healing: everybody alive is in the ISR with the same log, and nothing is pending."""
+        """Check after healing that all live replicas are in the ISR with one log, and nothing is pending."""
         simulation = self.simulation
         record = simulation.metastore.record
         alive = [node for node in simulation.nodes.values() if not node.dead_for_good and not node.retired]
@@ -487,7 +507,7 @@ class Checkers:
             raise Violation(f"acknowledged but not visible: {lost}")
 
     def may_stay_unassigned(self) -> bool:
-        """Somebody who should have come in their place is dead."""
+        """Whether unassigned replicas may remain, because one that is to replace them is dead for good."""
         nodes = self.simulation.nodes
         return any(nodes[worker].dead_for_good for worker in self.simulation.assigned)
 
@@ -512,6 +532,6 @@ class Checkers:
 
 
 def _epoch_at(history: History, end: Offset) -> Epoch | None:
-    """Of the entry just below ``end``."""
+    """Return the epoch of the entry just below ``end``."""
     before = starting_below(history, end)
     return before[-1].epoch if before else None

@@ -13,7 +13,7 @@ from stretto.vocabulary.types import Buffer
 
 
 class SimFile:
-    """What a reader sees now, and what a power loss would leave at least."""
+    """A file with the bytes that a reader sees now, and those that survive a power loss for certain."""
 
     __slots__ = ("data", "durable", "folder")
 
@@ -35,7 +35,7 @@ class SimFile:
         return bytes(self.data[position : position + length])
 
     def absent(self, position: int, length: int) -> None:
-        """Everything is in memory."""
+        """Report nothing as absent: everything is in memory."""
 
     def fdatasync(self) -> None:
         self.folder.fail_if_told()
@@ -52,19 +52,20 @@ class SimFile:
         return len(self.data)
 
     def close(self) -> None:
-        """Nothing is held open in memory."""
+        """Do nothing: in memory, no file is held open."""
 
 
 class SimFolder:
-    """A flat set of named files."""
+    """A flat set of named files, with those names that survive a power loss."""
 
     def __init__(self) -> None:
         self._files: dict[str, SimFile] = {}
         self._durable_names: dict[str, SimFile] = {}
-        #: Asked before each write and sync whether it fails, as on a broken disk.
+        #: Called before each write and sync; True makes it fail, as on a broken disk.
         self.breaks: Callable[[], bool] | None = None
 
     def fail_if_told(self) -> None:
+        """Raise OSError if the disk is broken."""
         if self.breaks is not None and self.breaks():
             raise OSError(5, "Input/output error")
 
@@ -99,7 +100,7 @@ class SimFolder:
     # What a world knows of it.
 
     def segments(self) -> list[str]:
-        """Names of the log's segments, without what was set aside."""
+        """Return the names of the log's segments, without files that were set aside."""
         return [
             name for name in self._files if name.endswith(".replog") and not name.startswith(ASIDE_PREFIX)
         ]
@@ -107,7 +108,7 @@ class SimFolder:
     # What goes wrong.
 
     def lose_power(self, random: Random) -> None:
-        """Keep what was synced, and of the rest as much as the disk happened to write."""
+        """Keep what was synced, and a random part of the rest."""
         if self._files != self._durable_names and random.random() < 0.5:
             self._files = dict(self._durable_names)
         for file in self._files.values():
@@ -116,7 +117,7 @@ class SimFolder:
         self._durable_names = dict(self._files)
 
     def flip_a_bit(self, random: Random) -> str | None:
-        """Damage one byte somewhere; returns which file, or None if all are empty."""
+        """Damage one byte somewhere, and return the name of its file; None if all are empty."""
         names = [name for name in self.names() if self._files[name].data]
         if not names:
             return None

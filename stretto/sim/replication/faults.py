@@ -60,7 +60,7 @@ NODES_MAX = 11
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a seed decides before the first event; printed first, so that a person sees what it tries."""
+    """What a seed draws before the first event; it is printed first, so that a person sees what it tries."""
 
     seed: int
     factor: int
@@ -95,7 +95,7 @@ class Plan:
     """How often a producer falls asleep with batches under way."""
     fsync_interval: bool
     dead_for_good: bool
-    """After healing, one replica stays away for ever."""
+    """Whether one replica stays away for ever after healing."""
     producers: int
     produce_every_ms: int
     read_every_ms: int
@@ -104,6 +104,7 @@ class Plan:
 
     @classmethod
     def draw(cls, seed: int, steps: int) -> Plan:
+        """Draw the plan of a seed."""
         random = Random(f"plan {seed}")
         names = [name for name in FAULTS if name not in ("reassign", "regroup", "shutdown")]
         chosen = {name: round(random.random() ** 2, 3) if random.random() < 0.6 else 0.0 for name in names}
@@ -159,6 +160,7 @@ class Plan:
         )
 
     def describe(self) -> str:
+        """Return the plan in words, for the person who runs the seed."""
         faults = " ".join(f"{name}={weight}" for name, weight in self.faults.items() if weight)
         weather, manners = self.weather, self.manners
         return (
@@ -212,14 +214,14 @@ class Faults:
             self._actions[name](node)
 
     def _target(self) -> Node:
-        """The leader more often than others: that is where it hurts."""
+        """Choose a node to hurt: the leader more often than others."""
         leader = self.simulation.metastore.record.leader
         if leader is not None and self.world.chance(0.4):
             return self.simulation.nodes[leader]
         return self.simulation.nodes[self.world.random.choice(self.simulation.workers)]
 
     def committed(self, who: Node) -> None:
-        """The change is made, and its writer is cut off before it hears so, perhaps from a peer as well."""
+        """Cut the writer of a committed change off before it hears of it, perhaps from a peer as well."""
         if self.active and who.link is Link.UP and self.world.chance(self.plan.unlucky_commit):
             self.world.trace("fault", "unlucky_commit", who.worker)
             who.set_link(Link.DOWN)
@@ -264,7 +266,7 @@ class Faults:
             self._end_process(node, power_loss=False)
 
     def _broken_disk(self, node: Node) -> None:
-        """Fails when something is written next, if the group can spare this disk then."""
+        """Make the disk fail at its next write, if the group can spare this disk then."""
         node.folder.breaks = lambda: self._breaks_now(node)
 
     def _breaks_now(self, node: Node) -> bool:
@@ -288,7 +290,7 @@ class Faults:
         node.apply_ms = QUICK_APPLY_MS
 
     def may_lose(self, node: Node) -> bool:
-        """Another whole copy exists under every record there may be."""
+        """Whether another whole copy exists under every record that may be in force."""
         return all(
             any(self._is_whole(member.worker, member.storage, node) for member in record.isr)
             for record in self._possible_records()
@@ -299,7 +301,7 @@ class Faults:
         return node is not lost and node.storage == storage and node.intact and node.must_renew is None
 
     def _possible_records(self) -> list[GroupRecord]:
-        """The true one, and those that a compare-and-set under way would make."""
+        """Return the record in force, and those that a compare-and-set under way would write."""
         records = [self.simulation.metastore.record, *self.simulation.metastore.under_way]
         for node in self.simulation.nodes.values():
             role = node.replica.role if node.replica is not None else None
@@ -366,7 +368,7 @@ class Faults:
         self.simulation.network.lag(one.worker, two.worker, until)
 
     def _last_words(self, _node: Node) -> None:
-        """A leader dies, and some of what it said arrives when another leads."""
+        """Kill a leader, and deliver some of its messages when another leads."""
         record = self.simulation.metastore.record
         leader = self.simulation.nodes.get(record.leader) if record.leader is not None else None
         if leader is None or not leader.up:
@@ -376,13 +378,13 @@ class Faults:
         self._later(20, 200, self._die_seen, leader, leader.life)
 
     def _reborn(self, node: Node) -> None:
-        """A replica comes back quickly, perhaps with an empty disk, before what it said has arrived."""
+        """Restart a replica quickly, perhaps with an empty disk, before its earlier messages have arrived."""
         for other in self._others(node):
             self.simulation.network.lag(node.worker, other.worker, self.world.now + 120)
         self._later(20, 120, self._die_seen, node, node.life, self.world.chance(0.5))
 
     def _die_seen(self, node: Node, life: int, wipe: bool = False) -> None:
-        """The process ends and its supervisor, which sees it, starts another at once."""
+        """End a process under the eyes of its supervisor, which starts another at once."""
         if not self.active or node.life != life or not node.up or (wipe and not self.may_lose(node)):
             return
         registration = node.session.registration if node.session else None
@@ -425,7 +427,7 @@ class Faults:
         leader.deliver(event)
 
     def _shutdown(self, node: Node) -> None:
-        """The worker is asked to stop: it hands over what it leads, for a while, and another is started."""
+        """Ask a worker to stop: it hands over what it leads, for a while, and another is started."""
         self._hand_over(node, node.life, self.world.now + SHUTDOWN_MS)
 
     def _hand_over(self, node: Node, life: int, deadline: int) -> None:
@@ -437,7 +439,10 @@ class Faults:
             self._die_seen(node, life)
 
     def _reassign(self, _node: Node) -> None:
-        """A replica more, one less, or others in the place of some; the last change may be under way."""
+        """Change the assignment: a replica more, one less, or others in the place of some.
+
+        The last change may still be under way.
+        """
         random, simulation = self.world.random, self.simulation
         replicas = list(simulation.assigned)
         room = NODES_MAX - len(simulation.nodes)
@@ -455,8 +460,10 @@ class Faults:
             simulation.assign(tuple(replicas))
 
     def _regroup(self, _node: Node) -> None:
-        """Another grouping is to follow. It comes near, perhaps, and is given up: a group has no more to do
-        with one that takes place than to stay as it is."""
+        """Announce another grouping, let it come near, perhaps, and give it up.
+
+        A group has no more to do with a grouping that takes place than to stay as it is.
+        """
         said = self.simulation.groupings[-1]
         if not said.next:
             number = max(said.present, said.abandoned) + 1
@@ -496,7 +503,7 @@ class Faults:
     # Healing.
 
     def heal(self) -> None:
-        """Everything works again, except perhaps one replica that stays away for ever."""
+        """Make everything work again, except perhaps one replica that stays away for ever."""
         self.active = False
         simulation = self.simulation
         simulation.network.heal()
@@ -522,7 +529,7 @@ class Faults:
                 node.start()
 
     def _victim(self) -> Node | None:
-        """One that the group can do without: min-ISR stays possible, and a whole member remains."""
+        """Choose a replica that the group can spare: min-ISR stays possible, and a whole member remains."""
         simulation = self.simulation
         factor = max(record.factor for record in self._possible_records())
         factor = max(factor, len(simulation.assigned))

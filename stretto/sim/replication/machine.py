@@ -30,7 +30,7 @@ QUICK_APPLY_MS = (1, 6)
 
 @dataclass
 class AppliedState:
-    """Stands for the LMDB files: their content is a function of the offset, so the offset is enough."""
+    """A stand-in for the LMDB files: their content is a function of the offset, so the offset is enough."""
 
     applied: Offset = Offset(0)
     producers: ProducerTable = field(default_factory=lambda: ProducerTable({}))
@@ -53,7 +53,7 @@ class AppliedState:
 
 @dataclass
 class Snapshot:
-    """What a far follower receives."""
+    """The state that a follower beyond the near horizon receives."""
 
     epoch: Epoch
     attempt: int
@@ -63,22 +63,24 @@ class Snapshot:
 
 
 class Machine:
+    """What survives a process: disk, applied state, identity and clock."""
+
     def __init__(self, simulation: Simulation, worker: WorkerId) -> None:
         self.simulation = simulation
         self.world = simulation.world
         self.worker = worker
         self.folder = SimFolder()
         self.state = AppliedState()
-        #: What arrived of a leader's state and is not installed.
+        #: Parts of a leader's state that have arrived and are not installed yet.
         self.incoming: dict[TaskId, bytearray] = {}
         self.storage = StorageId("")
         self._boots = 0
         self.must_renew: str | None = None
-        #: Nobody damaged what this disk holds since it got its storage id.
+        #: Whether what this disk holds is undamaged since it got its storage id.
         self.intact = True
         self.sync_ms = QUICK_SYNC_MS
         self.apply_ms = QUICK_APPLY_MS
-        #: How much longer than usual its driver's threads take to tell what they have done.
+        #: How much longer than usual the driver's threads take to report their work, in milliseconds.
         self.hand_back_ms = 0
         self.clock_rate = 1.0
         self._clock_origin = 0
@@ -93,6 +95,7 @@ class Machine:
     # Clock.
 
     def clock(self) -> Millis:
+        """Return the time on this machine's own clock."""
         elapsed = self.world.now - self._clock_origin
         return Millis(self._clock_start + int(elapsed * self.clock_rate))
 
@@ -102,12 +105,13 @@ class Machine:
         self.clock_rate = rate
 
     def real_delay(self, local_ms: int) -> int:
+        """Return how long so many milliseconds of this machine's clock take in true time."""
         return max(1, int(local_ms / self.clock_rate) + 1)
 
     # Disk.
 
     def replace_disk(self) -> None:
-        """An empty folder; the next process finds out by itself that it is a new one."""
+        """Put an empty folder in place of the disk; the next process finds out by itself that it is new."""
         self.folder = SimFolder()
         self.state = AppliedState()
         self.incoming = {}
@@ -117,7 +121,7 @@ class Machine:
         return StorageId(f"{self.worker}-{self.simulation.next_id()}")
 
     def open_storage(self) -> None:
-        """As a worker does: the identity first, then the log; what cannot be trusted is set aside."""
+        """Open identity and log as a worker does; what cannot be trusted is set aside."""
         guards = self.simulation.guards
         identity = open_identity(
             self.folder,
@@ -178,7 +182,7 @@ class Machine:
         self.log = log
 
     def _scrub(self, log: Replog) -> None:
-        """After damage, read everything; some of it does no harm."""
+        """Read the whole log after damage; some damage does no harm."""
         if not self.intact:
             at = log.start_offset
             while at < log.end_offset:
@@ -208,7 +212,7 @@ class Machine:
         return self.log
 
     def write_log(self) -> Offset:
-        """Returns the end of what may be confirmed."""
+        """Write the log, and return the end of what may be confirmed."""
         log = self.opened_log()
         if not self.syncs_later:
             return log.sync()

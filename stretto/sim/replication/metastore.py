@@ -32,16 +32,16 @@ Lost: TypeAlias = Event | Registration | None
 
 
 class Link(enum.Enum):
-    """How a client stands with the ensemble."""
+    """The state of the connection between a client and the ensemble."""
 
     UP = "up"
     DOWN = "down"
     CUT_OFF = "cut_off"
-    """Its server answers pings but has lost the quorum."""
+    """The client's server answers pings but has lost the quorum."""
 
 
 class Client(Protocol):
-    """A process with a session."""
+    """A process that has a session."""
 
     worker: WorkerId
 
@@ -54,6 +54,8 @@ class Client(Protocol):
 
 @dataclass(eq=False)
 class Session:
+    """A session, as the ensemble and its client know it."""
+
     client: Client
     registration: Registration
     member: Member
@@ -62,18 +64,18 @@ class Session:
     view: int
     """Index of the last change this session's server has seen."""
     alive: bool = True
-    """In the ensemble's eyes."""
+    """Whether the session lasts in the ensemble's eyes."""
     closed: bool = False
-    """In the client's: its process is gone, or it knows that the session expired."""
+    """Whether the client has given it up: its process is gone, or it knows that the session expired."""
     link: Link = Link.UP
     delivered_version: int = -1
     last_request_at: int = 0
     request_ms: int = 0
-    """Each request takes so much longer to arrive,"""
+    """How much longer each request takes to arrive, in milliseconds."""
     reply_ms: int = 0
-    """and the answer to each heartbeat so much longer to come back."""
+    """How much longer the answer to each heartbeat takes to come back, in milliseconds."""
     stale: bool = False
-    """Its server hears of changes only by ``sync``."""
+    """Whether its server learns of changes only by ``sync``."""
     watched: dict[Registration, bool] = field(default_factory=dict)
 
 
@@ -84,13 +86,15 @@ class Manners:
     lost_request: float = 0.0
     lost_reply: float = 0.0
     slow_request: float = 0.0
-    """A request waits in a server even when its sender dies meanwhile."""
+    """How often a request waits in a server; it is carried out even if its sender dies meanwhile."""
     late_watch: float = 0.0
     quick_ms: int = 8
     late_ms: int = 1500
 
 
 class Metastore:
+    """A ZooKeeper with one record and its registrations, whose requests and replies may be late or lost."""
+
     def __init__(self, world: World, manners: Manners) -> None:
         self.world = world
         self.manners = manners
@@ -101,12 +105,13 @@ class Metastore:
         self._deleted: dict[Registration, int] = {}
         self._members: dict[Registration, Member] = {}
         self.sessions: list[Session] = []
-        #: Told of every committed change: (before, after, who).
+        #: Called for every committed change, with the record before, the record after, and the worker that
+        #: wrote it.
         self.on_commit: Callable[[GroupRecord | None, GroupRecord, WorkerId | None], None] = lambda *_: None
         self.expiries = 0
         #: Workers whose next change of the record commits while the reply is lost.
         self.lose_next_reply: set[WorkerId] = set()
-        #: Records that a compare-and-set on its way would write, also of processes that are gone.
+        #: Records that a compare-and-set under way would write, also those of processes that are gone.
         self.under_way: list[GroupRecord] = []
         self._writer: WorkerId | None = None
 
@@ -114,6 +119,7 @@ class Metastore:
 
     @property
     def record(self) -> GroupRecord:
+        """The record in force."""
         return self._records[-1]
 
     @property
@@ -132,6 +138,7 @@ class Metastore:
         )
 
     def last_record_of(self, epoch: int) -> GroupRecord | None:
+        """Return the last record of an epoch; None if there was none."""
         for record in reversed(self._records):
             if record.epoch == epoch:
                 return record
@@ -149,7 +156,7 @@ class Metastore:
         self._spread()
 
     def _spread(self) -> None:
-        """Every session's server learns of the change, each in its own time."""
+        """Let every session's server learn of the change, each in its own time."""
         random = self.world.random
         self.sessions = [session for session in self.sessions if session.alive and not session.closed]
         for session in self.sessions:
@@ -206,7 +213,7 @@ class Metastore:
             self._expect_to_hear(session)
 
     def expire(self, session: Session) -> None:
-        """The session and its registration are gone; the client learns it when it next gets through."""
+        """End a session and its registration; the client learns of it when it next gets through."""
         if not session.alive:
             return
         session.alive = False
@@ -217,7 +224,7 @@ class Metastore:
             self.world.after(1 + self.world.random.randrange(20), self._tell_expired, session)
 
     def expire_from_operator(self, session: Session) -> None:
-        """As when an ensemble loses patience early: the session's own lease is over by then."""
+        """Let a session expire as if the ensemble lost patience early: its own lease is over by then."""
         session.link = Link.DOWN
         self.world.after(session.timeout_ms + 1, self.expire, session)
         self.world.after(session.timeout_ms + 50, self.set_link, session, Link.UP)
@@ -227,7 +234,7 @@ class Metastore:
             session.client.session_is_over(session)
 
     def unregister(self, registration: Registration) -> None:
-        """By expiry, or by a supervisor that has proof of death."""
+        """Remove a registration, by expiry or by a supervisor that has proof of death."""
         if self.exists(registration):
             self._change += 1
             self._deleted[registration] = self._change
@@ -244,7 +251,7 @@ class Metastore:
     # Requests.
 
     def heartbeat(self, session: Session, sent_at: int) -> None:
-        """The small write that renews the lease, and a ping for who believes in pings."""
+        """Send the write that renews the lease; a server that lost the quorum answers it as a mere ping."""
         random = self.world.random
         delay = 1 + random.randrange(self.manners.quick_ms)
         if session.link is Link.CUT_OFF:
@@ -267,8 +274,11 @@ class Metastore:
             session.client.lease_answered(session, sent_at, is_write=is_write)
 
     def _request(self, session: Session, lost: Lost, carry_out: Callable[..., Event], *args: Any) -> None:
-        """``carry_out`` runs when the request arrives, even if its sender has died meanwhile; ``lost`` is
-        what the client sees when it does not arrive, or the reply does not."""
+        """Carry a request to the ensemble, and its reply back; either may be lost.
+
+        ``carry_out`` runs when the request arrives, even if its sender has died meanwhile; ``lost`` is what
+        the client sees when it does not arrive, or the reply does not.
+        """
         random = self.world.random
         slow = self.world.chance(self.manners.slow_request)
         arrives_at = (
@@ -362,7 +372,7 @@ class Metastore:
         return RecordRead(record=seen[0], version=seen[1], token=token)
 
     def check(self, session: Session, registration: Registration) -> None:
-        """Asked again until answered, as a watch must be."""
+        """Test whether a registration exists, and watch it; the test is repeated until it is answered."""
         self._request(session, registration, self._do_check, registration)
 
     def _do_check(self, session: Session, registration: Registration) -> Event:

@@ -20,7 +20,7 @@ def _always(value: Any) -> Callable[..., Any]:
 
 
 def _by_last_epoch_only(mine: History, my_end: Offset, theirs: History, their_end: Offset) -> Offset | None:
-    """KIP-279: ask where my last epoch ends over there, and look no further back."""
+    """Compare by the last epoch only, and look no further back: the fault that KIP-279 mended."""
     if not mine:
         return Offset(0)
     end = Offset(0)
@@ -32,10 +32,12 @@ def _by_last_epoch_only(mine: History, my_end: Offset, theirs: History, their_en
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
+    """The guards with one clause missing."""
+
     name: str
     rule: str
     without: str
-    """What the missing clause demands."""
+    """The clause that is missing, as what it demands."""
     changes: dict[str, Callable[..., Any]]
 
     @property

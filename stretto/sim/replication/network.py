@@ -15,7 +15,7 @@ from stretto.vocabulary.types import WorkerId
 
 @dataclass
 class Weather:
-    """Probabilities per message, and delays in milliseconds."""
+    """How badly the network behaves: probabilities per message, and delays in milliseconds."""
 
     loss: float = 0.0
     doubling: float = 0.0
@@ -26,12 +26,14 @@ class Weather:
 
 
 class Network:
+    """The links between workers, each way by itself."""
+
     def __init__(self, world: World, weather: Weather, bytes_per_second: int = 0) -> None:
         self.world = world
         self.weather = weather
-        #: Of each link; 0: any number.
+        #: Bytes that each link carries in a second; 0 if there is no limit.
         self.bytes_per_second = bytes_per_second
-        #: When a link has carried all that was sent.
+        #: When a link will have carried all that was sent.
         self._free_at: dict[tuple[WorkerId, WorkerId], int] = {}
         self._blocked: dict[tuple[WorkerId, WorkerId], int] = {}
         self._resets: dict[tuple[WorkerId, WorkerId], int] = {}
@@ -39,14 +41,15 @@ class Network:
         self._held: dict[tuple[WorkerId, WorkerId], list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
 
     def lag(self, sender: WorkerId, receiver: WorkerId, until: int) -> None:
-        """Until then, what is sent this way takes as long as the weather's slowest messages."""
+        """Slow a link down: until then its messages take as long as the weather's slowest ones."""
         self._lagging[(sender, receiver)] = until
 
     def hold(self, sender: WorkerId, receiver: WorkerId) -> None:
-        """Keep what is sent this way until it is released."""
+        """Keep what is sent over a link until it is released."""
         self._held.setdefault((sender, receiver), [])
 
     def release(self, sender: WorkerId, receiver: WorkerId, *, newest_first: bool = False) -> None:
+        """Deliver what was kept on a link."""
         held = self._held.pop((sender, receiver), [])
         for deliver, args in reversed(held) if newest_first else held:
             self.world.after(1, deliver, *args)
@@ -63,7 +66,7 @@ class Network:
         return self._blocked.get((sender, receiver), 0) > 0
 
     def reset(self, one: WorkerId, other: WorkerId) -> None:
-        """Lose what is under way between two workers."""
+        """Lose the messages that are under way between two workers."""
         for link in ((one, other), (other, one)):
             self._resets[link] = self._resets.get(link, 0) + 1
             self._free_at.pop(link, None)
@@ -84,7 +87,7 @@ class Network:
         bulk: bool = False,
         size_bytes: int = 0,
     ) -> None:
-        """Deliver after a while, perhaps twice, perhaps never."""
+        """Deliver a message after a while, perhaps twice, perhaps never."""
         weather, random = self.weather, self.world.random
         held = self._held.get((sender, receiver))
         if held is not None:
@@ -102,7 +105,7 @@ class Network:
             self.world.after(delay, self._arrive, sender, receiver, reset, deliver, args)
 
     def _carry_ms(self, link: tuple[WorkerId, WorkerId], size_bytes: int) -> int:
-        """What was sent before goes first."""
+        """Return how long a link takes until it has carried a message, behind those that were sent before."""
         if not self.bytes_per_second or not size_bytes:
             return 0
         begins = max(self._free_at.get(link, 0), self.world.now)

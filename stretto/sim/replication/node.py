@@ -39,20 +39,20 @@ FLUSH_MS = 400
 
 
 class Node(Machine):
-    """A process on its machine; the machine outlives it."""
+    """One process with one replica, on a machine that outlives it."""
 
     def __init__(self, simulation: Simulation, worker: WorkerId, plan: int = 0) -> None:
         super().__init__(simulation, worker)
         self.up = False
         self.dead_for_good = False
-        #: It left the group, and its data is deleted.
+        #: Whether it left the group, and its data is deleted.
         self.retired = False
         #: The assignment that it was started for, and the newest that this process has heard of.
         self.first_plan = plan
         self.plan = plan
-        #: What this process has heard of groupings; 0 is nothing.
+        #: The newest grouping that this process has heard of; 0 if none.
         self.grouping = 0
-        #: Hears of no assignment.
+        #: Whether it hears of no assignment.
         self.deaf = False
         self.replica: Replica | None = None
         self._arrived: Snapshot | None = None
@@ -71,7 +71,7 @@ class Node(Machine):
     # Life and death.
 
     def start(self) -> None:
-        """A new process on this machine."""
+        """Start a new process on this machine."""
         if self.up or self.dead_for_good or self.retired:
             return
         self.up = True
@@ -82,7 +82,7 @@ class Node(Machine):
         self._register()
 
     def _register(self) -> None:
-        """Connect to the metastore; the replica exists from then on."""
+        """Connect to the metastore, where the replica exists from then on."""
         if self.link is not Link.UP:
             self.world.after(100, self._if_alive, self.life, self._register)
             return
@@ -135,7 +135,7 @@ class Node(Machine):
     # The assignment.
 
     def _read_plan(self) -> None:
-        """A new process reads it, perhaps from a server that has not heard of the latest change."""
+        """Read the assignment, perhaps from a server that has not heard of the latest change."""
         newest = len(self.simulation.plans) - 1
         if newest == 0:
             return
@@ -144,7 +144,7 @@ class Node(Machine):
         self.tell_plan()
 
     def tell_plan(self) -> None:
-        """Watches bring it in their own time, and not every version."""
+        """Deliver the newest assignment by a watch, in its own time; versions in between are skipped."""
         late = self.world.chance(self.simulation.metastore.manners.late_watch)
         delay = self.simulation.metastore.manners.late_ms if late else 20
         self.world.after(1 + self.world.random.randrange(delay), self._hear_plan, self.life)
@@ -161,7 +161,7 @@ class Node(Machine):
             self._retire_if_due()
 
     def _read_grouping(self) -> None:
-        """As the plan, which is in the same znode."""
+        """Read the grouping, which is in the same znode as the assignment and may be as old."""
         newest = len(self.simulation.groupings) - 1
         self.grouping = 0
         if newest:
@@ -170,6 +170,7 @@ class Node(Machine):
             self.tell_grouping()
 
     def tell_grouping(self) -> None:
+        """Deliver the newest grouping by a watch, in its own time."""
         late = self.world.chance(self.simulation.metastore.manners.late_watch)
         delay = self.simulation.metastore.manners.late_ms if late else 20
         self.world.after(1 + self.world.random.randrange(delay), self._hear_grouping, self.life)
@@ -196,7 +197,7 @@ class Node(Machine):
             self.world.after(self.world.random.randrange(200), self._if_alive, self.life, self._retire)
 
     def _retire(self) -> None:
-        """Once it may, it may for ever: nobody looks again."""
+        """Delete the replica's data; once that is allowed it stays allowed, and nothing looks again."""
         self.world.trace(self.worker, "retires")
         self.simulation.totals["retirements"] += 1
         self.simulation.checkers.retired(self)
@@ -205,7 +206,7 @@ class Node(Machine):
         self.replace_disk()
 
     def crash(self, *, power_loss: bool = False) -> None:
-        """The process is gone at once; its session is not."""
+        """End the process at once; its session lives on."""
         if not self.up:
             return
         self.world.trace(self.worker, "crashes", "power" if power_loss else "process")
@@ -228,7 +229,7 @@ class Node(Machine):
             self.lose_power()
 
     def stop(self, why: str, *, renew: bool) -> None:
-        """The replica must not go on: the process ends and its supervisor starts another."""
+        """End the process because its replica must not go on; its supervisor starts another."""
         self.world.trace(self.worker, "stops", why)
         self.simulation.totals["stops"] += 1
         if renew:
@@ -240,7 +241,7 @@ class Node(Machine):
         self.world.after(100 + self.world.random.randrange(400), self.start)
 
     def resigns(self) -> bool:
-        """As a worker that stops: let a leader hand over to whom it chooses; True while it is to wait."""
+        """Let a leader hand over as a worker does that stops; returns True while the worker has to wait."""
         leader = self.replica.leading if self.replica is not None else None
         if leader is None:
             return False
@@ -303,7 +304,10 @@ class Node(Machine):
     # The loop: an event, the step, the effects.
 
     def deliver(self, event: Event, *, fresh: bool = False) -> None:
-        """``fresh``: the clock is read after this event came in, even if the process was paused."""
+        """Hand an event to the replica, or keep it while the process is paused.
+
+        ``fresh``: the clock is read after this event came in, even if the process was paused.
+        """
         if not self.up or self.replica is None:
             return
         if self.paused:
@@ -418,14 +422,14 @@ class Node(Machine):
                 assert_never(effect)
 
     def _finish_work(self, finished: events.WorkFinished) -> None:
-        """Topologies may take longer than the leader waits for them."""
+        """Report finished work of topologies, which may take longer than the leader waits for it."""
         if self.world.chance(self.simulation.plan.slow_driver):
             self.world.after(self.world.random.randrange(2_000), self._deliver_in_life, self.life, finished)
         else:
             self._soon(finished)
 
     def _soon(self, event: Event) -> None:
-        """What a driver hands back comes at once, or after its threads have found the time."""
+        """Hand an event of the driver back at once, or after its threads have found the time."""
         slow = self.world.chance(self.simulation.plan.slow_driver)
         delay = self.hand_back_ms + (self.world.random.randrange(40) if slow else 0)
         self.world.after(delay, self._deliver_in_life, self.life, event)
@@ -446,7 +450,7 @@ class Node(Machine):
         self._then = then
 
     def _sync(self, life: int) -> None:
-        """One group commit for everything that came while it waited."""
+        """Sync everything that was written meanwhile, in one group commit."""
         if self.life != life or self._then is None:
             return
         if self.paused:
@@ -545,7 +549,7 @@ class Node(Machine):
         self.deliver(events.StateArrived(epoch=snapshot.epoch, attempt=snapshot.attempt, end=snapshot.end))
 
     def _install(self, life: int, end: Offset) -> None:
-        """Atomically, or not at all: a crash leaves the old state or the new one."""
+        """Install a received state atomically: a crash leaves the old state or the new one."""
         snapshot = self._arrived
         if self.life != life or snapshot is None:
             return
@@ -578,7 +582,7 @@ class Node(Machine):
         )
 
     def _fate(self) -> bool | None:
-        """Whether the process ends here, and whether by a power loss."""
+        """Draw whether the process ends here: None if not, else whether by a power loss."""
         is_faulty = self.simulation.faults.active
         if not is_faulty or not self.world.chance(self.simulation.plan.interrupted_install):
             return None

@@ -1,4 +1,4 @@
-"""Who appends in a simulation, and what it sends until it knows."""
+"""Producers of a simulation, and the batches that they send until they know the outcome."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from stretto.vocabulary.types import ProducerId, TaskId, WorkerId
 
 @dataclass
 class Batch:
+    """A batch that a producer sends until it is answered."""
+
     kind: Kind
     task: TaskId
     sequence: int
@@ -19,14 +21,14 @@ class Batch:
     acked: bool = False
     attempt: int = 0
     answer: Result | None = None
-    """To its latest attempt that was answered."""
+    """The answer to its latest attempt that was answered."""
     producer: ProducerId | None = None
-    """If it is not the id of who sends it."""
+    """The producer id of the batch, if it is not that of its sender."""
 
 
 @dataclass
 class Producer:
-    """One client. ``leader`` is whom it believes to lead."""
+    """One client; ``leader`` is the worker that it believes to lead."""
 
     name: str
     leader: WorkerId
@@ -35,4 +37,4 @@ class Producer:
     next_sequence: dict[TaskId, int] = field(default_factory=dict)
     pending: list[Batch] = field(default_factory=list)
     asleep_until: int = 0
-    """Neither sends nor hears until then, like a laptop that was closed."""
+    """Time until which it neither sends nor hears, like a laptop that was closed."""

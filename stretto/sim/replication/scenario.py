@@ -85,12 +85,14 @@ class ExpectationFailed(Exception):
 
 @dataclass(frozen=True)
 class Script:
+    """A scenario as it is written in its file."""
+
     name: str
     story: str
     lines: tuple[tuple[int, str], ...]
-    """With their numbers in the file."""
+    """The commands, each with the number of its line in the file."""
     catches: tuple[str, ...] = ()
-    """Mutants that must not survive it."""
+    """Names of the mutants that this script must catch."""
 
     @classmethod
     def parse(cls, name: str, text: str) -> Script:
@@ -107,7 +109,7 @@ class Script:
 
 
 def scripts() -> list[Script]:
-    """All that ship with stretto, by name."""
+    """Return all scripts that ship with stretto, by name."""
     folder = importlib.resources.files("stretto.sim") / "scenarios"
     files = sorted(
         (file for file in folder.iterdir() if file.name.endswith(".txt")), key=lambda file: file.name
@@ -116,7 +118,7 @@ def scripts() -> list[Script]:
 
 
 def calm_plan(factor: int, *, fsync_interval: bool = False) -> Plan:
-    """Nothing goes wrong by itself."""
+    """Return a plan in which nothing goes wrong by itself."""
     return Plan(
         seed=0,
         factor=factor,
@@ -149,11 +151,13 @@ def calm_plan(factor: int, *, fsync_interval: bool = False) -> Plan:
 
 
 def run_script(script: Script, guards: Guards = GUARDS, trace: Trace | None = None) -> Verdict:
-    """Run it to the end. Raises ExpectationFailed if a line does not hold."""
+    """Run a script to its end. Raises ExpectationFailed if a line of it does not hold."""
     return Scenario(script, guards, trace).run()
 
 
 class Scenario:
+    """The world of one script, and what its commands do there."""
+
     def __init__(self, script: Script, guards: Guards, trace: Trace | None) -> None:
         self.script = script
         settings = dict(line.split(maxsplit=1) for _, line in script.lines if line.split()[0] in _HEADER)
@@ -288,7 +292,7 @@ class Scenario:
         self.simulation.network.release(WorkerId(sender), WorkerId(receiver), newest_first=True)
 
     def _do_late_open(self) -> None:
-        """A copy of the request that admitted the producer arrives now."""
+        """Deliver another copy of the request that admitted the producer now."""
         late = Batch(Kind.PRODUCER_OPEN, TaskId(0), 0, 1, b"")
         self._aim(())
         self.simulation.workload.send_copy(self.producer, late)

@@ -29,7 +29,7 @@ LOAD_AFTER_HEALING_MS = 1_500
 HEALING_MS = 30_000
 
 FAILURES = (Violation, InvariantViolation, StrettoError)
-"""A checker, the core, or the log found something that cannot be."""
+"""Errors that end a run: a checker, the core, or the log found something that cannot be."""
 
 TOTALS = (
     "elections",
@@ -69,6 +69,8 @@ SETTINGS = Settings(
 
 @dataclass
 class Verdict:
+    """The outcome of one run."""
+
     seed: int
     steps: int
     totals: Counter[str]
@@ -77,6 +79,8 @@ class Verdict:
 
 
 class Simulation:
+    """One seed in the world of replicas, from start to verdict."""
+
     def __init__(self, plan: Plan, guards: Guards = GUARDS, trace: Trace | None = None) -> None:
         self.plan = plan
         self.guards = guards
@@ -89,9 +93,9 @@ class Simulation:
         self._ids = 0
         self._tables: list[ProducerTable] = []
         self.story: list[str] = []
-        #: Lists of replicas, each in force until the next; its position is the plan's number.
+        #: The lists of replicas, each in force until the next; its position is the number of the assignment.
         self.plans: list[tuple[WorkerId, ...]] = [tuple(_worker(index) for index in range(plan.factor))]
-        #: What assignments say of groupings, each until the next.
+        #: What assignments say of groupings, each in force until the next.
         self.groupings = [events.Regrouping(present=1)]
         self.network = Network(self.world, plan.weather, plan.link_bytes)
         self.metastore = Metastore(self.world, plan.manners)
@@ -103,18 +107,19 @@ class Simulation:
 
     @property
     def workers(self) -> list[WorkerId]:
-        """Those that have a replica."""
+        """The workers that have a replica."""
         return [worker for worker, node in self.nodes.items() if not node.retired]
 
     @property
     def assigned(self) -> tuple[WorkerId, ...]:
+        """The workers of the newest assignment."""
         return self.plans[-1]
 
     def next_worker(self, after: int = 0) -> WorkerId:
         return _worker(len(self.nodes) + after)
 
     def assign(self, replicas: tuple[WorkerId, ...]) -> None:
-        """The conductor changes the group's replicas; a worker that never was there is started."""
+        """Change the group's replicas, as the conductor does; a worker that is new is started."""
         self.plans.append(replicas)
         self.totals["assignments"] += 1
         self.tell("assignment", "conductor", len(self.plans) - 1, *replicas)
@@ -126,7 +131,7 @@ class Simulation:
             node.tell_plan()
 
     def regroup(self, said: events.Regrouping) -> None:
-        """The conductor asks for seals, lets the next grouping close in or take place, or abandons it."""
+        """Change the grouping as the conductor does: ask for seals, close in on the next, or abandon it."""
         self.groupings.append(said)
         self.tell("grouping", "conductor", said)
         for node in list(self.nodes.values()):
@@ -157,7 +162,7 @@ class Simulation:
         return Verdict(self.plan.seed, self.steps, self.totals, violation, story)
 
     def begin(self) -> None:
-        """All replicas registered their storage ids; the conductor creates the record."""
+        """Start all replicas, and create the record with their storage ids, as the conductor does."""
         for node in self.nodes.values():
             node.start()
         members = tuple(sorted(Member(node.worker, node.storage) for node in self.nodes.values()))
@@ -168,6 +173,7 @@ class Simulation:
         )
 
     def heal_and_settle(self) -> None:
+        """Heal all faults, and run until everything has recovered or the time for that is over."""
         self.world.trace("sim", "heals")
         self.faults.heal()
         healed_at = self.world.now
@@ -178,7 +184,7 @@ class Simulation:
             pass
 
     def _is_quiet(self) -> bool:
-        """Cheap test of what the checkers demand at the end."""
+        """Whether the run may be over, by a cheap test of what the checkers demand at the end."""
         record = self.metastore.record
         alive = [node for node in self.nodes.values() if not node.dead_for_good and not node.retired]
         if not self.checkers.may_stay_unassigned() and any(not node.is_assigned for node in alive):
@@ -213,7 +219,7 @@ class Simulation:
         self.network.send(sender, receiver, deliver, sender, message, body, size_bytes=len(body))
 
     def keep_table(self, table: ProducerTable) -> int:
-        """A number by which an image names a producer table."""
+        """Keep a producer table, and return the number by which an image names it."""
         if not self._tables or self._tables[-1] != table:
             self._tables.append(table.copy())
         return len(self._tables) - 1
@@ -240,6 +246,7 @@ class Simulation:
             self.totals["elections"] += after.epoch > before.epoch
 
     def noted(self, node: Node, event: str, fields: dict[str, Any]) -> None:
+        """Trace what a replica notes, count it, and let the checkers judge it."""
         self.tell(event, node.worker, *(f"{name}={value}" for name, value in fields.items()))
         replica = node.replica
         if replica is None:

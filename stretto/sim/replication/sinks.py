@@ -1,4 +1,4 @@
-"""One who writes rounds of records under a name, by attempts that die, overlap and repeat each other.
+"""A sink that writes rounds of records under a name, by attempts that die, overlap and repeat each other.
 
 This is what Spark does with a sink: a task that failed is run again, one that is slow is run twice at once, a
 whole batch is computed anew after a restart, and sometimes what is computed differs. An attempt claims its
@@ -31,13 +31,15 @@ _RECORDS = named_producer_id(2, lasting=True)
 
 @dataclass
 class Attempt(Producer):
-    """At one round; ``batches`` are what was computed, in order for each task."""
+    """One attempt at a round; ``batches`` are the computed ones, in order for each task."""
 
     round: int = 0
     batches: tuple[Batch, ...] = ()
 
 
 class Sink:
+    """The named producer, which writes one round after the other."""
+
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.world = workload.world
@@ -54,7 +56,7 @@ class Sink:
         self.world.after(1 + self.world.random.randrange(100), self._tick)
 
     def _compute(self) -> None:
-        """What attempts at the current round may come to; mostly the same."""
+        """Draw what attempts at the current round may compute; mostly they compute the same."""
         random = self.world.random
         self._computed = [
             [(TaskId(random.randrange(TASKS)), random.randint(1, 3)) for _ in range(random.randint(1, 4))]
@@ -86,7 +88,7 @@ class Sink:
         self.attempt(round_, contents, computation)
 
     def attempt(self, round_: int, contents: list[tuple[TaskId, int, bytes]], computation: int = 0) -> None:
-        """Claim the round, and write it if that is granted."""
+        """Claim a round, and write it if the claim is granted."""
         batches, ends = [], dict.fromkeys(range(TASKS), 0)
         for task, count, content in contents:
             sequence = sequence_in(round_, ends[task])

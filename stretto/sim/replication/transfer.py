@@ -36,11 +36,14 @@ PATIENCE_MS = Millis(900)
 SECONDS_OF_IMAGE_MS = (1, 30)
 WORK_MS = (1, 8)
 LONG_WORK_MS = (1_000, 2_000)
-"""Longer than anybody waits without a sign of life."""
+"""Duration of a step of work that is longer than a replica may be silent."""
 
 
 def content_of(task: TaskId, offset: Offset, table: int) -> bytes:
-    """Block ``i`` changes with every entry whose offset is ``i`` modulo the number of blocks."""
+    """Return the image of a task at an offset.
+
+    Block ``i`` changes with every entry whose offset is ``i`` modulo the number of blocks.
+    """
     versions = [offset - (offset - index) % BLOCKS for index in range(BLOCKS)]
     return b"".join(_BLOCK.pack(task, version) for version in versions) + _BLOCK.pack(task, table)
 
@@ -52,7 +55,7 @@ def hashes_of(content: bytes) -> bytes:
 
 
 class Transfers:
-    """Of one process."""
+    """Both sides of transfers in one process: images that it serves, and the one that it fetches."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -63,14 +66,14 @@ class Transfers:
         limit = serve.Limit(bytes_per_second=node.simulation.plan.catchup_bytes, patience_ms=PATIENCE_MS)
         self.serve = serve.Serve(limit, node.clock(), self.guards)
         self.images: dict[tuple[serve.Key, TaskId], tuple[bytes, bytes, catchup.Image]] = {}
-        #: The content of those that are being made.
+        #: The content of images that are still being made.
         self.growing: dict[tuple[serve.Key, TaskId], tuple[int, bytes]] = {}
         self.fetch: fetch.Fetch | None = None
         self._leader: WorkerId | None = None
         self._hashes: dict[TaskId, bytes] = {}
         self._entries: list[Frame] = []
         self._told_at = Millis(0)
-        #: What is being done for it.
+        #: How many pieces of work are being done for the fetch.
         self._working = 0
 
     # Between the two.
@@ -203,7 +206,7 @@ class Transfers:
         return growing[1] if growing is not None and growing[0] == answer.attempt else None
 
     def _begin_image(self, key: serve.Key, ask: catchup.AskImage) -> None:
-        """What it is the image of is settled now; it takes a while until it is made."""
+        """Begin an image; its content is that of now, and it takes a while until it is made."""
         state = self.node.state
         content = content_of(ask.task, state.applied, self.simulation.keep_table(state.producers))
         if ask.round == 1 and self.world.chance(0.5):
@@ -336,7 +339,7 @@ class Transfers:
             self._later((0, 0), self.node.deliver, progressed)
 
     def _is_full(self) -> bool:
-        """The disk has no room; until all is healed."""
+        """Whether the disk has no room for a write, which happens until all is healed."""
         return self.simulation.faults.active and self.world.chance(self.simulation.plan.full_disk)
 
     def _step(self, fetching: fetch.Fetch, event: fetch.Event) -> None:
@@ -459,7 +462,7 @@ class Transfers:
         self._step(fetching, fetch.EntriesStored(end=end))
 
     def _assemble(self, fetching: fetch.Fetch, effect: fetch.Assemble) -> None:
-        """What a worker does with LMDB and the code of its recovery; and what the result must be."""
+        """Assemble a fetched state as a worker does with LMDB and its recovery, and check the result."""
         if self._is_full():
             self.simulation.totals["full disks"] += 1
             self._work(fetching, self._assemble, effect, may_be_long=True)

@@ -28,7 +28,7 @@ CLIENT_TIMEOUT_MS = 900
 
 @dataclass
 class Session:
-    """One who accepts what may be a little old, and remembers what it has seen."""
+    """A reader that accepts slightly old state, and remembers what it has seen."""
 
     max_staleness_ms: int
     token: tuple[Epoch, Offset] = (Epoch(0), Offset(0))
@@ -36,7 +36,7 @@ class Session:
 
 @dataclass
 class _Read:
-    """What must be visible to a read that began when it did."""
+    """A read under way, with the end that must be visible to it."""
 
     floor: Offset
     sampled: Offset | None = None
@@ -45,6 +45,8 @@ class _Read:
 
 
 class Workload:
+    """The clients: producers, readers and a sink."""
+
     def __init__(self, simulation: Simulation, producers: int) -> None:
         self.simulation = simulation
         self.world = simulation.world
@@ -56,7 +58,7 @@ class Workload:
         self._reads: dict[int, _Read] = {}
         self.sessions = [Session(max_staleness_ms) for max_staleness_ms in (40, 150, 600)]
         self.read_results: dict[int, Result] = {}
-        """Of the reads made one by one with :meth:`read_at`, for scenarios."""
+        """Results of single reads made with :meth:`read_at`, for scenarios."""
         self._request = 0
         self._payload = 0
         self.running = True
@@ -79,7 +81,7 @@ class Workload:
     # Producing.
 
     def _produce(self, producer: Producer) -> None:
-        """Keep a few batches under way."""
+        """Keep a few batches of a producer under way."""
         if self.running:
             idle_ms = self.simulation.plan.produce_every_ms
             self.world.after(1 + self.world.random.randrange(idle_ms), self._produce, producer)
@@ -109,7 +111,7 @@ class Workload:
         self.send(producer, batch)
 
     def send(self, producer: Producer, batch: Batch) -> None:
-        """One attempt; the answer, or its absence, decides about the next."""
+        """Make one attempt at a batch; the answer, or its absence, decides about the next."""
         if batch not in producer.pending:
             return
         if self.world.now < producer.asleep_until and self.running:

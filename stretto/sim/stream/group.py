@@ -22,29 +22,31 @@ if TYPE_CHECKING:
     from stretto.state.applied import AppliedState
 
 DONE = "done"
-"""The PState of the module: names of what was run, by when."""
+"""The PState of the module: names of what was run."""
 
 
 class Group:
+    """The log of one task, and its leader."""
+
     def __init__(self, sim: StreamSimulation, task: TaskId) -> None:
         self.sim = sim
         self.task = task
         self.depot_end = 0
-        #: How often each thing was run here.
+        #: How often each call was run here, by name.
         self.done: Counter[str] = Counter()
-        #: By task: the offsets of records whose hops were run here, in that order.
+        #: Offsets of the records whose hops were run here, in that order, by their task.
         self.order: dict[TaskId, list[int]] = {}
         self.leader: Leader | None = None
         self.former: Leader | None = None
         self._epoch = 0
         self._rows: dict[str, MemoryRows] = {}
-        #: In the log and not applied: the payload, and who is told.
+        #: Entries that are in the log and not applied: the payload, and the callback for its leader.
         self._pending: list[tuple[bytes, Callable[[], None]]] = []
 
     # Leaders.
 
     def elect(self) -> None:
-        """Of what was not applied some beginning survives, and is applied before the new leader serves."""
+        """Elect a new leader; of the unapplied entries a prefix survives, and is applied before it serves."""
         if self.leader is not None:
             self._retire(self.leader)
         for payload, _ in self._pending[: self.sim.world.random.randint(0, len(self._pending))]:
@@ -55,14 +57,14 @@ class Group:
         self.sim.world.after(self.sim.draw(100), self._serve, self._epoch)
 
     def _retire(self, leader: Leader) -> None:
-        """It goes on for a while without knowing."""
+        """Let a leader go on for a while without knowing that it is deposed."""
         if self.former is not None:
             self.former.is_alive = False
         self.former = leader
         self.sim.world.after(self.sim.draw(self.sim.plan.zombie_ms), leader.die)
 
     def restart(self) -> None:
-        """With other code: the leader begins anew when all that is in its log is applied."""
+        """Restart the leader, as with other code: it begins anew when all that is in its log is applied."""
         if self.leader is not None:
             self.leader.is_alive = False
             for payload, _ in self._pending:
@@ -81,6 +83,7 @@ class Group:
             self.leader = Leader(self.sim, self, Epoch(self._epoch), self._stored())
 
     def grow(self, count: int) -> None:
+        """Add records to the depot."""
         self.depot_end += count
         if self.leader is not None:
             self.leader.grown()
@@ -88,7 +91,7 @@ class Group:
     # The log.
 
     def append(self, leader: Leader, payload: bytes, then: Callable[[], None]) -> bool:
-        """False if it is refused. Whatever one that was appends is never applied."""
+        """Append an entry; False if it is refused. An entry of a former leader is never applied."""
         if not self.sim.healed and self.sim.world.chance(self.sim.plan.refused):
             return False
         if leader is self.leader:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A call on another task."""
+
     record: Record
     target: TaskId
     depth: int
@@ -35,7 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Leader:
-    """As its worker sees it. It may be a thing of the past without knowing."""
+    """The leader of a task in one epoch, as its worker sees it; it may be deposed without knowing."""
 
     def __init__(self, sim: StreamSimulation, group: Group, epoch: Epoch, stored: Stored) -> None:
         self.sim = sim
@@ -44,9 +46,9 @@ class Leader:
         self.is_alive = True
         self._requests: deque[effects.RunRecords | effects.RunCalls] = deque()
         self._positions: int | None = None
-        #: Hops that are not answered, in the order of their numbers.
+        #: Hops that are not answered yet, in the order of their numbers.
         self._unanswered: dict[int, effects.Hop] = {}
-        #: Whom to tell: the leader that sent a hop, and the number of the hop.
+        #: Where to send the answer to a hop: the leader that sent it, and the number of the hop.
         self._tickets: dict[int, tuple[Leader, int, bytes]] = {}
         self._tickets_given = 0
         self._deadline: int | None = None
@@ -61,6 +63,7 @@ class Leader:
         self.step(events.Grown(DEPOT, self.group.depot_end))
 
     def step(self, event: events.Event) -> None:
+        """Step the stream, and carry out the effects."""
         if not self.is_alive:
             return
         world = self.sim.world
@@ -118,7 +121,7 @@ class Leader:
             self.sim.world.after(self.sim.plan.resend_ms, self._send_again)
 
     def _deliver(self, hop: effects.Hop, after: int) -> None:
-        """To the leader, or to one that was."""
+        """Deliver a hop to the leader of its task, or to a former one."""
         self.sim.steps += 1
         group = self.sim.groups[hop.task]
         former = group.former
@@ -185,7 +188,7 @@ class Leader:
 
 
 class _Run:
-    """The module's code, over one batch."""
+    """One run of the module's code over one batch."""
 
     def __init__(self, leader: Leader) -> None:
         self._sim = leader.sim

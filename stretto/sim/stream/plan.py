@@ -14,7 +14,7 @@ DEPOT = "sentences"
 
 
 class Record(NamedTuple):
-    """A record of the depot, wherever what it led to has come by now."""
+    """A record of the depot, by which its hops are named on every task that they reach."""
 
     task: TaskId
     offset: int
@@ -22,7 +22,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a seed decides before anything happens."""
+    """What a seed draws before anything happens."""
 
     seed: int
     tasks: int
@@ -37,11 +37,12 @@ class Plan:
     flaky: float
     poison: float
     cut: float
-    """How often a run does not do all calls, because what they do fills an entry."""
+    """How often a run does not make all calls, because what they do fills an entry."""
     retries: int
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
+        """Draw the plan of a seed."""
         random = Random(seed)
         return cls(
             seed=seed,
@@ -67,6 +68,7 @@ class Plan:
         )
 
     def describe(self) -> str:
+        """Return the plan in words, for the person who runs the seed."""
         return (
             f"seed {self.seed}: {self.tasks} tasks\n"
             f"  network  loss {self.loss}, doubled {self.doubling}, up to {self.delay_ms} ms late, "
@@ -79,12 +81,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What the module does with a record."""
+    """What the module does with one record."""
 
     targets: tuple[TaskId, ...]
-    """Where it hops to."""
+    """The tasks that it hops to."""
     depth: int
-    """How often what is there hops on, to the next task each time."""
+    """How often a hop hops on, to the next task each time."""
     fails_at: int
-    """On its own task (0), or where it hops to (1)."""
+    """Where it fails: on its own task (0), or where it hops to (1)."""
     chance: float

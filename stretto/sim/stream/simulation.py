@@ -27,10 +27,12 @@ from stretto.worker.topology.machine.guards import GUARDS, Guards
 RUN_MS = 6_000
 HEALING_MS = 20_000
 STEPS_MAX = 200_000
-"""Messages in a run; a run that sends more will not end."""
+"""Most messages in a run; a run that sends more will not end."""
 
 
 class StreamSimulation:
+    """One seed of streams that hop, from its start to a verdict."""
+
     def __init__(self, plan: Plan, guards: Guards = GUARDS, trace: Trace | None = None) -> None:
         self.plan = plan
         self.guards = guards
@@ -47,7 +49,7 @@ class StreamSimulation:
         return self.world.random.randrange(max(1, below))
 
     def behaviour_of(self, record: Record) -> Behaviour:
-        """The same for a record in every run."""
+        """Return what the module does with a record; it is the same in every run."""
         if record not in self._behaviours:
             random = Random(f"{self.plan.seed}/{record}")
             others = [task for task in range(self.plan.tasks) if task != record.task]
@@ -74,7 +76,7 @@ class StreamSimulation:
     # The network.
 
     def travel_ms(self) -> Iterator[int]:
-        """How long each copy of a message takes that arrives."""
+        """Yield the delay of each copy of a message that arrives."""
         if self.healed:
             yield 1 + self.draw(2)
         elif not self.world.chance(self.plan.loss):
@@ -158,7 +160,7 @@ class StreamSimulation:
         self.totals["parked"] += is_parked
 
     def _effects(self, record: Record) -> Iterator[tuple[TaskId, str]]:
-        """Where a record is run, and under which name."""
+        """Yield the tasks that a record is run on, each with the name of the run."""
         behaviour = self.behaviour_of(record)
         yield record.task, f"{record.task}.{record.offset}"
         for target in behaviour.targets:
@@ -168,7 +170,7 @@ class StreamSimulation:
                 task = TaskId((task + 1) % self.plan.tasks)
 
     def _check_order(self) -> None:
-        """What one task sends to another is run there in the order of its records, but what failed."""
+        """Check that calls from one task to another ran in the order of their records, except failed ones."""
         for group in self.groups:
             for source, offsets in group.order.items():
                 kept = [offset for offset in offsets if Record(source, offset) not in self.failed]

@@ -9,14 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
+    """A table of guards with one clause missing."""
+
     name: str
     without: str
-    """What the missing clause demands."""
+    """The clause that is missing, as what it demands."""
     guard: str
     instead: Callable[..., Any]
 
     def of(self, guards: Any) -> Any:
-        """The table without the clause."""
+        """Return the table of guards without the clause."""
         return replace(guards, **{self.guard: self.instead})
 
 

@@ -15,11 +15,11 @@ Trace = Callable[[str], None]
 
 
 class Violation(Exception):
-    """A checker found the protocol wrong."""
+    """Raised by a checker that found the protocol wrong."""
 
 
 class World:
-    """The clock that everybody's clock is measured against, and the future."""
+    """Virtual time, against which all other clocks are measured, and the queue of future events."""
 
     def __init__(self, seed: int, trace: Trace | None = None) -> None:
         self.random = Random(seed)
@@ -29,6 +29,7 @@ class World:
         self._scheduled = 0
 
     def at(self, time: int, action: Callable[..., None], *args: Any) -> None:
+        """Schedule an action for a time, or for now if that is over."""
         self._scheduled += 1
         heapq.heappush(self._queue, (max(time, self.now), self._scheduled, action, args))
 
@@ -36,7 +37,7 @@ class World:
         self.at(self.now + delay, action, *args)
 
     def advance(self) -> bool:
-        """Let the next thing happen; False if nothing is left."""
+        """Carry out the next action; False if none is left."""
         if not self._queue:
             return False
         self.now, _, action, args = heapq.heappop(self._queue)
