@@ -27,9 +27,9 @@ CONTENDERS = 3
 
 @pytest.fixture(scope="module")
 def claims() -> Iterator[LaunchedModule]:
-    # A leader ends first what somebody waits for, within half of the first time, and a worker that stops
-    # within the second; a loaded machine takes its time.
-    patient = {"leadership.resign.timeout.millis": 120_000, "leadership.shutdown.timeout.millis": 18_000}
+    # A leader ends first what somebody waits for, within half of the first time; so a worker that stops needs
+    # more than that. A loaded machine takes its time.
+    patient = {"leadership.resign.timeout.millis": 30_000, "leadership.shutdown.timeout.millis": 18_000}
     with (
         stretto.testing.cluster(nodes=3) as cluster,
         cluster.launch(Claims, tasks=4, threads=2, options=patient) as module,
