@@ -304,7 +304,7 @@ class DepotReader(BatchReader):
             if size is not None:
                 first, beyond = scan.bounds(task, name)
                 start, end = self._range(scan, task, first, beyond)
-                # Of that many bytes, as records of a depot are about of a size.
+                # The bytes of this range, since records of a depot are of similar size.
                 share = size.bytes * max(0, end - start) // max(1, beyond - first)
                 count = max(1, min(-(-share // self._options.split_bytes), PARTS_MAX, end - start))
             if start < end:

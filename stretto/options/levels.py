@@ -25,7 +25,7 @@ class Level:
     scope: Scope = Scope.CLUSTER
     module: str | None = None
     name: str | None = None
-    """Of the depot, topology or PState."""
+    """Name of the depot, topology or PState."""
 
     @classmethod
     def of(

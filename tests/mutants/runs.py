@@ -39,7 +39,7 @@ LIBRARIES = (
     "zmq",
 )
 TEST_SECONDS = 40
-"""Of one test, after which it counts as failed."""
+"""Seconds for one test, after which it counts as failed."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.MULTILINE)
 
 

@@ -31,7 +31,7 @@ def client(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
 
 
 class Clock:
-    """Of a conductor, in milliseconds."""
+    """The wall clock of a conductor, in milliseconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ms = 1_000

@@ -27,12 +27,12 @@ MEBIBYTE = 1 << 20
 HELLO = wire.encode(wire.Hello(wire.PROTOCOL_VERSION, "", WorkerId(""), Incarnation("")))
 DESTROY = wire.encode(wire.Ask(1, control.encode(control.Destroy(module="Shop"))))
 SLED_BYTES = 300
-"""Of empty frames of ZMTP/1.0, two bytes each: wherever the header of a request ends, parsing goes on."""
+"""Empty frames of ZMTP/1.0, two bytes each: wherever the header of a request ends, parsing goes on."""
 
 PACE_SECONDS = 0.002
 """Behind each megabyte of a flood: a busy machine has to run whoever is to notice, too."""
 ATTEMPTS = 16
-"""Of a page: where frames begin in a header depends on what the browser writes there."""
+"""How often a page tries: where frames begin in a header depends on what the browser writes there."""
 
 
 def posted(sled_bytes: int) -> bytes:
@@ -63,7 +63,7 @@ def called() -> list[control.AnyCall]:
 
 @pytest.fixture
 def address(called: list[control.AnyCall]) -> Iterator[str]:
-    """Of a daemon without a key."""
+    """Give the address of a daemon without a key."""
 
     def handle(call: control.AnyCall, _: list[memoryview]) -> object:
         called.append(call)

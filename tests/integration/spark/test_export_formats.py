@@ -232,7 +232,7 @@ def as_json(value: Any) -> Any:
 
 
 def from_inferred(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of a tool that guesses types from texts, and takes maps for structs of all keys there are."""
+    """Bring rows of a tool that guesses types from texts, and takes maps for structs, into one shape."""
     found = []
     for row in rows:
         told = {name: as_json(plain(value)) for name, value in row.items()}
@@ -275,7 +275,7 @@ def test_csv_comes_back_equal(export: Export) -> None:
     kinds["b"] = lambda text: text == "true"
 
     def read_back(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Of a tool that was told to read texts."""
+        """Bring a value of a tool that reads texts into one shape."""
         found = []
         for row in rows:
             told = {name: json.loads(each) if each and name in nested else each for name, each in row.items()}

@@ -84,7 +84,7 @@ class Node:
         return self.events(name)
 
     def registrations(self) -> dict[str, NodeRegistration]:
-        """Of the supervisor, by incarnation."""
+        """Registrations of the supervisor, by incarnation."""
         found = {}
         for name in self._children(f"{self.paths.nodes}/{self.name}"):
             path = self.paths.node(self.name, Incarnation(name))

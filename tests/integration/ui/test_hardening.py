@@ -44,7 +44,7 @@ def _is_open(path: Path) -> bool:
 
 
 def addresses(served: Served) -> list[str]:
-    """Of the conductor, the supervisors and the workers."""
+    """The conductor, the supervisors and the workers: where each of them listens."""
     with Wire(served.cluster.bootstrap[0]) as wire_:
         told = wire_.ask(wire.GetMetadata(1, MODULE))
     assert isinstance(told, wire.Metadata)

@@ -229,7 +229,7 @@ class _AnswersCallsAtOnce(Stream):
 
 
 class _ForgetsWhatIsLeft(Stream):
-    """Of calls that did not fit."""
+    """A stream that forgets the calls of a run that did not fit."""
 
     def _ran(self, ran: events.Ran) -> None:
         super()._ran(replace(ran, left=0))
